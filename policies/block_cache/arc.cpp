@@ -65,7 +65,7 @@ class Arc final : public BlockCache {
   bool has_ghost_hit_ = false;
 };
 
-// True if the key was in B1 or B2; removes it and adapts p (Fig. 4, cases II and III).
+// True if the key was a ghost; adapts p (Fig. 4, cases II and III).
 bool Arc::take_ghost(std::uint64_t key) {
   const double b1 = ghosts_[kT1].size();
   const double b2 = ghosts_[kT2].size();
@@ -92,7 +92,7 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();
 }
 
-// REPLACE, with the other list if its choice has no candidate.
+// REPLACE; the other list if its choice has no candidate.
 BlockId Arc::victim(std::uint64_t incoming) {
   const bool was_in_b2 = incoming != 0 && ghosts_[kT2].contains(incoming);
   has_ghost_hit_ = incoming != 0 && take_ghost(incoming);

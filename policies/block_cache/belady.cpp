@@ -87,7 +87,6 @@ void Belady::set_future(std::span<const std::uint64_t> keys) {
   }
 }
 
-// Null if none was announced.
 Belady::Uses* Belady::use(std::uint64_t key) {
   auto* slot = uses_.find(key);
   if (!slot) return nullptr;

@@ -75,7 +75,7 @@ class BlockGroups final : public BlockCache {
     add(begin, from);
     add(from + count, end);
   }
-  // Appends up to `most` blocks from `from` on; returns their number.
+  // Returns their number.
   std::uint32_t give(Runs::iterator run, std::uint32_t from, std::uint32_t most, std::vector<BlockId>& blocks) {
     const std::uint32_t count = std::min(most, run->second - from);
     take(run, from, count);

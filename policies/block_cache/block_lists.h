@@ -48,7 +48,7 @@ class BlockLists {
   }
 
   std::uint32_t num_lists_ = 0;
-  std::vector<Links> links_;  // by list, then by item
+  std::vector<Links> links_;
 };
 
 }  // namespace kvlab

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Keys of evicted blocks, at most max_keys, oldest dropped first. O(1); memory grows with the most keys held.
+// At most max_keys keys of evicted blocks, oldest dropped first. O(1); memory grows with the most keys held.
 class GhostList {
  public:
   void reset(std::uint32_t max_keys) {
@@ -69,7 +69,7 @@ class GhostList {
 
   std::uint32_t max_keys_ = 0;
   KeyMap<Place> places_;
-  std::vector<std::uint64_t> keys_;  // by place
+  std::vector<std::uint64_t> keys_;
   BlockLists order_;
 };
 

@@ -34,7 +34,7 @@ class Lru final : public BlockCache {
 
  private:
   BlockLists free_;
-  // Blocks from here on were never taken: first, in order, in no list.
+  // Blocks from here on were never taken and are in no list.
   std::uint32_t num_begun_ = 0, num_blocks_ = 0;
 };
 

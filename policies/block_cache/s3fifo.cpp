@@ -7,7 +7,7 @@
 namespace kvlab {
 namespace {
 
-// Referenced blocks keep their place: a victim search takes them out, their release puts them back at the oldest end.
+// A victim search takes referenced blocks out; their release puts them back at the oldest end.
 class S3Fifo final : public BlockCache {
  public:
   explicit S3Fifo(Params& p)
@@ -51,7 +51,7 @@ class S3Fifo final : public BlockCache {
     std::uint32_t hits = 0;  // since it entered its queue, less those used up in main
     Queue queue = kSmall;
     bool is_referenced = false;
-    bool is_parked = false;  // taken out of its queue while referenced
+    bool is_parked = false;
   };
 
   bool park_referenced(Queue queue);
@@ -59,7 +59,7 @@ class S3Fifo final : public BlockCache {
 
   double small_frac_, ghost_frac_;
   std::uint32_t promote_hits_;
-  std::uint32_t main_share_ = 0;  // blocks
+  std::uint32_t main_share_ = 0;
   PerBlock<Block> blocks_;
   BlockLists queues_;                    // oldest in front
   std::uint32_t size_[kNumQueues] = {};  // blocks of each, referenced ones included
@@ -87,7 +87,7 @@ void S3Fifo::move_to_main(std::uint32_t block, std::uint32_t hits) {
 }
 
 BlockId S3Fifo::victim(std::uint64_t incoming) {
-  // Looked up before the eviction below can push this very key out of the ghost list.
+  // The eviction below can push this key out of the ghost list.
   incoming_was_ghost_ = incoming != 0 && ghost_.erase(incoming);
   incoming_ = incoming;
   for (;;) {

@@ -22,16 +22,16 @@ struct Roles {
   bool operator==(const Roles&) const = default;
 };
 
-// Current load of one replica, all ranks together.
+// All ranks together.
 struct ReplicaLoad {
-  std::int64_t waiting = 0;             // requests queued or about to be
-  std::int64_t running = 0;             // requests admitted
-  std::int64_t outstanding_tokens = 0;  // prompt tokens still to compute
-  std::int64_t used_blocks = 0;         // referenced blocks
+  std::int64_t waiting = 0;  // queued or about to be
+  std::int64_t running = 0;
+  std::int64_t outstanding_tokens = 0;
+  std::int64_t used_blocks = 0;
   std::int64_t num_blocks = 0;
 };
 
-// A run's replicas as a dispatcher sees them. "The request" is the one being placed.
+// "The request" is the one being placed.
 class FleetView {
  public:
   virtual ~FleetView() = default;
@@ -44,26 +44,25 @@ class FleetView {
   [[nodiscard]] virtual ReplicaLoad load(ReplicaId replica) const = 0;
   // Tokens in held KV blocks plus uncomputed tokens of queued prompts.
   [[nodiscard]] virtual std::int64_t total_tokens(ReplicaId /*replica*/) const { return 0; }
-  // Tokens of the request in this replica's prefix cache.
   [[nodiscard]] virtual std::int64_t cached_tokens(ReplicaId replica) const = 0;
-  // The replica keeps prompts in its CPU memory.
+  // Prompts, in CPU memory.
   [[nodiscard]] virtual bool has_store(ReplicaId /*replica*/) const { return false; }
-  // Leading tokens of the prompt in this replica's CPU store.
+  // Leading tokens of the prompt.
   [[nodiscard]] virtual std::int64_t stored_tokens(ReplicaId /*replica*/) const { return 0; }
-  // Seconds to move `tokens` tokens of KV from the store of `from` to `to`, starting now.
+  // From the store of `from` to `to`, starting now.
   [[nodiscard]] virtual double fetch_seconds(ReplicaId /*from*/, ReplicaId /*to*/, std::int64_t /*tokens*/) const { return 0; }
-  // Predicted output tokens of the request, at least 1.
+  // At least 1.
   [[nodiscard]] virtual std::int32_t predicted_tokens() const = 0;
   [[nodiscard]] virtual std::uint32_t num_ranks(ReplicaId /*replica*/) const { return 1; }
-  // Queues and memory of one rank. Requests since its latest plan are in load() only.
+  // Requests since the rank's latest plan are in load() only.
   [[nodiscard]] virtual const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const = 0;
-  // Blocks of a request of `tokens` tokens, without hits.
+  // Without hits.
   [[nodiscard]] virtual std::int64_t blocks_for(ReplicaId replica, std::int32_t tokens) const = 0;
-  // Blocks that queued requests will take to begin their stage. O(queued requests).
+  // To begin their stage. O(queued requests).
   [[nodiscard]] virtual std::int64_t queued_blocks(ReplicaId replica) const = 0;
-  // Seconds of a step with only `tokens` prompt tokens after `kv_before`; 0: unknown.
+  // `tokens` prompt tokens after `kv_before`; 0: unknown.
   [[nodiscard]] virtual double prefill_seconds(ReplicaId replica, std::int64_t tokens, std::int64_t kv_before) const = 0;
-  // Seconds of a decode step of `rows` requests with `kv_tokens` in total; 0: unknown.
+  // `rows` requests with `kv_tokens` in total; 0: unknown.
   [[nodiscard]] virtual double decode_seconds(ReplicaId replica, std::int64_t rows, std::int64_t kv_tokens) const = 0;
 };
 
@@ -78,32 +77,30 @@ struct Placement {
   enum class Kind : std::uint8_t { kSend, kHold, kReject };
   Kind kind = Kind::kSend;
   ReplicaId replica = kNoReplica;
-  bool is_whole = false;              // kSend at kPrefill: the replica also decodes, whatever its roles
+  bool is_whole = false;              // kSend at kPrefill: the replica also decodes
   const char* reason = nullptr;       // kReject
-  ReplicaId fetch_from = kNoReplica;  // kSend at kPrefill: tokens that `replica` lacks come from the store there
+  ReplicaId fetch_from = kNoReplica;  // kSend at kPrefill: its store has tokens that `replica` lacks
 
-  // To any replica, `among` or not. kDecode on `from` moves nothing.
+  // To any replica. kDecode on `from` moves nothing.
   static Placement send(ReplicaId replica) { return {Kind::kSend, replica, false, nullptr, kNoReplica}; }
   static Placement send_whole(ReplicaId replica) { return {Kind::kSend, replica, true, nullptr, kNoReplica}; }
-  // At kPrefill; the request waits for the tokens while others continue.
+  // At kPrefill; the request waits for the tokens.
   static Placement send_fetching(ReplicaId replica, ReplicaId from) { return {Kind::kSend, replica, false, nullptr, from}; }
-  // Asked again, FIFO, after the next step of `replica`; kNoReplica: of any replica that takes the stage. At kDecode the request keeps its
-  // memory on `from`.
+  // Asked again, FIFO, after the next step of `replica`; kNoReplica: of any that takes the stage. At kDecode the request keeps its memory.
   static Placement hold(ReplicaId replica = kNoReplica) { return {Kind::kHold, replica, false, nullptr, kNoReplica}; }
   static Placement reject(const char* reason) { return {Kind::kReject, kNoReplica, false, reason, kNoReplica}; }
 };
 
-// A request's images, to encode before its prefill.
 struct ImageAsk {
   const RequestRecord& request;
   std::int32_t images = 1;
-  std::span<const std::int64_t> waiting;  // images per encode replica that are not encoded; not empty
+  std::span<const std::int64_t> waiting;  // unencoded, per encode replica; not empty
 };
 
 class FleetControl {
  public:
   virtual ~FleetControl() = default;
-  // Drains the replica: it takes no stage until it has no requests, then takes `roles`. Its scheduler must take both stages.
+  // Drains the replica, then it takes `roles`. Its scheduler must take both stages.
   virtual void change_roles(ReplicaId replica, Roles roles) = 0;
 };
 
@@ -111,7 +108,7 @@ class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
   virtual Placement place(const Ask& ask, const FleetView& fleet) = 0;
-  // Divides the request's images among encode replicas; `share` is all 0 on entry. Default: all to the first replica with the fewest.
+  // Divides images among encode replicas; `share` is all 0 on entry. Default: all to the first replica with the fewest.
   virtual void place_images(const ImageAsk& ask, std::vector<std::int32_t>& share) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < ask.waiting.size(); ++i)
@@ -120,15 +117,14 @@ class Dispatcher {
   }
   // False: hosts need not bring every replica up to now.
   [[nodiscard]] virtual bool reads_load() const { return true; }
-  // Draws by the seed.
   [[nodiscard]] virtual bool is_random() const { return false; }
   virtual void set_seed(std::uint64_t /*seed*/) {}
-  // Replicas may take a stage outside their roles, so their schedulers must take both.
+  // Replicas may take a stage outside their roles; schedulers must take both.
   [[nodiscard]] virtual bool changes_roles() const { return false; }
   // Time between calls of on_timer(); 0: never.
   [[nodiscard]] virtual Span period() const { return Span{0}; }
   virtual void on_timer(const FleetView& /*fleet*/, FleetControl& /*control*/) {}
-  // The request completed, or was rejected by a replica or by place().
+  // Completed or rejected.
   virtual void on_leave(const RequestRecord& /*request*/) {}
 };
 

@@ -50,7 +50,7 @@ class FlowKv final : public Dispatcher {
   }
 
  private:
-  // Share of KV memory used or needed, plus prompt tokens in steps. Prefill nodes' need is estimated, without a walk along the queue.
+  // Share of KV memory used or needed, plus prompt tokens in steps. Prefill nodes' need is estimated.
   [[nodiscard]] double load_of(const FleetView& fleet, ReplicaId replica) const {
     const ReplicaLoad load = fleet.load(replica);
     const std::int64_t asked_for = fleet.roles(replica).prefill
@@ -83,7 +83,6 @@ class FlowKv final : public Dispatcher {
     return nodes == 0 ? 0 : sum / nodes;
   }
 
-  // The least loaded node, unless it is the last.
   void flip_towards(Stage heavier, const FleetView& fleet, FleetControl& control) {
     const Stage lighter = heavier == Stage::kPrefill ? Stage::kDecode : Stage::kPrefill;
     candidates_.clear();
@@ -102,7 +101,7 @@ class FlowKv final : public Dispatcher {
   int extreme_periods_;
   double least_load_, idle_load_;
   bool flips_;
-  std::optional<Stage> heavier_;     // set while unbalanced
+  std::optional<Stage> heavier_;
   int extremes_ = 0;                 // consecutive extreme periods
   ReplicaId flipping_ = kNoReplica;  // draining
   Roles new_roles_;

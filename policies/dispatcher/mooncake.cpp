@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Qin et al. 2024, algorithm 1; early rejection: section 7. An instance fetches the longest stored prefix if long enough against its own.
-// Not modelled: prompts spread over several instances.
+// Qin et al. 2024, algorithm 1; early rejection: section 7. Not modelled: prompts spread over several instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)
@@ -43,7 +42,6 @@ class MooncakeConductor final : public Dispatcher {
     return to_s(p.milliseconds(key, 0, 0, 1e9, meaning));
   }
 
-  // Rows of a decode step and their tokens.
   struct DecodeLoad {
     double rows = 0, tokens = 0;
   };
@@ -97,7 +95,6 @@ class MooncakeConductor final : public Dispatcher {
     return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
   }
 
-  // Expected time, outstanding tokens, and store to fetch from.
   struct FirstToken {
     double seconds = 0;
     std::int64_t load = 0;
@@ -154,7 +151,6 @@ class MooncakeConductor final : public Dispatcher {
     return load;
   }
 
-  // Prompts per decode instance that will have been computed.
   [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
     double sum = 0;
     int instances = 0;
@@ -201,8 +197,8 @@ class MooncakeConductor final : public Dispatcher {
   std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // so far
   std::vector<ReplicaId> decode_;
   std::vector<std::int64_t> stored_;  // by replica: prompt tokens in its store
-  std::int64_t longest_ = 0;          // of stored_
-  std::vector<ReplicaId> holders_;    // replicas with the longest_ prefix
+  std::int64_t longest_ = 0;
+  std::vector<ReplicaId> holders_;
 };
 
 KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",

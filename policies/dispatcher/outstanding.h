@@ -8,7 +8,6 @@
 
 namespace kvlab {
 
-// Requests waiting or running.
 inline std::int64_t outstanding(const FleetView& fleet, ReplicaId replica) {
   const ReplicaLoad load = fleet.load(replica);
   return load.waiting + load.running;

@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // sgl-router/src/policies/cache_aware.rs. If no replica has enough of the prompt: the one given the least content. Unbalanced: fewest
-// requests. Replicas are asked; SGLang estimates from what it sent, and its tree's evictions are not modelled.
+// requests. SGLang estimates caches from what it sent; here replicas are asked.
 class PrefixAffinity final : public Dispatcher {
  public:
   explicit PrefixAffinity(Params& p)
@@ -61,8 +61,8 @@ class PrefixAffinity final : public Dispatcher {
   double cache_threshold_;
   std::int64_t abs_threshold_;
   double rel_threshold_;
-  std::vector<std::int64_t> given_tokens_;   // by replica: prompt tokens sent that it lacked
-  std::vector<std::int64_t> load_, cached_;  // of the replicas in Ask::among
+  std::vector<std::int64_t> given_tokens_;  // by replica: prompt tokens sent that it lacked
+  std::vector<std::int64_t> load_, cached_;
 };
 
 KVLAB_REGISTER(Dispatcher, PrefixAffinity, "prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",

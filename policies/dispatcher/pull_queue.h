@@ -31,14 +31,13 @@ class PullQueue {
   }
 
  private:
-  // The instance that the request is first to wait for.
   [[nodiscard]] std::optional<ReplicaId> held_first(std::uint64_t number) const {
     for (std::uint32_t i = 0; i < unaccepted_.size(); ++i)
       if (!unaccepted_[i].empty() && unaccepted_[i].front() == number) return ReplicaId{i};
     return std::nullopt;
   }
 
-  // Unaccepted requests count as load.
+  // Counts unaccepted requests.
   [[nodiscard]] ReplicaId least_loaded(const Ask& ask, const FleetView& fleet) const {
     return least_of(ask.among, [&](ReplicaId replica) {
       return outstanding(fleet, replica) + static_cast<std::int64_t>(unaccepted_[index(replica)].size());
@@ -56,7 +55,7 @@ class PullQueue {
 
   double waiting_frac_;
   std::int64_t most_waiting_;
-  std::vector<std::deque<std::uint64_t>> unaccepted_;  // by instance: request numbers
+  std::vector<std::deque<std::uint64_t>> unaccepted_;  // request numbers
 };
 
 }  // namespace kvlab

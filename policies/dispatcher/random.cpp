@@ -19,7 +19,7 @@ class Random final : public Dispatcher {
     const bool by_session = sticky_ && ask.request.session >= 0;
     Draw draw{seed_, Purpose::kRouter};
     draw.request = by_session ? static_cast<std::uint64_t>(ask.request.session) : fleet.num_asked();
-    draw.step = by_session ? 1 : 0;  // session 7 and arrival 7 draw separately
+    draw.step = by_session ? 1 : 0;  // separate draws
     if (ask.stage == Stage::kDecode) draw.step += 2;
     return Placement::send(ask.among[draw.below(ask.among.size())]);
   }

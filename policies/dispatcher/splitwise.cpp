@@ -63,8 +63,8 @@ class Splitwise final : public Dispatcher {
     return found == pairs_.end() ? ask.from : found->second.token;
   }
 
-  // A prompt machine is mixed while it has requests to decode; a token machine while it has prompt tokens to compute and a request whose
-  // prompt it took.
+  // A prompt machine is mixed while it has requests to decode, a token machine while it has prompt tokens to compute and a request that it
+  // prefilled.
   void sort_machines(const FleetView& fleet) {
     prompt_.clear();
     token_.clear();
@@ -108,9 +108,9 @@ class Splitwise final : public Dispatcher {
 
   std::int64_t most_pending_;
   double memory_cap_;
-  std::unordered_map<std::uint64_t, Pair> pairs_;  // by request number
-  std::vector<std::int64_t> reserved_;             // by machine: blocks at predicted full length
-  std::vector<std::int64_t> foreign_;              // by machine: requests served for the other pool
+  std::unordered_map<std::uint64_t, Pair> pairs_;
+  std::vector<std::int64_t> reserved_;  // by machine: blocks at predicted full length
+  std::vector<std::int64_t> foreign_;   // by machine: requests served for the other pool
   std::vector<ReplicaId> prompt_, token_, mixed_, all_;
 };
 

@@ -13,7 +13,7 @@ namespace kvlab {
 namespace {
 
 // Hu et al. 2024, sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins.
-// Until then a request stays with its KV on the prefill instance.
+// Until then KV stays on the prefill instance.
 class TetriInfer final : public Dispatcher {
  public:
   explicit TetriInfer(Params& p)
@@ -111,7 +111,7 @@ class TetriInfer final : public Dispatcher {
     return known.output_tokens > heavy_tokens_ ? its.heavy : its.light;
   }
 
-  // Instances that admit the request; full_length: with room for its predicted full length.
+  // full_length: with room for the predicted full length.
   void list_candidates(const Ask& ask, const FleetView& fleet, std::int32_t output_tokens, bool full_length) {
     candidates_.clear();
     const std::int32_t tokens = ask.request.prompt_tokens + output_tokens;
@@ -147,7 +147,7 @@ class TetriInfer final : public Dispatcher {
     return growth;
   }
 
-  // At least 1: a prediction may be too short.
+  // At least 1.
   [[nodiscard]] std::int32_t steps_left(const Request& r) const {
     const auto found = requests_.find(r.number);
     return found == requests_.end() ? 1 : std::max(1, found->second.output_tokens - r.output_tokens);
@@ -178,7 +178,6 @@ class TetriInfer final : public Dispatcher {
     return left != right ? left < right : one.heavy + one.light < other.heavy + other.light;
   }
 
-  // An idle instance of only that stage, if the other needs it; else kNoReplica.
   [[nodiscard]] ReplicaId instance_to_flip(const FleetView& fleet, Stage from) const {
     ReplicaId idle = kNoReplica;
     int remaining = 0;
@@ -206,7 +205,7 @@ class TetriInfer final : public Dispatcher {
   std::unordered_map<std::uint64_t, Known> requests_;  // by number, until they leave
   int num_held_ = 0;
   std::vector<ReplicaId> candidates_;
-  std::optional<std::pair<ReplicaId, Roles>> flipping_;  // draining or just flipped
+  std::optional<std::pair<ReplicaId, Roles>> flipping_;
 };
 
 KVLAB_REGISTER(Dispatcher, TetriInfer, "tetriinfer", "decode instances chosen by predicted output length; idle ones change their role",

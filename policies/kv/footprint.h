@@ -12,17 +12,17 @@ namespace kvlab {
 // Attention reads packed tokens as codes; as K and V decoded between steps, or in each step.
 enum class KvReads : std::uint8_t { kStored, kDecoded, kUnpacked };
 
-// A sequence before a step.
+// Before a step.
 struct SeqState {
   std::int32_t seen_tokens = 0;  // kept or not
   std::int32_t prompt_tokens = 0;
   std::int32_t held_tokens = 0;  // in the first row (layer, KV head) that evicted; others: `pattern`
   std::int32_t pattern = 0;      // id per footprint; 0: equal rows
-  bool left_hashed = false;      // has evicted: private pages
-  bool recomputes = false;       // had private pages, was preempted, is recomputed
-  bool is_named = false;         // blocks are hashed
+  bool left_hashed = false;      // private pages
+  bool recomputes = false;
+  bool is_named = false;  // blocks are hashed
   std::int32_t new_tokens = 0;
-  // Set by charge(): mean cached tokens in the model's KV type per row, without the new one.
+  // Set by charge(): mean cached tokens per row in the model's KV type, without the new one.
   std::int32_t attended_tokens = 0;
 
   [[nodiscard]] SeqState taking(std::int32_t tokens) const {
@@ -32,16 +32,16 @@ struct SeqState {
   }
 };
 
-// A step's memory, in pages per layer and KV head.
+// In pages per layer and KV head.
 struct FootprintStep {
-  std::int64_t peak_pages = 0;                // private, during the step; reserved before it
+  std::int64_t peak_pages = 0;                // private; reserved before the step
   std::int64_t kept_pages = 0;                // private, after it
   std::int32_t kept_tokens = 0;               // block tokens in kept_pages, if evicted
   std::int32_t held_tokens = 0, pattern = 0;  // after it
   // First eviction: all pages become private and unhashed; the step counts old blocks and new pages. Before it, private pages (residual
-  // windows) exist next to blocks. Tokens rewritten in place need no new pages: kept_pages, then above peak_pages, replace the blocks.
+  // windows) exist next to blocks. kept_pages above peak_pages: tokens rewritten in place replace the blocks.
   bool leaves_hashed = false;
-  // The prompt ends with this step, for recomputed sequences.
+  // For recomputed sequences.
   bool ends_prompt = false;
 
   [[nodiscard]] SeqState after(SeqState seq) const {
@@ -53,7 +53,7 @@ struct FootprintStep {
   }
 };
 
-// Operations of one kind in a step, over all layers and KV heads.
+// Over all layers and KV heads.
 struct PolicyOp {
   std::string_view name;      // folder of kernels/, or own name
   std::int64_t launches = 0;  // batched calls
@@ -69,7 +69,7 @@ struct ForwardPass {
   std::int32_t layers = 0;  // 0: all
 };
 
-// A prompt that some layers compute in part.
+// Some layers compute a part.
 struct PrunedPrompt {
   std::size_t place = 0;             // index in charge()'s batch or a step's entries
   std::vector<std::int32_t> tokens;  // [layers]
@@ -79,26 +79,25 @@ struct PolicyWork {
   std::vector<PolicyOp> ops;
   std::vector<ForwardPass> passes;
   std::vector<PrunedPrompt> pruned;
-  std::int32_t sparse_layers = 0;  // layers whose prompt attention is in `ops`
+  std::int32_t sparse_layers = 0;  // prompt attention is in `ops`
   void clear() { ops.clear(), passes.clear(), pruned.clear(), sparse_layers = 0; }
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty() && pruned.empty(); }
 };
 
-// Costs of the next decode steps.
 struct DecodeAhead {
   std::vector<std::vector<PolicyOp>> ops;           // [steps]
   std::vector<std::vector<std::int32_t>> attended;  // [steps][batch] SeqState::attended_tokens
   [[nodiscard]] std::int64_t steps() const { return std::ssize(ops); }
 };
 
-// A KV policy in serving, from sizes only. Equal arguments give equal results: the pool calls step() before a step and relies on it.
+// From sizes only. Equal arguments give equal results; the pool relies on it.
 class Footprint {
  public:
   virtual ~Footprint() = default;
   virtual FootprintStep step(const SeqState& seq) = 0;
   // Sets attended_tokens; appends to `work`.
   virtual void charge(std::span<SeqState> batch, PolicyWork& work) = 0;
-  // Upper bound on private pages, for a prompt computed in one step.
+  // Upper bound, for a prompt computed in one step.
   virtual std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) = 0;
   // True: plain blocks, no evictions or charges.
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
@@ -106,20 +105,20 @@ class Footprint {
   [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
   // True: decode_run() and charge_ahead() work.
   [[nodiscard]] virtual bool looks_ahead() const { return false; }
-  // Appends results of at most `most` decode steps, before rows are first cut or kept pages decrease. Returns their number.
+  // Appends at most `most` decode steps, before rows are first cut or kept pages decrease. Returns their number.
   virtual std::int64_t decode_run(const SeqState& /*seq*/, std::int64_t /*most*/, std::vector<FootprintStep>& /*steps*/) { return 0; }
   // `runs` [batch][>= steps]: results of decode_run().
   virtual void charge_ahead(std::span<const SeqState> /*batch*/, std::span<const std::vector<FootprintStep>> /*runs*/,
                             std::int64_t /*steps*/, DecodeAhead& /*ahead*/) {}
-  // True: without evictions, layers that keep less have private pages with copies of tokens in blocks. Pages above peak_pages are freed
-  // before the step.
+  // True: without evictions, layers that keep less have private copies of tokens in blocks. Pages above peak_pages are freed before the
+  // step.
   [[nodiscard]] virtual bool returns_pages() const { return false; }
   [[nodiscard]] virtual bool shares_prefixes() const { return true; }
-  // Last prompt tokens to compute although cached: the policy reads more than K and V.
+  // Last prompt tokens to compute although cached.
   [[nodiscard]] virtual std::int32_t fresh_tokens() const { return 1; }
   // True: more than the budget always stays of such a prompt.
   [[nodiscard]] virtual bool exceeds_budget(std::int32_t /*prompt_tokens*/) const { return false; }
-  // True: unhashed tokens are stored in the policy's form and cannot be found after preemption.
+  // True: unhashed tokens cannot be found after preemption.
   [[nodiscard]] virtual bool unnamed_rest() const { return false; }
   // Rows of a pattern id, and the reverse. Ids are per footprint; `rows` come from the same policy and model. Empty: equal rows.
   [[nodiscard]] virtual std::vector<std::int32_t> rows_of(std::int32_t /*pattern*/) const { return {}; }
@@ -129,7 +128,7 @@ class Footprint {
   [[nodiscard]] virtual OnPreempt on_preempt() const { return OnPreempt::kSwap; }
 };
 
-// Plain paged KV (Kwon et al. 2023, arXiv:2309.06180), the default.
+// Plain paged KV (Kwon et al. 2023, arXiv:2309.06180).
 class KeepAll final : public Footprint {
  public:
   FootprintStep step(const SeqState& seq) override { return {0, 0, 0, seq.seen_tokens + seq.new_tokens, 0, false}; }

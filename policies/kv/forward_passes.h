@@ -7,21 +7,20 @@
 
 namespace kvlab {
 
-// A chunk of an extra forward pass: its queries, and the prompt's tokens that they are read over.
+// A chunk of queries, and the prompt tokens that they read.
 struct PassShape {
   std::int32_t count = 0, first_position = 0, ctx_begin = 0, ctx_end = 0;
   friend bool operator==(const PassShape&, const PassShape&) = default;
 };
 
-// The chunks of an extra forward pass over a prompt, as the recorder and the engine run them:
-// "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, with an instruction of `instruction_tokens` before it (KVzip: Kim
-// et al. 2025, arXiv:2505.23416, section 3); "reconstruct_gradient" does so in chunks of `gradient_chunk_tokens`, each with a backward pass
-// (KVgrad, openreview.net/forum?id=cg1wTCJjjk); "repeat" feeds the prompt's tokens again in one piece (KVCompose: Akulov et al. 2025,
-// arXiv:2509.05165); "lookahead" decodes `lookahead_tokens` one after the other (LAQ: Wang et al. 2025,
-// arXiv:2505.20334).
-// Two passes run after each chunk of a prompt, over what the cache then holds: "template" feeds the tokens of a chat template that come
-// between a user's text and the answer (StreamMem: Yang et al. 2025, arXiv:2508.15717), "windows" feeds windows of the prompt itself that
-// are most like all of it (EpiCache: Kim et al. 2025, arXiv:2509.17396).
+// Chunks of an extra forward pass:
+// "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, after an instruction of `instruction_tokens` (KVzip: Kim et al.
+// 2025, arXiv:2505.23416, section 3); "reconstruct_gradient" adds a backward pass, in chunks of `gradient_chunk_tokens` (KVgrad,
+// openreview.net/forum?id=cg1wTCJjjk); "repeat" feeds the prompt again in one piece (KVCompose: Akulov et al. 2025, arXiv:2509.05165);
+// "lookahead" decodes `lookahead_tokens` (LAQ: Wang et al. 2025, arXiv:2505.20334).
+// Two passes run after each prompt chunk, over the current cache: "template" feeds a chat template's tokens between user text and answer
+// (StreamMem: Yang et al. 2025, arXiv:2508.15717), "windows" feeds the windows of the prompt most similar to all of it (EpiCache: Kim et
+// al. 2025, arXiv:2509.17396).
 struct PassSizes {
   std::int32_t chunk_tokens = 2048, gradient_chunk_tokens = 512, instruction_tokens = 16, lookahead_tokens = 8;
   std::int32_t template_tokens = 16, windows = 8, window_tokens = 32;

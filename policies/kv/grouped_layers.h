@@ -18,7 +18,7 @@ struct LayerGroups {
   std::int64_t step_tokens = 0;                // most tokens of a step; 0: no limit
 };
 
-// Full-attention layers use blocks, others private pages, which are freed outside the window when the next step is planned.
+// Full-attention layers use blocks, others private pages, freed outside the window when the next step is planned.
 class GroupedLayers final : public Footprint {
  public:
   explicit GroupedLayers(const LayerGroups& groups) : groups_(groups) {}
@@ -30,17 +30,16 @@ class GroupedLayers final : public Footprint {
   void charge(std::span<SeqState> batch, PolicyWork&) override {
     for (SeqState& seq : batch) seq.attended_tokens = seq.seen_tokens;
   }
-  // At the end, or in the prompt's last part if that needs more.
+  // The maximum of the end and the prompt's last part.
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override {
     return std::max(pages(seen_tokens, seen_tokens), pages(0, prompt_tokens));
   }
-  // States are not found by token hashes.
   [[nodiscard]] bool shares_prefixes() const override { return groups_.state_pages == 0; }
   [[nodiscard]] bool is_steady_in_decode() const override { return groups_.window_groups == 0; }
   [[nodiscard]] bool returns_pages() const override { return true; }
 
  private:
-  // Pages while tokens [seen, end) are computed, or their last part.
+  // While tokens [seen, end) are computed.
   [[nodiscard]] std::int64_t pages(std::int64_t seen, std::int64_t end) const {
     if (groups_.step_tokens > 0) seen = std::max(seen, end - groups_.step_tokens);
     const std::int64_t left = std::max<std::int64_t>(0, seen - groups_.window + 1) / groups_.block_tokens;

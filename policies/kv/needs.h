@@ -5,32 +5,32 @@
 
 namespace kvlab {
 
-// Extra forward passes over a prompt, by the names under which traces record them (forward_passes.h).
+// Extra forward passes, by their names in traces (forward_passes.h).
 namespace passes {
 inline constexpr const char *kLookahead = "lookahead", *kReconstruct = "reconstruct", *kReconstructGradient = "reconstruct_gradient",
                             *kRepeat = "repeat", *kTemplate = "template", *kWindows = "windows";
 }  // namespace passes
 
-// The tensors that a part reads beyond K and V. Hosts compute only these, and refuse a recipe whose needs they cannot meet.
+// Tensors that a part reads beyond K and V. Hosts compute only these, or refuse the recipe.
 struct Needs {
   bool step_queries = false;        // decode: one per sequence
   bool prompt_queries = false;      // every chunk's; implied by num_words() > 0
-  std::int32_t window_queries = 0;  // the prompt's last queries, across chunks
+  std::int32_t window_queries = 0;  // across chunks
   bool pre_rope_queries = false;    // whole prompt
   bool pre_rope_keys = false;
-  bool turns = false;           // applies RoPE itself
-  bool output_weights = false;  // W_o
-  bool hidden = false;          // attention layer inputs
-  bool guessed_query = false;   // decode: the previous layer's input, this layer's W_q
+  bool turns = false;  // applies RoPE itself
+  bool output_weights = false;
+  bool hidden = false;         // attention layer inputs
+  bool guessed_query = false;  // decode: the previous layer's input, this layer's W_q
   bool token_ids = false;
-  bool question = false;        // start of the question
-  bool future_queries = false;  // of later steps, for oracles
-  std::string pass;             // name of an extra forward pass
-  bool pass_hidden = false;     // attention layer inputs of the pass
-  bool cpu_only = false;        // no CUDA kernel, or needs more than 16 bits
-  bool weights = false;         // trained tensors were not given: costs only
+  bool question = false;
+  bool future_queries = false;  // for oracles
+  std::string pass;
+  bool pass_hidden = false;
+  bool cpu_only = false;  // no CUDA kernel, or needs more than 16 bits
+  bool weights = false;   // trained tensors were not given: costs only
   void add(const Needs& other);
-  // Start of the last max(32, window_queries) prompt tokens, for unknown questions; -1: not needed.
+  // Begins the last max(32, window_queries) prompt tokens; -1: not needed.
   [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };
 

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// PyramidInfer in decode: cuts take tokens of the latest group before the recent ones. recent() is constant in decode.
+// PyramidInfer: decode cuts take tokens of the latest group before the recent ones. recent() is constant in decode.
 struct RecentGroups {
   std::int32_t group_tokens;
   double recent_frac;

@@ -12,7 +12,7 @@
 namespace kvlab {
 
 struct SeqStep {
-  std::int32_t index = 0;        // in the batch
+  std::int32_t index = 0;
   std::int32_t seen_tokens = 0;  // before this step, kept or not
   std::int32_t new_tokens = 0;
   std::int32_t prompt_tokens = 0;
@@ -23,7 +23,7 @@ struct SeqStep {
   [[nodiscard]] bool completes_prompt() const { return !decoding() && end() >= prompt_tokens; }
 };
 
-// Tensors from Needs, in one layer; spans are per sequence. On shapes only counts and positions are valid.
+// From Needs, in one layer; spans are per sequence. On shapes only counts and positions are valid.
 struct Observed {
   std::span<const Queries> step;  // [count, q_heads, head_dim]
   std::span<const Queries> window;
@@ -44,7 +44,7 @@ class Observer {
   virtual Observed observe(std::int32_t layer) = 0;  // valid until the step ends
 };
 
-// Tokens of each row, ascending; index null: all or none, as the user states.
+// Ascending tokens per row; index null: all or none, as the user states.
 struct Selection {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
@@ -54,7 +54,7 @@ class TensorMemory;
 template <class Op>
 class DecodeOpOf;  // kernels/storage/stored/stored_code.h
 
-// One layer in one step, with the sequences that take part.
+// For sequences that take part.
 struct LayerStep {
   Ops& ops;
   const ModelShape& model;
@@ -63,17 +63,15 @@ struct LayerStep {
   KvRows kv;                      // with this step's tokens
   Observed in;
   std::uint64_t seed = 0;
-  const TensorMemory* tensors = nullptr;  // memory(); null: CPU memory
+  const TensorMemory* tensors = nullptr;  // null: CPU memory
   KvKeeper* keeper = nullptr;             // null: not recorded
-  Selection exact = {};                   // tokens that Format::store leaves as they are (Selector::exact_tokens)
+  Selection exact = {};                   // tokens that Format::store leaves as they are
 
-  // The memory of operations' tensors and of a part's state between steps.
   [[nodiscard]] const TensorMemory& memory() const;
-  // Brings the selection's tokens from lower tiers into the rows, before attention does.
+  // From lower tiers into the rows.
   void fetch(const Selection& selection) const {
     if (keeper != nullptr) keeper->fetch(*this, selection);
   }
-  // Runs an operation that decodes listed vectors.
   template <class Op>
   void decode(const Op& op) const {
     ops(op);

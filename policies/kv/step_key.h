@@ -8,12 +8,12 @@
 
 namespace kvlab {
 
-// Row lengths with this step's tokens: [begin, end).
+// With this step's tokens: [begin, end).
 struct Lengths {
   std::int32_t begin = 0, end = 0;
   static constexpr Lengths all() { return {0, INT32_MAX}; }
   static constexpr Lengths only(std::int32_t len) { return {len, len + 1}; }
-  // Lengths around `len` with equally many whole blocks of `tokens` after `offset`; those that complete one are excluded if tokens > 1.
+  // Around `len` with equally many whole blocks of `tokens` after `offset`; those that complete one are excluded if tokens > 1.
   static constexpr Lengths inside_block(std::int32_t len, std::int32_t tokens, std::int32_t offset = 0) {
     if (len <= offset) return {0, offset + 1};
     if (tokens == 1) return {offset + 1, INT32_MAX};
@@ -34,7 +34,6 @@ class StepKey {
     if (steps < lasts_) lasts_ = steps;
   }
   void replace_last(std::int32_t number) { numbers_[size_ - 1] = number; }
-  // Decode steps for which all numbers stay.
   [[nodiscard]] std::int64_t lasts() const { return lasts_; }
   [[nodiscard]] std::size_t hash() const {
     std::uint64_t h = size_;

@@ -15,7 +15,7 @@ struct TierBytes {
 
 struct Traffic {
   std::int64_t fetched_bytes = 0;               // from a lower tier
-  std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted; of these on the GPU
+  std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted; hits: on the GPU
   std::int64_t stored_bytes = 0;                // to a lower tier
   std::int64_t disk_bytes = 0;                  // in stored form
   std::int64_t in_place_bytes = 0;              // of fetched_bytes: used in place, no link crossed

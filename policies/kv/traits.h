@@ -4,16 +4,15 @@
 #include <initializer_list>
 #include <string>
 
-// Parts do not know each other; they state traits, and those with which they cannot run.
 namespace kvlab {
 
 enum class Trait : std::uint8_t {
   // trigger
-  kActs,         // cuts rows
+  kActs,
   kCutsPrompts,  // before the first decode step
   kCutsChunks,   // before the prompt's end
   kCutsInDecode,
-  kCutsAgain,    // cuts rows repeatedly
+  kCutsAgain,
   kKeepsCounts,  // one token leaves per new decoded one
   // scorer
   kScores,
@@ -23,7 +22,7 @@ enum class Trait : std::uint8_t {
   kSplitsHeads,    // or the allocator: unequal counts in a layer
   // disposal
   kShrinks,
-  kKeepsOthers,  // does more than drop
+  kKeepsOthers,
   // format, selector, pruner
   kEncodes,
   kSelects,
@@ -56,7 +55,6 @@ class Traits {
   std::uint32_t bits_ = 0;
 };
 
-// A part cannot run with all of `with` and none of `without`.
 struct Conflict {
   Traits with, without;
   std::string why;  // "{scorer}", ...: part names; "{splitter}": the part with kSplitsHeads

@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 // QoE: 1 minus the area by which read text lags the expected line, over the area below it. Rank: QoE gained by serving over `horizon_s`,
-// per token of context. `batch_sizes`: see batch_search.h. Our definition: a served request keeps its lag.
+// per token of context. Our definition: a served request keeps its lag.
 class Andes final : public KeyedOrder {
  public:
   explicit Andes(Params& p)
@@ -102,7 +102,6 @@ class Andes final : public KeyedOrder {
   [[nodiscard]] Reader reader(const Request& r) const {
     return {static_cast<double>(ns(r.arrival + expected_ttft(r) - view().now())), ns_per_token(r), r.output_tokens};
   }
-  // It lags once the line passes its delivered tokens.
   [[nodiscard]] double gain(const Request& r) const {
     const double horizon = static_cast<double>(ns(horizon_));
     const double line_begins = reader(r).line_begins_ns, lags = reader(r).lag_begins();
@@ -135,7 +134,6 @@ class Andes final : public KeyedOrder {
     return known ? static_cast<double>(ns(*known)) : observed_.step_ns(requests);
   }
 
-  // Requests being swapped are not moved.
   void search() {
     if (!under_pressure_) return leave_batch();
     if (has_batch_ && steps_ < next_search_ && !view().running().empty()) return;
@@ -184,14 +182,14 @@ class Andes final : public KeyedOrder {
   std::int32_t renewals_;
   Preemption mode_;
   std::int32_t sizes_, search_steps_;
-  std::vector<RequestId> members_;   // waiting, in no order
+  std::vector<RequestId> members_;   // in no order
   std::vector<std::size_t> places_;  // by slot: in members_
   std::size_t next_ = 0;
   std::uint64_t seen_ = 0, preempted_ = 0;
   Span latest_step_{};
   bool under_pressure_ = false;
   std::vector<RequestId> due_;
-  std::vector<bool> in_batch_;  // by slot: chosen by the latest search
+  std::vector<bool> in_batch_;
   std::vector<RequestId> candidates_, members_of_batch_;
   std::vector<BatchCandidate> batch_;
   ObservedSteps observed_;

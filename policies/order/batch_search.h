@@ -7,19 +7,16 @@
 
 namespace kvlab {
 
-// Andes' batches (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
-//
-// Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). All times are ns from now.
+// Andes (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
+// Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). Times are ns from now.
 struct Reader {
   double line_begins_ns = 0;
   double token_ns = 1;
   std::int64_t delivered = 0;  // tokens
-  // The reader waits from here on if no token comes.
   [[nodiscard]] double lag_begins() const { return std::max(0.0, line_begins_ns + static_cast<double>(delivered) * token_ns); }
 };
 
-// QoE over `horizon_ns` with a token every `step_ns`, less that with none, as a share of the area below the reading line. A served reader
-// keeps its lag.
+// QoE over `horizon_ns` with a token every `step_ns`, less that with none, as a share of the area below the reading line.
 inline double gain_of_serving(const Reader& reader, double horizon_ns, double step_ns) {
   const double lag = reader.lag_begins();
   if (lag >= horizon_ns) return 0;
@@ -34,8 +31,8 @@ inline double gain_of_serving(const Reader& reader, double horizon_ns, double st
 struct BatchCandidate {
   Reader reader;
   std::int64_t context_tokens = 1;  // > 0
-  std::int64_t blocks = 0;          // taken if served
-  bool is_chosen = false;           // result
+  std::int64_t blocks = 0;
+  bool is_chosen = false;
 };
 
 // Sets is_chosen of the best batch and returns its size. sizes: ascending. step_ns(b, context): step of b requests with `context` tokens in
@@ -81,7 +78,7 @@ std::size_t choose_batch(std::span<BatchCandidate> all, std::span<const std::int
   return best.size();
 }
 
-// At most `count` sizes, evenly spaced up to `most`, ascending.
+// Evenly spaced up to `most`, ascending.
 inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t count) {
   std::vector<std::int32_t> sizes;
   for (std::int32_t i = 1; i <= count; ++i) {
@@ -91,11 +88,11 @@ inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t cou
   return sizes;
 }
 
-// Least squares over steps so far, older ones weighted less.
+// Least squares, older steps weighted less.
 class ObservedSteps {
  public:
   void add(double requests, double step_ns) {
-    constexpr double kKept = 0.98;  // weight kept per step
+    constexpr double kKept = 0.98;
     for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kKept;
     weight_ += 1;
     x_ += requests;

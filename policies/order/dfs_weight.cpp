@@ -102,7 +102,7 @@ class DfsWeight final : public KeyedOrder {
   std::int64_t front_ = -1, back_ = 0;
   // is_due_: the next at() walks.
   mutable bool is_due_ = false, is_sorted_ = false;
-  mutable std::vector<RequestId> walk_;  // while is_sorted_: the waiting requests
+  mutable std::vector<RequestId> walk_;
   mutable std::vector<Node> nodes_;
   mutable std::unordered_map<std::uint64_t, std::size_t> node_of_;
 };

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Preempted requests go to the end of the queue that the scheduler names.
+// Preempted requests go to the end that the scheduler names.
 class Fcfs final : public Order {
  public:
   Fcfs() = default;

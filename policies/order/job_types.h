@@ -15,16 +15,15 @@ class JobTypes {
  public:
   enum class Rule : std::uint8_t {
     kEtc,  // explore, then commit: round-robin without types whose lower bound exceeds another's upper bound
-    kUcb,  // the type with the lowest lower bound
+    kUcb,  // lowest lower bound first
   };
-  // quantum 0: jobs run to their end, only ended jobs count. Above: another type may take over after that service in one turn, unfinished
+  // quantum 0: jobs run to their end, only ended jobs count. Above: another type may take over after that service in one turn; unfinished
   // jobs count.
   JobTypes(Rule rule, double scale, std::int64_t quantum) : rule_(rule), scale_(scale), quantum_(quantum) {}
 
   [[nodiscard]] bool is_preemptive() const { return quantum_ > 0; }
   [[nodiscard]] std::int64_t quantum() const { return quantum_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(types_.size()); }
-  // Returns its number, from 0.
   std::uint32_t add_type() {
     types_.emplace_back();
     return size() - 1;
@@ -55,14 +54,13 @@ class JobTypes {
     return least > 0 ? static_cast<double>(t.served) / least : std::numeric_limits<double>::infinity();
   }
 
-  // Types with waiting jobs, next turn first.
+  // Next turn first.
   void rank(std::vector<std::uint32_t>& order) const {
     order.clear();
     for (std::uint32_t t = 0; t < size(); ++t)
       if (types_[t].waiting > 0) order.push_back(t);
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return precedes(a, b); });
   }
-  // A strict order.
   [[nodiscard]] bool precedes(std::uint32_t a, std::uint32_t b) const {
     if (is_out(a) != is_out(b)) return is_out(b);
     if (rule_ == Rule::kUcb && lower(a) != lower(b)) return lower(a) < lower(b);
@@ -93,7 +91,6 @@ class JobTypes {
     const double jobs = std::max(2.0, static_cast<double>(jobs_));
     return scale_ * std::sqrt(2 * std::max(1.0, static_cast<double>(t.ended)) * std::log(jobs));
   }
-  // ETC: a present type is shorter.
   [[nodiscard]] bool is_out(std::uint32_t type) const {
     if (rule_ != Rule::kEtc) return false;
     if (!has_least_upper_) {
@@ -110,7 +107,7 @@ class JobTypes {
   std::int64_t quantum_;
   std::int64_t jobs_ = 0;
   std::vector<Type> types_;
-  mutable double least_upper_ = 0;  // of the types present
+  mutable double least_upper_ = 0;
   mutable bool has_least_upper_ = false;
 };
 

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// By a number per request, smallest first; ties by arrival, then number in the trace.
+// Smallest number first; ties by arrival, then number in the trace.
 class KeyedOrder : public Order {
  public:
   [[nodiscard]] std::uint32_t size() const final { return static_cast<std::uint32_t>(sorted_.size()); }
@@ -19,9 +19,7 @@ class KeyedOrder : public Order {
   void on_tokens(RequestId r, std::int32_t /*count*/) override { renew(r); }
 
  protected:
-  // Current key of r.
   [[nodiscard]] virtual std::int64_t rank(RequestId r) const = 0;
-  // Moves a waiting r to its current rank.
   void renew(RequestId r);
 
   struct Key {
@@ -32,7 +30,7 @@ class KeyedOrder : public Order {
     auto operator<=>(const Key&) const = default;
   };
   [[nodiscard]] Key key_of(RequestId r) const;
-  // Number of insertions and removals, renew() included.
+  // Insertions and removals, renew() included.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   [[nodiscard]] bool is_waiting(RequestId r) const { return index(r) < keys_.size() && keys_[index(r)].request == r; }
 

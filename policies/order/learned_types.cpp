@@ -57,7 +57,6 @@ class LearnedTypes : public Order {
     is_ranked_ = false;
   }
 
-  // Turns that are not used up go first.
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const final {
     if (!types_.is_preemptive()) return info(a).arrival < info(b).arrival;
     const bool a_is_done = in_turn(a) >= types_.quantum(), b_is_done = in_turn(b) >= types_.quantum();
@@ -97,7 +96,7 @@ class LearnedTypes : public Order {
  private:
   struct Job {
     std::uint32_t type = 0;
-    std::int32_t turn_began = 0;  // output tokens at its latest admission
+    std::int32_t turn_began = 0;
     bool has_started = false, is_running = false;
   };
   void stop(RequestId r) {

@@ -56,7 +56,7 @@ class LongestPrefix final : public KeyedOrder {
  private:
   struct Found {
     RequestId request{};
-    std::int32_t cached = 0;  // tokens; -1: waits for another to fill the cache
+    std::int32_t cached = 0;  // -1: waits for another to fill the cache
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
@@ -74,7 +74,7 @@ class LongestPrefix final : public KeyedOrder {
   std::vector<std::int64_t> ranks_;  // by slot: FCFS place
   std::int64_t front_ = -1, back_ = 0;
   bool is_sorted_ = false;
-  std::vector<RequestId> by_prefix_;  // while is_sorted_: the waiting requests
+  std::vector<RequestId> by_prefix_;
   std::vector<Found> found_;
   std::unordered_set<std::uint64_t> first_of_;
 };

@@ -8,18 +8,16 @@
 namespace kvlab {
 
 struct Room {
-  std::int32_t rows = 0;          // requests that may still be admitted
+  std::int32_t rows = 0;
   std::int64_t spare_blocks = 0;  // free blocks that admission leaves
 };
 
-// Tokens that a waiting r computes before its next output.
 inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
   const bool has_own = info.is_swapped || info.computed_tokens > 0;  // else it may have hits
   return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
-// Preempts the requests that the order takes off the GPU on its own; returns their number.
 template <class OnPreempt>
 std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   std::vector<RequestId> off;
@@ -31,14 +29,14 @@ std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   return static_cast<std::int32_t>(off.size());
 }
 
-// Preempts running requests, last by the order first, until each waiting request that overtakes one has a row and blocks. Called at the
-// start of plan() by schedulers with lets_overtake().
+// Preempts running requests, last by the order first, until each waiting request that overtakes one has a row and blocks. Runs at the start
+// of plan() if lets_overtake().
 template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();
   if (!mode) return;
   room.rows += take_off(view, on_preempt);
-  std::int64_t taken = 0;  // for earlier waiting requests
+  std::int64_t taken = 0;
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
     const Request& info = view.info(r);
@@ -52,7 +50,7 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
       continue;
     }
     if (!view.overtakes(r, worst)) return;
-    const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
+    const bool cannot_enter = info.in_flight_steps > 0;
     const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
     const std::int64_t all = taken + needed + room.spare_blocks;
     if (cannot_enter || (room.rows > 0 && all <= view.free_blocks())) {

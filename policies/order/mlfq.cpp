@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// A request joins the first level whose quantum covers its prefill. Steps charge their whole time; a used-up quantum moves it to the front
-// of the next level.
+// A request joins the first level with a quantum that covers its prefill. Steps charge their whole time; a used-up quantum moves it to the
+// front of the next level.
 class Mlfq final : public SwappingOrder {
  public:
   explicit Mlfq(Params& p)
@@ -54,11 +54,11 @@ class Mlfq final : public SwappingOrder {
   struct State {
     std::int32_t level = 0;
     Span used{};             // of the level's quantum
-    std::int64_t place = 0;  // in the level: smallest first
-    Time served{};           // latest step's end, or start of waiting
+    std::int64_t place = 0;  // smallest first
+    Time served{};
   };
 
-  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // places per level; both counters stay far below
+  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // both counters stay far below
   [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
   [[nodiscard]] std::int32_t level(RequestId r) const { return states_[index(r)].level; }
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return states_[index(r)].level * kPlaces + states_[index(r)].place; }
@@ -77,7 +77,6 @@ class Mlfq final : public SwappingOrder {
     while (level < levels_ - 1 && static_cast<double>(ns(quantum_of(level))) < prefill_ns) ++level;
     return level;
   }
-  // Tokens per second of steps with prompt tokens.
   [[nodiscard]] double learned_rate() const {
     return prefill_time_ > Span{0} ? static_cast<double>(prefill_tokens_) / to_s(prefill_time_) : 0;
   }

@@ -14,24 +14,20 @@
 
 namespace kvlab {
 
-// Holds the waiting requests of one replica, sorted, chooses the running request to preempt when memory runs out, and may let waiting
-// requests overtake running ones.
-//
-// at(0), and at(i + 1) after at(i), must be fast. No call may take time proportional to the waiting requests; keys that depend on time are
+// at(0), and at(i + 1) after at(i), must be fast. No call may take time proportional to the waiting requests; time-dependent keys are
 // renewed a few at a time.
 class Order {
  public:
   virtual ~Order() = default;
-  // Called once, first; both outlive the order.
+  // Called first; both outlive the order.
   virtual void attach(ReplicaView& view, Predictor& predictor) {
     view_ = &view;
     predictor_ = &predictor;
   }
-  // The host refuses a request without one of these facts.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
   [[nodiscard]] virtual bool uses_predictor() const { return false; }
 
-  // Clients in its parameters, as in the trace. The program refuses those without a request.
+  // The program refuses those without a request.
   [[nodiscard]] virtual std::vector<std::string> named_clients() const { return {}; }
 
   // ---- the waiting requests, sorted ----
@@ -46,32 +42,32 @@ class Order {
   // ---- preemption ----
   // a goes before b, both running. A strict order.
   [[nodiscard]] virtual bool precedes(RequestId a, RequestId b) const = 0;
-  // The running request to preempt when memory runs out; `usual`: the scheduler's choice. Default: the last by precedes().
+  // For exhausted memory; `usual`: the scheduler's choice. Default: the last by precedes().
   [[nodiscard]] virtual RequestId victim(RequestId usual) const;
-  // How running requests give way to better waiting ones (make_way.h); none: they never do.
+  // How running requests give way to better waiting ones (make_way.h); none: never.
   [[nodiscard]] virtual std::optional<Preemption> overtaking() const { return std::nullopt; }
-  // If true, the waiting one also goes before the running one in the queue.
+  // If true, the waiting one also goes first in the queue.
   [[nodiscard]] virtual bool overtakes(RequestId /*waiting*/, RequestId /*running*/) const { return false; }
 
-  // Appends running requests to preempt in this plan for any waiting request; returns the mode. Called by make_way(), once per plan and
-  // first, if overtaking() has a value.
+  // Appends running requests to preempt in this plan for any waiting request; returns the mode. make_way() calls it once per plan, first,
+  // if overtaking() has a value.
   virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
-  // A waiting r, and those after it, stay out of this plan. Never called for one that returned from CPU memory. Must admit at least one
-  // once none runs and no copy is under way.
+  // r and those after it stay out of this plan. Not called for one that returned from CPU memory. Must admit at least one once none runs
+  // and no copy is under way.
   [[nodiscard]] virtual bool holds(RequestId /*r*/) { return false; }
 
   // ---- events ----
-  // A plan begins at view().now(). May call view().try_swap_in() to bring requests back early.
+  // A plan begins at view().now(). May call view().try_swap_in().
   virtual void on_plan() {}
-  virtual void on_admit(RequestId /*r*/) {}                           // r runs; it was erased before
+  virtual void on_admit(RequestId /*r*/) {}                           // it was erased before
   virtual void on_tokens(RequestId /*r*/, std::int32_t /*count*/) {}  // emitted; may cover many steps
   virtual void on_step_end(std::span<const StepEntry> /*entries*/, Span /*duration*/) {}
-  virtual void on_leave(RequestId /*r*/) {}  // r finished or was rejected
-  // False: the host omits on_step_end(), and on_tokens() except for a waiting request that was preempted with tokens in flight.
+  virtual void on_leave(RequestId /*r*/) {}  // finished or was rejected
+  // False: no on_step_end(), and on_tokens() only for a waiting request that was preempted with tokens in flight.
   [[nodiscard]] virtual bool watches_steps() const { return false; }
 
-  // The number of plans for which the head, precedes() and overtakes() do not change while running requests emit one token per plan and
-  // nothing else happens. ends_with_hits: see Horizon. The default is always right, and slow.
+  // Plans for which the head, precedes() and overtakes() do not change if running requests only emit one token per plan. The default is
+  // always right, and slow.
   [[nodiscard]] virtual Horizon stable_for() const { return Horizon::none(); }
 
  protected:

@@ -57,14 +57,14 @@ class Random final : public Order {
  private:
   struct Slot {
     std::uint32_t place = 0;
-    std::uint64_t drawn_in = 0;  // latest plan that drew it, by num_plans_
+    std::uint64_t drawn_in = 0;
   };
   [[nodiscard]] bool is_waiting(RequestId r) const {
     return index(r) < slots_.size() && slots_[index(r)].place < queue_.size() && queue_[slots_[index(r)].place] == r;
   }
 
   std::uint64_t seed_;
-  std::uint64_t plan_ = 0, num_plans_ = 1;  // time of the plan; plans so far, from 1
+  std::uint64_t plan_ = 0, num_plans_ = 1;  // plans so far, from 1
   std::vector<RequestId> queue_;
   mutable std::vector<Slot> slots_;       // by slot
   mutable std::vector<RequestId> drawn_;  // first places of this plan

@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// With a window, only groups of that many arrivals are sorted: TetriInfer's PrefillSchedBatch (Hu et al. 2024, arXiv:2401.11181,
-// section 3.3.1). Taking a group's first request closes it.
+// With a window, only groups of that many arrivals are sorted: TetriInfer's PrefillSchedBatch (Hu et al. 2024, arXiv:2401.11181, section
+// 3.3.1). Taking a group's first request closes it.
 class Sjf final : public KeyedOrder {
  public:
   explicit Sjf(Params& p)

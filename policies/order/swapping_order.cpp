@@ -87,7 +87,7 @@ void SwappingOrder::sort_last_first(std::vector<RequestId>& requests) const {
   std::sort(requests.begin(), requests.end(), [&](RequestId a, RequestId b) { return precedes(b, a); });
 }
 
-// Paused requests leave. While none runs, the first may also need a watermark of up to half the memory.
+// While none runs, the first may also need a watermark of up to half the memory.
 void SwappingOrder::make_room() {
   const bool is_idle = view().running().empty();
   const std::int64_t wanted = std::max(wanted_blocks(), blocks_of_head() + (is_idle ? view().num_blocks() / 2 : 0));
@@ -104,7 +104,7 @@ void SwappingOrder::make_room() {
   }
 }
 
-// If all known tokens of r fit next to the blocks kept free; any room will do while none runs.
+// Any room will do while none runs.
 bool SwappingOrder::may_come_back(RequestId r) const {
   const std::int64_t kept = view().running().empty() ? 0 : wanted_blocks();
   return view().free_blocks() - view().blocks_needed(r, tokens_to_admit(view(), r)) >= kept;

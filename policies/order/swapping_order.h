@@ -7,10 +7,8 @@
 
 namespace kvlab {
 
-// Swaps before memory runs out, as FastServe (Wu et al. 2023, arXiv:2305.05920; constants from its code). While fewer than
-// max(swap_ahead_blocks, running requests) GPU blocks are free, or too few for the head, the last requests leave, waiting ones first. The
-// first ones return while that many stay free.
-//
+// As FastServe (Wu et al. 2023, arXiv:2305.05920; constants from its code). While fewer than max(swap_ahead_blocks, running requests) GPU
+// blocks are free, or too few for the head, the last requests leave, waiting ones first; the first ones return while that many stay free.
 // While less than `cpu_floor_frac` of the CPU memory is free, preempted requests go first and new ones are held. A swapped request that
 // overtakes none is held until that many blocks stay free.
 class SwappingOrder : public KeyedOrder {
@@ -19,7 +17,7 @@ class SwappingOrder : public KeyedOrder {
   void insert(RequestId r, Entry entry) override;
   void erase(RequestId r) override;
   [[nodiscard]] std::optional<Preemption> overtaking() const final { return mode_; }
-  // By goes_before(), which may be coarser than rank.
+  // goes_before() may be coarser than rank.
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const final {
     return !holds_new(waiting) && goes_before(waiting, running);
   }
@@ -49,11 +47,11 @@ class SwappingOrder : public KeyedOrder {
   std::int64_t blocks_;
   std::uint32_t first_;
   double cpu_floor_;
-  bool started_first_ = false;         // in this plan: CPU memory is short
+  bool started_first_ = false;
   std::vector<RequestId> started_;     // waiting and preempted, in no order
-  std::vector<std::uint32_t> places_;  // by slot: in started_
+  std::vector<std::uint32_t> places_;  // by slot
   std::vector<RequestId> due_;
-  // Cache of at(), valid while changes() == listed_at_: sorted started_, and the position in the others.
+  // Cache of at(), valid while changes() == listed_at_.
   mutable std::vector<RequestId> listed_;
   mutable std::uint64_t listed_at_ = UINT64_MAX;
   mutable std::uint32_t new_position_ = 0, base_position_ = 0;

@@ -17,7 +17,7 @@ namespace kvlab {
 namespace {
 
 // Sheng et al. 2024, arXiv:2401.00588, algorithm 2. A client that returns to an empty queue is lifted to the smallest waiting counter, or
-// to that of the client whose queue emptied last. No preemption. Weights divide costs.
+// to that of the client with the last emptied queue. No preemption. Weights divide costs.
 class Vtc final : public Order {
  public:
   explicit Vtc(Params& p)
@@ -83,7 +83,7 @@ class Vtc final : public Order {
 
   void on_admit(RequestId r) override {
     Job& job = jobs_[index(r)];
-    if (job.charged_output >= 0) return;  // preempted: it pays for its prompt once
+    if (job.charged_output >= 0) return;  // it pays for its prompt once
     job.charged_output = predicts_ ? predictor().output_tokens(info(r)) : 0;
     charge(job, cost(job, job.charged_output, r));
   }
@@ -101,7 +101,7 @@ class Vtc final : public Order {
     charge(job, cost(job, request.output_tokens, r) - cost(job, job.charged_output, r));
   }
 
-  // Changes only when the head's counter passes another's; counters grow linearly.
+  // Counters grow linearly; the head changes when its counter passes another's.
   [[nodiscard]] Horizon stable_for() const override {
     if (size_ == 0 || active_.size() == 1) return Horizon::whatever_is_cached();
     if (profiled_ || predicts_ || active_.size() > kMostCompared) return Horizon::none();
@@ -203,14 +203,14 @@ class Vtc final : public Order {
   double input_, output_;
   bool profiled_, predicts_;
   std::unordered_map<std::int64_t, std::uint32_t> numbers_;
-  mutable std::vector<Client> clients_;  // keys are updated lazily
-  mutable Active active_;                // clients with waiting requests
-  std::vector<Job> jobs_;                // by slot
+  mutable std::vector<Client> clients_;
+  mutable Active active_;  // clients with waiting requests
+  std::vector<Job> jobs_;  // by slot
   std::uint32_t size_ = 0;
   std::int64_t front_ = -1, back_ = 0;
-  std::uint32_t last_left_ = kNobody;       // its queue emptied last
-  std::map<std::int64_t, double> weights_;  // by client
-  std::vector<std::string> named_;          // as in the experiment
+  std::uint32_t last_left_ = kNobody;
+  std::map<std::int64_t, double> weights_;
+  std::vector<std::string> named_;
   mutable Cursor cursor_;
   mutable bool has_cursor_ = false;
   mutable std::vector<std::int64_t> rates_;

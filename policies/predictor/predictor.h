@@ -9,19 +9,17 @@
 
 namespace kvlab {
 
-// Predicts output lengths when requests enter the queue. Draws are keyed by request number.
+// When requests enter the queue. Draws are keyed by request number.
 class Predictor {
  public:
   virtual ~Predictor() = default;
-  // Called before the first estimate.
+  // Before the first estimate.
   virtual void set_seed(std::uint64_t seed) { seed_ = seed; }
-  // Facts that every request must have.
+  // Required of every request.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
-  // Estimates depend on the seed.
   [[nodiscard]] virtual bool is_random() const { return false; }
   // In total, at least 1. Throws InputError without an estimate of r.
   virtual std::int32_t output_tokens(const Request& r) = 0;
-  // r has emitted its last token.
   virtual void on_finish(const Request& /*r*/) {}
 
  protected:

@@ -30,7 +30,7 @@ class Recorded final : public Predictor {
   }
 
  private:
-  // Names the first request without a row, whatever the order of calls.
+  // Names the first request without a row.
   [[noreturn]] void fail_missing() const {
     std::uint64_t first = 0;
     while (by_number_.contains(first)) ++first;

@@ -19,12 +19,12 @@ struct StepBuilder {
     plan.add(r, m);
     tokens += m;
   }
-  // Preempts the latest admitted request or the order's choice, and drops it from the plan.
+  // The latest admitted or the order's choice; drops it from the plan.
   RequestId preempt_one();
   void drop(RequestId r);
 };
 
-// Makes room for m more tokens of r. preempt_one() returns the request it preempted. Returns false if that was r.
+// preempt_one() returns the request it preempted. Returns false if that was r.
 template <class PreemptOne>
 bool allocate_or_preempt(ReplicaView& view, RequestId r, std::int32_t m, PreemptOne&& preempt_one) {
   while (!view.try_allocate(r, m))
@@ -35,7 +35,7 @@ inline bool allocate_or_preempt(StepBuilder& step, RequestId r, std::int32_t m) 
   return allocate_or_preempt(step.view, r, m, [&] { return step.preempt_one(); });
 }
 
-// Calls visit(r) for running requests in admission order until it returns false. visit may preempt; it returns true only if r still runs.
+// For running requests in admission order, until visit(r) is false. visit may preempt; it returns true only if r still runs.
 template <class Visit>
 void each_running(ReplicaView& view, Visit&& visit) {
   std::span<const RequestId> running = view.running();
@@ -65,19 +65,19 @@ inline std::int32_t computed_or_cached(ReplicaView& view, RequestId r) {
 
 enum class Admission : std::uint8_t {
   kLeft,   // admitted or rejected
-  kLater,  // its copy or output is under way: try the next one
-  kStop,   // does not fit; no later request may overtake it
+  kLater,  // its copy or output is under way
+  kStop,   // no later request may overtake it
 };
 
 struct WaitingWalk {
-  std::uint32_t num_passed = 0;  // requests that keep their place
+  std::uint32_t num_passed = 0;
   enum class End : std::uint8_t { kQueueEnds, kFull, kStopped } end = End::kQueueEnds;
 
   // The next walk ends the same until memory, rows or budget come back.
   [[nodiscard]] bool is_settled() const { return num_passed == 0; }
 };
 
-// Calls try_admit(r) -> Admission for waiting requests until is_full() or kStop.
+// Until is_full() or kStop.
 template <class IsFull, class TryAdmit>
 WaitingWalk walk_waiting(ReplicaView& view, IsFull&& is_full, TryAdmit&& try_admit) {
   WaitingWalk walk;
@@ -98,13 +98,12 @@ WaitingWalk walk_waiting(ReplicaView& view, IsFull&& is_full, TryAdmit&& try_adm
 
 enum class Readiness : std::uint8_t {
   kReady,
-  kLater,   // its copy or output is under way
+  kLater,   // copy or output under way
   kNoRoom,  // no memory to swap in, or held by the order
 };
 
-// Returns whether a waiting r can be admitted. Starts to swap in a swapped r, with room for all known tokens. Every scheduler that preempts
-// calls this before it admits: orders and KV policies (Footprint::on_preempt) may swap. joins: this plan admits r if ready, so its step may
-// wait for the copy.
+// Starts to swap in a swapped r, with room for all known tokens. Every scheduler that preempts must call this before it admits: orders and
+// KV policies (Footprint::on_preempt) may swap. joins: this plan admits r if ready, so its step may wait for the copy.
 Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins = true);
 
 // admit() returns false if r does not fit.
@@ -115,7 +114,7 @@ Admission admit_if_ready(ReplicaView& view, RequestId r, Admit&& admit) {
   return readiness == Readiness::kReady && admit() ? Admission::kLeft : Admission::kStop;
 }
 
-// Admits r with its whole prompt and contiguous memory for `reserved` tokens.
+// Contiguous memory for `reserved` tokens.
 Admission admit_reserved(StepBuilder& step, RequestId r, std::int32_t reserved);
 
 // Share of blocks that admission leaves free, in whole blocks.

@@ -2,7 +2,6 @@
 
 namespace kvlab {
 
-// Plans depend on the run's seed.
 class DrawsBySeed {
  public:
   virtual ~DrawsBySeed() = default;

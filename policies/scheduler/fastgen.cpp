@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // On deadlock the last request that holds KV is flushed to the end of the queue; no watermark. The buffer holds begun prompts first; a
-// request that is given a token goes to the end.
+// request with a new token goes to its end.
 class FastGen final : public Scheduler {
  public:
   explicit FastGen(Params& p)
@@ -109,8 +109,8 @@ class FastGen final : public Scheduler {
 
   std::int32_t forward_tokens_, max_num_seqs_;
   std::vector<RequestId> buffer_;
-  std::vector<RequestId> planned_, reordered_;  // scratch
-  bool is_settled_ = true;                      // WaitingWalk::is_settled()
+  std::vector<RequestId> planned_, reordered_;
+  bool is_settled_ = true;
 };
 
 KVLAB_REGISTER(Scheduler, FastGen, "fastgen", "Dynamic SplitFuse: forward passes of constant size, flush on deadlock",

@@ -8,9 +8,8 @@
 
 namespace kvlab {
 
-// Layer skipping; its effect on accuracy is not modelled.
+// Layer skipping; accuracy is not modelled.
 
-// Facts for policies (Params::told).
 void tell_setting(const EngineSetting& setting, Params& p);
 EngineSetting told_setting(const Params& p);
 
@@ -39,15 +38,12 @@ class LayerSkipper : public Scheduler {
  protected:
   explicit LayerSkipper(Params& p);
   [[nodiscard]] std::int32_t layers() const { return layers_; }
-  // Sets the entries' layer_set.
   virtual void skip(const ReplicaView& view, StepPlan& plan) = 0;
-  virtual void forget(RequestId /*r*/) {}  // r left
+  virtual void forget(RequestId /*r*/) {}
 
-  // One token after the prompt.
   static bool is_decode(const ReplicaView& view, const StepEntry& entry) {
     return entry.tokens == 1 && view.info(entry.request).computed_tokens >= view.info(entry.request).prompt_tokens;
   }
-  // Returns the layer_set for its entries.
   static std::int32_t add_set(StepPlan& plan, const LayerSet& set);
   // Throws InputError if `value` is above the model's layers.
   void check_layers(const Params& p, const std::string& key, std::int32_t value) const;

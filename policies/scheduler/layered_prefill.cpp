@@ -10,13 +10,13 @@ namespace kvlab {
 
 namespace {
 
-// For a cohort of up to `tokens`; above the last row: `stages`.
+// Up to `tokens`; above the last row: `stages`.
 struct GroupRow {
   std::int32_t tokens, groups;
 };
 constexpr GroupRow kGroups[] = {{512, 1}, {1024, 2}, {2048, 4}, {4096, 8}};
 
-// A cohort reads a layer's weights once. Members hold blocks from the first group on, hashes come with the last. Activations take no
+// A cohort reads a layer's weights once. Members hold blocks from the first group on; hashes come with the last. Activations take no
 // memory.
 class LayeredPrefill final : public Scheduler {
  public:
@@ -73,7 +73,7 @@ class LayeredPrefill final : public Scheduler {
     return stages_;
   }
 
-  // Preempts the last decode, or else the last request, or the order's choice.
+  // The last decode, else the last request, or the order's choice.
   RequestId preempt_one(StepBuilder& step) {
     const std::span<const RequestId> running = step.view.running();
     const auto last = std::find_if(running.rbegin(), running.rend(), [&](RequestId r) { return decodes(step.view, r); });
@@ -119,7 +119,7 @@ class LayeredPrefill final : public Scheduler {
     is_settled_ = walk_waiting(view, is_full, try_admit).is_settled();
   }
 
-  // A request that lacks only its last token decodes at once.
+  // If only its last token is missing, it decodes at once.
   bool admit(StepBuilder& step, RequestId r) {
     ReplicaView& view = step.view;
     const std::int32_t rest = view.info(r).known_tokens() - computed_or_cached(view, r), m = std::min(rest, left_);
@@ -153,10 +153,10 @@ class LayeredPrefill final : public Scheduler {
   }
 
   std::int32_t layers_, stages_, budget_tokens_, max_num_seqs_;
-  std::vector<Member> cohort_;  // empty: none under way
+  std::vector<Member> cohort_;
   std::int32_t group_ = 0, num_groups_ = 1;
   std::int32_t left_ = 0;
-  bool is_settled_ = false;  // WaitingWalk::is_settled()
+  bool is_settled_ = false;
 };
 
 KVLAB_REGISTER(Scheduler, LayeredPrefill, "layered_prefill", "decodes pass all layers, a cohort of prompts one group of layers per step",

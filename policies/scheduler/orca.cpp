@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// A pipeline of n stages runs up to n batches of max_num_seqs. Published "Orca" baselines differ in the memory they reserve.
+// A pipeline of n stages runs up to n batches of max_num_seqs. Published "Orca" baselines reserve different memory.
 class Orca final : public Scheduler {
   enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };
 

@@ -63,7 +63,6 @@ class S3 final : public Scheduler {
     view.preempt(r, Preemption::kRecompute);
   }
 
-  // Capped by the longest request and the memory.
   std::int64_t blocks_for(ReplicaView& view, RequestId r) {
     if (tokens_.size() <= index(r)) tokens_.resize(index(r) + 1);
     std::int64_t& tokens = tokens_[index(r)];
@@ -108,7 +107,7 @@ class S3 final : public Scheduler {
   std::vector<std::int64_t> tokens_;  // by slot: reservation; 0: not predicted yet
   std::vector<Waiting> waiting_;
   std::vector<RequestId> running_;
-  bool is_kept_out_ = false;  // a request waits because of a late one
+  bool is_kept_out_ = false;
 };
 
 KVLAB_REGISTER(Scheduler, S3, "s3", "memory reserved for the predicted output, decreasing first fit; twice as much when it is not enough",

@@ -126,7 +126,7 @@ class Sarathi final : public Scheduler {
   bool one_prefill_;
   std::int32_t stages_, high_tokens_, low_tokens_, span_tokens_;
   std::int32_t prefills_ = 0;
-  bool is_settled_ = true;  // WaitingWalk::is_settled()
+  bool is_settled_ = true;
 };
 
 KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free batching: decodes first, then prompt chunks up to a token budget",

@@ -18,21 +18,21 @@ namespace kvlab {
 inline constexpr std::int32_t kMostLayers = 256;
 using LayerSet = std::bitset<kMostLayers>;
 
-// `tokens` new tokens through layers [layer_begin, layer_end); layer_end 0: to the last. Tokens that end earlier continue in a later step
-// at layer_end; until then they are not computed and emit nothing.
+// `tokens` new tokens through layers [layer_begin, layer_end); layer_end 0: to the last. Tokens that stop early count as not computed and
+// continue in a later step.
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
-  std::int32_t padded_tokens = 0;  // rows when padded to the batch's longest; 0: = tokens
+  std::int32_t padded_tokens = 0;  // rows with padding; 0: = tokens
   std::int32_t layer_begin = 0, layer_end = 0;
-  std::int32_t layer_set = 0;  // 1 + index in StepPlan::layer_sets; 0: skips none
+  std::int32_t layer_set = 0;  // 1 + index in StepPlan::layer_sets; 0: all layers
   // Set by the host at commit:
   std::int32_t kv_before = 0;  // cached tokens attended to
   std::int32_t computed_before = 0;
   bool emits = false;          // its last token's logits give a token
   bool leaves_hashed = false;  // old blocks are freed when the output is processed
   bool ends_prompt = false;    // FootprintStep
-  // Set by the scheduler: tokens leave the model at layer_end (above 0).
+  // Set by the scheduler: tokens leave the model at layer_end.
   bool exits_early = false;
 
   [[nodiscard]] bool ends() const { return layer_end == 0 || exits_early; }
@@ -41,7 +41,7 @@ struct StepEntry {
 
 struct StepPlan {
   std::vector<StepEntry> entries;
-  // Finished members of a static batch: rows that emit nothing.
+  // Finished rows of a static batch.
   std::int32_t idle_rows = 0;
   std::vector<LayerSet> layer_sets;
   // Above 0: layer l has the weights of layer l % loop_layers, and an entry passes each at most once per step.
@@ -56,19 +56,19 @@ struct StepPlan {
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
-// kSwap frees blocks at once; the step being planned waits for the copy. kSwapAhead frees them when the copy ends; no step waits. kKeep:
-// blocks stay on the GPU until it runs again or the order puts it away.
+// kSwap frees blocks at once; the planned step waits for the copy. kSwapAhead frees them after the copy; no step waits. kKeep: blocks stay
+// until the request runs again or the order puts it away.
 enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead, kKeep };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
 
-// Decode rows with their total cached tokens, and a piece of one prompt.
+// Decode rows and a piece of one prompt.
 struct StepOutline {
   std::int32_t decodes = 0;
   std::int64_t decode_kv_tokens = 0;
   std::int32_t prompt_tokens = 0, prompt_kv_before = 0;
 };
 
-// One replica, as its scheduler sees it. A plan takes and returns memory only by these calls; computed_tokens advance after plan() returns.
+// A plan takes and returns memory only by these calls. computed_tokens advance after plan() returns.
 class ReplicaView {
  public:
   virtual ~ReplicaView() = default;
@@ -77,66 +77,61 @@ class ReplicaView {
   [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // by the order; 0: head
   [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
   [[nodiscard]] virtual const Request& info(RequestId r) const = 0;
-  // ---- the order of the experiment (policies/order/order.h) ----
-  // The request to preempt when memory runs out. `usual`: the scheduler's choice.
+  // ---- as in policies/order/order.h ----
   [[nodiscard]] virtual RequestId victim(RequestId usual) const = 0;
-  // Running a goes before running b.
   [[nodiscard]] virtual bool precedes(RequestId a, RequestId b) const = 0;
-  // For make_way(): how running requests give way to better waiting ones; none: never.
+  // none: never.
   [[nodiscard]] virtual std::optional<Preemption> overtaking() const = 0;
   [[nodiscard]] virtual bool overtakes(RequestId waiting, RequestId running) const = 0;
-  // For make_way(): appends running requests that the order preempts on its own, in the returned mode.
   virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
-  // r and those after it stay out of this plan.
   virtual bool holds(RequestId /*r*/) { return false; }
-  // Total output tokens; without a predictor the true number.
+  // Total output tokens; the true number without a predictor.
   virtual std::int32_t predicted_output(RequestId r) { return info(r).output_limit; }
   // Host time included; none: no estimate.
   virtual std::optional<Span> step_time(const StepOutline& /*outline*/) { return std::nullopt; }
   // ---- memory and queues ----
-  // Tokens r could compute in this step: n - c. 0 if in-flight tokens reach its output limit, or while its step is in flight on hosts that
-  // do not plan over unknown tokens.
+  // Tokens r could compute in this step. 0 if in-flight tokens reach its output limit, or while its step is in flight on hosts that do not
+  // plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
-  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;               // usable blocks in all
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;               // usable
   [[nodiscard]] virtual std::int64_t free_blocks() const = 0;              // unreferenced, cached included
-  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // free once copies under way have ended (kSwapAhead)
+  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // free after copies under way (kSwapAhead)
   [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }  // for swapped blocks
   [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }
-  // Blocks of r at length n, hits aside.
+  // Without hits.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
-  // Free blocks that r takes to compute m more tokens, unreferenced hits of a waiting r included.
+  // With unreferenced hits of a waiting r.
   [[nodiscard]] virtual std::int64_t blocks_needed(RequestId r, std::int32_t m) = 0;
   // Most blocks of r while its known tokens are prefilled.
   [[nodiscard]] virtual std::int64_t peak_blocks(RequestId r) const = 0;
-  // Tokens of a waiting r in the prefix cache, at most n - 1, until the pool changes.
+  // At most n - 1, until the pool changes.
   virtual std::int32_t lookup(RequestId r) = 0;
-  // Takes blocks for m more tokens of r, all or nothing. A waiting r with nothing computed first takes its hits, which count as computed in
-  // addition to m. Blocks for `ahead` later tokens are also taken, without a hash.
+  // All or nothing. `ahead` later tokens get blocks without a hash. A waiting r with nothing computed first takes its hits, which count as
+  // computed in addition to m.
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
-  // try_allocate() for m tokens whose KV takes several steps of some layers each. Blocks get no hash until try_allocate(r, m) in the plan
-  // of the last of these steps, which takes no block.
+  // try_allocate() for m tokens that several steps compute, some layers each. The blocks get hashes by try_allocate(r, m) in the plan of
+  // the last step, which takes no block.
   virtual bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
-  // Contiguous managers: reserves `tokens` tokens of r in all, before it starts.
+  // Contiguous managers: `tokens` tokens in all.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
-  virtual void admit(RequestId r) = 0;  // from waiting to the end of running
+  virtual void admit(RequestId r) = 0;  // to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
-  // For orders: a waiting r preempted by kKeep leaves the GPU in another mode.
+  // A waiting r preempted by kKeep leaves the GPU in `mode`.
   virtual void put_away(RequestId /*r*/, Preemption /*mode*/) {}
   // Starts to swap in a waiting r with room for its kept tokens and m more, all or nothing. r keeps its place and is parked until the copy
-  // ends; then is_swapped is false. joins: the plan admits r if it is there; if the host lets the step wait for the copy, r is not parked
-  // (SwapSetup::Overlap). An r with nothing computed is swapped in from the prompt stores if they hold more than the prefix cache; else
-  // does nothing and returns true.
+  // ends; then is_swapped is false. joins: the plan admits r if it is there; r is not parked if the step may wait (SwapSetup::Overlap). An
+  // r with nothing computed comes from the prompt stores if they hold more than the prefix cache; else returns true.
   virtual bool try_swap_in(RequestId r, std::int32_t m, bool joins = false) = 0;
-  virtual void reject(RequestId r, const char* reason) = 0;  // leaves waiting with an error, counted
+  virtual void reject(RequestId r, const char* reason) = 0;  // with an error, counted
 };
 
-// Plans after this one in which plan() would repeat itself (one token per running request, same order) if nothing arrives, finishes, fails
-// to allocate or returns blocks. Fast-forward may skip them.
+// Later plans that would equal this one (one token per running request, same order) if nothing arrives, finishes, fails to allocate or
+// returns blocks. Fast-forward may skip them.
 struct Horizon {
   std::int64_t plans = 0;
-  // While requests wait, the first loss of a cached block also ends it. Needed if a head may take less, or be refused, with fewer hits.
+  // While requests wait, the first loss of a cached block also ends it. Needed if a head may take less with fewer hits.
   bool ends_with_hits = true;
   [[nodiscard]] constexpr Horizon within(const Horizon& other) const {
     return {plans < other.plans ? plans : other.plans, ends_with_hits || other.ends_with_hits};
@@ -146,7 +141,7 @@ struct Horizon {
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
-// Upper bounds for a step; 0: unknown.
+// Upper bounds; 0: unknown.
 struct StepBounds {
   std::int32_t requests = 0, tokens = 0;
 };
@@ -155,21 +150,19 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   virtual void plan(ReplicaView& view, StepPlan& plan) = 0;
-  // Called after a plan() that gave every running request one token and admitted, preempted, rejected and swapped in none. The default is
-  // always right, and slow.
+  // Called after a plan() that only gave every running request one token. The default is always right, and slow.
   [[nodiscard]] virtual Horizon stable_for(const ReplicaView& /*view*/) const { return Horizon::none(); }
   // 2: plans over tokens still being computed (vLLM v1's asynchronous scheduling); 1: waits for each output.
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
-  // After an empty plan: the next plan() if nothing happens; kNever: not before an event.
+  // After an empty plan: the next plan() without events; kNever: not before an event.
   [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
-  // Rows computed: a step that runs as a CUDA graph is padded to a captured size.
+  // Rows computed, with the padding of CUDA graphs.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
-  // Larger steps run without a graph. 0: no graphs.
+  // 0: no graphs.
   [[nodiscard]] virtual std::int32_t largest_graph_tokens() const { return 0; }
-  // For requests of at most max_model_len tokens.
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
-  // Contiguous ranges (try_reserve) instead of paged blocks.
+  // try_reserve instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // plan() begins with make_way() (policies/order/make_way.h).
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
@@ -180,13 +173,12 @@ class Scheduler {
   // Fast-forward skipped `plans` repeats of the latest plan().
   virtual void on_repeat(std::int64_t /*plans*/) {}
   [[nodiscard]] virtual bool uses_predictor() const { return false; }
-  // r finished or was rejected.
+  // Or was rejected.
   virtual void on_finish(RequestId /*r*/) {}
 };
 
 using SchedulerRegistry = Registry<Scheduler>;
 
-// Inputs of engine defaults.
 struct EngineSetting {
   bool has_large_gpu = true;  // 70 GiB or more, and not an A100
   bool overlaps = true;       // plans a step while the previous one computes
@@ -195,7 +187,6 @@ struct EngineSetting {
   std::int64_t gpu_bytes = std::int64_t{80} << 30;
   int tp = 1;
 };
-// For schedulers that mirror an engine.
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kFewestSeqs = 2048, kMostSeqs = 4096;  // SGLang's limits if unset
 
-// SGLang's new_token_ratio: falls with every decode step, rises when memory runs out.
+// SGLang's new_token_ratio.
 class OutputShare {
  public:
   explicit OutputShare(Params& p) {
@@ -36,7 +36,7 @@ class OutputShare {
  private:
   double start_ = 0, least_ = 0, fall_ = 0;  // fall_: per step
   double from_ = 0;
-  std::int64_t steps_ = 0;  // since from_
+  std::int64_t steps_ = 0;
 };
 
 // SGLang v0.5.9 (Zheng et al. 2023, arXiv:2312.07104; python/sglang/srt/managers/schedule_policy.py, PrefillAdder, scheduler.py and
@@ -112,7 +112,6 @@ class SgLang final : public Scheduler {
   void on_repeat(std::int64_t plans) override { share_.fall(plans); }
   void on_finish(RequestId /*r*/) override { has_left_ = true; }
 
-  // A full batch admits none until one leaves.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     return decodes_ && (is_full_ || view.num_waiting() == 0) ? Horizon::whatever_is_cached() : Horizon::none();
   }
@@ -170,7 +169,6 @@ class SgLang final : public Scheduler {
     return room;
   }
 
-  // Swapped requests may return with a part of their prompts.
   void continue_prompts(StepBuilder& step, Room& room) const {
     for (const RequestId r : step.view.running())
       if (!is_decoding(step.view, r)) continue_prompt(step, r, room);
@@ -205,7 +203,6 @@ class SgLang final : public Scheduler {
     is_full_ = (no_memory || is_used_up || walk.end == WaitingWalk::End::kFull) && walk.is_settled() && !view.running().empty();
   }
 
-  // A prompt continues in this step, an output in the next decode step.
   Admission let_return(StepBuilder& step, RequestId r, Room& room) {
     step.view.admit(r);
     if (!is_decoding(step.view, r)) {
@@ -241,7 +238,7 @@ class SgLang final : public Scheduler {
 
   static std::int32_t whole_blocks(const ReplicaView& view, std::int32_t tokens) { return tokens - tokens % view.block_tokens(); }
 
-  // Adds decodes to a step of prompts; those without a block wait.
+  // Decodes without a block wait.
   void join_decodes(StepBuilder& step) const {
     const std::int32_t prompts = step.num_requests();
     for (const RequestId r : step.view.running()) {
@@ -292,7 +289,7 @@ class SgLang final : public Scheduler {
     return blocks <= view.free_blocks();
   }
 
-  // Fewest emitted tokens, then longest prompt, then last; a cut prompt only if no other is left.
+  // Fewest emitted tokens, then longest prompt, then last; a cut prompt if at most one request decodes.
   static void retract_one(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto rank = [&](RequestId r) {
@@ -336,8 +333,8 @@ class SgLang final : public Scheduler {
   std::int32_t clip_tokens_, max_new_tokens_, margin_steps_, room_steps_;
   bool overlaps_;
   std::int32_t largest_graph_;
-  bool is_full_ = false;   // none is admitted before one leaves
-  bool has_left_ = false;  // the next decode step clears is_full_, so admission comes a step later
+  bool is_full_ = false;
+  bool has_left_ = false;
   bool has_cut_ = false;
   bool decodes_ = false;
   std::vector<RequestId> order_;

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Swapped requests come before new ones. Victims come from the end of the experiment's order.
+// Victims come from the end of the experiment's order.
 class VllmV0 final : public Scheduler {
  public:
   explicit VllmV0(Params& p)
@@ -47,7 +47,6 @@ class VllmV0 final : public Scheduler {
     return std::is_sorted(requests.begin(), requests.end(), [&](RequestId a, RequestId b) { return view.precedes(a, b); });
   }
 
-  // The next decode step has their token.
   void admit_returned(ReplicaView& view) {
     for (std::size_t i = 0; i < swapped_.size();) {
       const Request& info = view.info(swapped_[i]);
@@ -80,7 +79,6 @@ class VllmV0 final : public Scheduler {
     }
   }
 
-  // Its blocks came from a store.
   static void add_rest(StepBuilder& step, RequestId r) {
     const std::int32_t m = step.view.info(r).known_tokens() - step.view.info(r).computed_tokens;
     if (!step.view.try_allocate(r, m)) throw InternalError("vllm_v0: a prompt from a store lost its blocks");
@@ -129,7 +127,6 @@ class VllmV0 final : public Scheduler {
     return nullptr;
   }
 
-  // Returns true if a request was preempted.
   bool decode(ReplicaView& view, StepPlan& plan) {
     const auto precedes = [&](RequestId a, RequestId b) { return view.precedes(a, b); };
     order_.assign(view.running().begin(), view.running().end());

@@ -91,7 +91,6 @@ class VllmV1 final : public Scheduler {
     });
   }
 
-  // Without budget or rows swapped-in requests wait, too.
   void admit_waiting(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto is_full = [&] { return left(step) <= 0 || num_running(view) >= max_num_seqs_; };

@@ -72,7 +72,7 @@ class Ada final : public Allocator {
   }
 
  private:
-  // Tokens that the heads of sequence s share. Rows below their share leave the rest to others.
+  // Rows below their share leave the rest to others.
   [[nodiscard]] std::int64_t shared(const ModelShape& model, const SeqStep& seq, const ScoredLayer& l, std::int32_t s) const {
     const std::int32_t heads = l.kv.kv_heads, row = s * heads;
     std::int64_t held = 0, total = 0;

@@ -30,7 +30,7 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool in_decode() const { return scope() == Scope::kLayer; }
   // True: allocates once; decode keeps row lengths. Needs Trigger::keeps_counts().
   [[nodiscard]] virtual bool keeps_counts() const { return false; }
-  // The budget before it is rounded. Called before the first step.
+  // Before it is rounded.
   virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
   // Tokens that a row keeps of n; if data decides, the mean, or counts with the layer's sum.
@@ -40,7 +40,7 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool reads_scores() const { return true; }
   // True: without data all layers keep the same.
   [[nodiscard]] virtual bool layers_alike() const { return false; }
-  // allocate() chooses some or all kept tokens and writes ScoredLayer::marks.
+  // Kept tokens that allocate() chooses and writes to ScoredLayer::marks.
   enum class FixesTokens : std::uint8_t { kNone, kSome, kAll };
   [[nodiscard]] virtual FixesTokens fixes_tokens() const { return FixesTokens::kNone; }
   // True: a share is rounded once per model; rows may hold one token more.
@@ -55,7 +55,7 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool is_uniform() const { return false; }
   // True: unequal shares, mostly known without data.
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
-  // With has_shares(): true if one of the layer's rows, len [kv_heads] of n tokens, exceeds its share.
+  // len [kv_heads] of n tokens.
   [[nodiscard]] virtual bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len,
                                          std::int32_t target, std::int32_t n) const;
 

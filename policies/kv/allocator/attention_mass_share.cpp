@@ -45,7 +45,6 @@ class AttentionMassShare final : public Allocator {
       ops.settle("attention_mass_share", l.layer, all_counts(l));
     }
   }
-  // The bound.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
     return n;
   }

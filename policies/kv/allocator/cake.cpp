@@ -54,7 +54,6 @@ class Cake final : public Allocator {
   }
 
  private:
-  // The newest layer's preference.
   void measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, const ScoredLayer& layer) {
     const auto count = static_cast<std::int32_t>(seqs.size());
     const std::vector<Queries> window = last_queries(layer.in->window, window_, model);

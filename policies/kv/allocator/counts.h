@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// At most `tokens` in every head of sequence s.
+// In every head of sequence s.
 inline void keep_alike(ScoredLayer& layer, std::int32_t s, std::int64_t tokens) {
   const std::int32_t row = s * layer.kv.kv_heads;
   for (std::int32_t r = row; r < row + layer.kv.kv_heads; ++r)
@@ -45,7 +45,6 @@ struct TableEntry {
 };
 // "0=512 1=256 3.1=64" (layer or layer.head = value in [min, max]) or "0.1 4". Throws InputError at `key`.
 std::vector<TableEntry> read_table(Params& p, const std::string& key, bool with_values, double min, double max, const std::string& meaning);
-// "" or why the table does not fit.
 std::string refuses_table(const std::vector<TableEntry>& table, const std::string& key, const ModelShape& model);
 // The head's, else its layer's, else null.
 const TableEntry* find_entry(const std::vector<TableEntry>& table, std::int32_t layer, std::int32_t head);

@@ -10,14 +10,13 @@ namespace kvlab {
 
 namespace {
 
-// Part `index` of `count` equal integer parts of the total.
 std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t index) {
   return total * (index + 1) / count - total * index / count;
 }
 
-// D2O, Wan et al. 2024, arXiv:2406.13035. Shares are the softmax of a layer's negative score variance, between a hundredth and everything.
-// Ours: dense layers take at most half of the model's budget, or more if the others have no room; protected tokens do not count. Allocates
-// at the prompt's end, or in decode once over budget. With entropy and no dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650.
+// D2O, Wan et al. 2024, arXiv:2406.13035. Shares are the softmax of a layer's negative score variance, at least a hundredth. Ours: dense
+// layers take at most half of the model's budget, or more if the others have no room; protected tokens do not count. Allocates at the
+// prompt's end, or in decode once over budget. With entropy and no dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)
@@ -36,7 +35,6 @@ class D2oLayers final : public Allocator {
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool keeps_counts() const override { return true; }
   [[nodiscard]] bool has_shares() const override { return true; }
-  // Layers act together.
   [[nodiscard]] bool over_shares(const ModelShape&, std::int32_t, std::span<const std::int32_t>, std::int32_t,
                                  std::int32_t) const override {
     return true;
@@ -62,7 +60,6 @@ class D2oLayers final : public Allocator {
   }
 
  private:
-  // Layers and their total tokens.
   struct Split {
     std::int32_t num_dense = 0, num_others = 0;
     std::int64_t of_dense = 0, of_others = 0;
@@ -83,7 +80,6 @@ class D2oLayers final : public Allocator {
     return layer < dense_first_ ? layer : layer - std::max(0, model.num_layers - dense_first_ - dense_last_);
   }
 
-  // Nothing was evicted.
   static bool is_whole(const SeqStep& seq, std::size_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(),
                        [&](const ScoredLayer& l) { return longest_row(l.kv, static_cast<std::int32_t>(s)) >= seq.end(); });
@@ -133,7 +129,6 @@ class D2oLayers final : public Allocator {
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(*layers[static_cast<std::size_t>(l)], s, counts[s * members + l]);
   }
 
-  // Counts depend on data.
   static void settle(Ops& ops, const std::vector<bool>& is_new, ScoredLayer& l) {
     const auto heads = static_cast<std::size_t>(l.kv.kv_heads);
     for (std::size_t begin = 0, end = 0; begin < is_new.size(); begin = end) {

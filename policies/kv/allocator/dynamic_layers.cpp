@@ -36,7 +36,6 @@ class DynamicLayers final : public Allocator {
     return std::min(target, window_) + static_cast<std::int64_t>(surplus_ * std::max(0, target - window_));
   }
 
-  // Counts per layer from pooled scores.
   static void compete(Ops& ops, std::int32_t sequences, std::span<ScoredLayer> layers) {
     const Ops::Frame frame(ops);
     const std::int32_t heads = layers.front().kv.kv_heads, rows_per_pool = static_cast<std::int32_t>(layers.size()) * heads;
@@ -60,7 +59,7 @@ class DynamicLayers final : public Allocator {
     for (std::int32_t s = 0; s < sequences; ++s) share(won + s * rows_per_pool, s, budget[s] / heads, layers);
   }
 
-  // Rounds means cumulatively to keep the sum; excess tokens go to other layers.
+  // Rounds means cumulatively; excess tokens go to other layers.
   static void share(const std::int32_t* won, std::int32_t s, std::int64_t total, std::span<ScoredLayer> layers) {
     const std::int32_t heads = layers.front().kv.kv_heads;
     std::vector<std::int32_t> counts, held;

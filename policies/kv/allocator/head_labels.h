@@ -19,8 +19,8 @@ inline constexpr std::initializer_list<Named<HeadLabel>> kLabels{{"gates", HeadL
 class HeadLabels {
  public:
   HeadLabels() = default;  // none given
-  // The model's top `frac` of KV heads, rounded; kInduction: first the top echo_frac by echo, then by induction. Ties: first. Throws
-  // InputError if a tensor is missing, not a table or of another shape.
+  // The top `frac` of KV heads, rounded; kInduction: first the top echo_frac by echo, then by induction. Ties: first. Throws InputError for
+  // a missing tensor or another shape.
   HeadLabels(std::shared_ptr<const TrainedTensors> weights, HeadLabel label, double frac, double echo_frac);
   [[nodiscard]] bool are_given() const { return weights_ != nullptr; }
   [[nodiscard]] const std::vector<TableEntry>& retrieval_heads() const { return heads_; }

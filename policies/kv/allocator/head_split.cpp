@@ -103,7 +103,7 @@ class HeadSplit final : public Allocator {
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     const std::int32_t streaming = std::min(n, streaming_tokens(target, n));
-    if (finds_heads()) {  // only their number is known: spread evenly
+    if (finds_heads()) {  // spread evenly
       const std::int64_t row = std::int64_t{layer} * model.kv_heads + head;
       return std::lround(frac_ * static_cast<double>(row + 1)) > std::lround(frac_ * static_cast<double>(row)) ? n : streaming;
     }
@@ -112,7 +112,6 @@ class HeadSplit final : public Allocator {
 
  private:
   [[nodiscard]] bool finds_heads() const { return retrieval_.empty() && !labels_.are_given(); }
-  // Nothing was evicted.
   static bool is_whole(const SeqStep& seq, std::int32_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(), [&](const ScoredLayer& l) {
       const std::int32_t* len = l.kv.len + static_cast<std::ptrdiff_t>(s) * l.kv.kv_heads;
@@ -155,7 +154,6 @@ class HeadSplit final : public Allocator {
     }
   }
 
-  // Minus the window's attention to a streaming head's tokens.
   const float* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
     const std::int32_t rows = l.kv.num_rows;
     float* mass = ops.floats(rows);

@@ -65,7 +65,7 @@ class LayerGlobal final : public Allocator {
     return *std::min_element(len, len + kv.kv_heads);
   }
 
-  // Sorts a layer's entries, descending; entries[s * stride] is their address.
+  // Descending; entries[s * stride] is their address.
   static void rank(Ops& ops, const ScoredLayer& layer, float** entries, std::int32_t stride) {
     const std::int32_t sequences = layer.kv.num_sequences();
     std::int64_t* first = ops.host_longs(sequences + 1);

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// A parameter with a value per layer ("0=0.5 1=0.2"), or empty.
+// A value per layer ("0=0.5 1=0.2"), or empty.
 class LayerValues {
  public:
   // word: in messages. Throws InputError at `key` for values outside [min, max] or of a KV head.

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// SimLayerKV, Zhang et al. 2024, arXiv:2410.13846. In lazy layers the last query's attention to first and latest tokens, mean over heads,
+// SimLayerKV, Zhang et al. 2024, arXiv:2410.13846. Lazy layers: the last query's attention to first and latest tokens, mean over heads,
 // exceeds tau.
 class LazyLayers final : public Allocator {
  public:
@@ -35,7 +35,6 @@ class LazyLayers final : public Allocator {
       ops.settle("lazy_layers", l.layer, all_counts(l));
     }
   }
-  // The bound.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
     return n;
   }

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // CompressKV, Lin et al. 2025, arXiv:2508.02401: clip(least + importance * rest, least, factor * B); importance: offline relative output
-// error. What clipping leaves goes to other layers.
+// error. The rest goes to other layers.
 class SensitivityLayers final : public LayerAllocator {
  public:
   explicit SensitivityLayers(Params& p)

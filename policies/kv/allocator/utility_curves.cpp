@@ -56,7 +56,7 @@ class UtilityCurves final : public Allocator {
   }
 
   Budget budget_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: costs only
+  std::shared_ptr<const TrainedTensors> weights_;
 };
 
 KVLAB_REGISTER(Allocator, UtilityCurves, "utility_curves", "shares per layer and head from curves found offline, one for each ratio",

@@ -10,7 +10,6 @@ struct LayerStep;
 struct PackDropped;
 struct Selection;
 
-// Profile name for packing and unpacking between steps.
 inline constexpr std::string_view kAtRest = "at_rest";
 inline std::string at_rest_of(const std::string& recipe) { return std::string(kAtRest) + "/" + recipe; }
 
@@ -19,11 +18,11 @@ class KvKeeper {
  public:
   virtual ~KvKeeper() = default;
 
-  // Called in order for every operation that decodes into listed vectors. A vector in several operations is their result in this order,
-  // whatever the rows held before.
+  // Called in order for every operation that decodes into listed vectors. The last result of a vector counts, whatever the rows held
+  // before.
   virtual void keep(const LayerStep& step, const DecodeOp& op) = 0;
 
-  // Tokens that move to CPU memory.
+  // To CPU memory.
   virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
 
   // Brings K and V from the lower tier (Selector::lower) before a decode step reads them; index null: all. Repeated calls in a step and

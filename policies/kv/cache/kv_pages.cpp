@@ -31,7 +31,6 @@ void KvPages::make_free(std::int64_t pages) {
   if (needed > capacity_) grow(needed);
 }
 
-// Grows by half, or by less if free GPU memory does not suffice.
 void KvPages::grow(std::int64_t needed) {
   const std::int64_t wanted = std::min<std::int64_t>(capacity_ + capacity_ / 2, INT32_MAX);
   for (std::int64_t spare = wanted - needed; spare > needed / 32; spare /= 2) {

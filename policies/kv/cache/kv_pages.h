@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// Pages of K, V, positions and `num_words` statistics per token. Grows by half when full, or by less (at least the needed pages) if GPU
-// memory is short; this invalidates views. On a GPU K and V may be 16-bit.
+// K, V, positions and `num_words` statistics per token. Grows by half when full, or by less if GPU memory is short; this invalidates views.
+// On a GPU K and V may be 16-bit.
 class KvPages {
  public:
   KvPages(std::int32_t head_dim, std::int32_t num_words, std::int32_t page_tokens, TensorMemory memory = {},
@@ -21,7 +21,7 @@ class KvPages {
   KvPages& operator=(const KvPages&) = delete;
 
   [[nodiscard]] std::int32_t take();
-  // Adds a user; every user gives the page back.
+  // Every user gives the page back.
   void share(std::int32_t page) { ++users_[static_cast<std::size_t>(page)]; }
   [[nodiscard]] bool is_shared(std::int32_t page) const { return users_[static_cast<std::size_t>(page)] > 1; }
   // The first of `count` consecutive pages.
@@ -33,7 +33,7 @@ class KvPages {
   void touch();
   // Views stay valid while this number of pages is taken.
   void make_free(std::int64_t pages);
-  // The first `tokens`, from a pool of the same widths, type and memory.
+  // The pools have the same widths, type and memory.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);
   // Copies pages from[i] of a pool of the same widths, type and page size (or this one) to pages to[i]; disjoint lists. Synchronous between
   // GPU and pinned memory; within a GPU complete for later launches.
@@ -43,17 +43,15 @@ class KvPages {
   [[nodiscard]] std::int32_t head_dim() const { return head_dim_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
-  [[nodiscard]] ElementType type() const { return type_; }  // of K and V
+  [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   [[nodiscard]] std::int64_t used_pages() const { return made_ - static_cast<std::int64_t>(free_.size()); }
   [[nodiscard]] std::int64_t peak_pages() const { return peak_; }
   [[nodiscard]] std::int64_t page_bytes() const { return std::int64_t{page_tokens_} * token_bytes(); }
 
-  // Data pointers and pool size.
   void fill(KvRows& kv);
 
  private:
-  // `planes` times the pool's tokens, each of `token_bytes`.
   struct Array {
     void* data = nullptr;
     std::int64_t bytes = 0;
@@ -71,7 +69,7 @@ class KvPages {
   TensorMemory memory_;
   ElementType type_;
   std::int64_t capacity_ = 0, made_ = 0, peak_ = 0;  // pages: allocated, ever taken, most in use
-  std::vector<std::int32_t> free_, users_;           // users_: per page ever taken
+  std::vector<std::int32_t> free_, users_;           // per page ever taken
   Array k_, v_, position_, words_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Cached tokens of one layer for a batch, per (sequence, KV head). Without data only lengths.
+// One layer's cached tokens per (sequence, KV head). Without data only lengths.
 class KvStore {
  public:
   // [kv_heads], outside a batch.
@@ -20,29 +20,28 @@ class KvStore {
     std::vector<std::vector<std::int32_t>> pages;
   };
 
-  // Over private pages.
+  // Private pages.
   KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data);
-  // Empty, over shared pages; rows take and return pages.
+  // Empty; rows take and return pages.
   KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages);
 
-  // Reserves consecutive pages, so append() moves nothing. Only with private pages.
+  // Consecutive pages, so append() moves nothing. Only with private pages.
   void reserve(std::int32_t tokens);
-  // Appends to all rows of a sequence; k, v [tokens, kv_heads, head_dim], null without data. Statistics start at 0.
+  // k, v [tokens, kv_heads, head_dim], null without data. Statistics start at 0.
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
-  // Several sequences, in the pages' memory; null without data. On a GPU k and v may have another type than the pages; tokens are
-  // `token_stride` elements apart (0: kv_heads * head_dim).
+  // In the pages' memory; null without data. On a GPU k and v may have another type than the pages; tokens are `token_stride` elements
+  // apart (0: kv_heads * head_dim).
   void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
-  // Removes tokens from index `len` on.
+  // From index `len` on.
   void shrink(std::int32_t row, std::int32_t len);
   // Frees the pages of a row stored elsewhere; append() gives new pages with only the new tokens. Only with shared pages. Other views stay
   // valid.
   void rest(std::int32_t row);
-  // Gives rows [first_row, first_row + count) private copies.
   void unshare(std::int32_t first_row, std::int32_t count);
-  // Sets a length; only without data.
+  // Only without data.
   void assume(std::int32_t row, std::int32_t len);
 
-  // Adds and removes at the end of the batch.
+  // At the end of the batch.
   void push(Sequence sequence);
   Sequence pop();
 
@@ -63,14 +62,14 @@ class KvStore {
   std::int32_t num_words_;
   std::shared_ptr<KvPages> pages_;  // null: without data
   bool is_shared_ = false;
-  std::int32_t reserved_pages_ = 0;                    // per row
-  std::vector<std::int32_t> len_, page_begin_, page_;  // page_: all rows, concatenated
+  std::int32_t reserved_pages_ = 0;
+  std::vector<std::int32_t> len_, page_begin_, page_;
   std::vector<std::vector<std::int32_t>> row_pages_;
   std::vector<std::int64_t> first_;
-  bool is_listed_ = false;  // page_ is up to date
+  bool is_listed_ = false;
 };
 
-// Ascending token positions per row; needs data.
+// Ascending; needs data.
 std::vector<std::vector<std::int32_t>> positions_of(const KvRows& kv);
 
 }  // namespace kvlab

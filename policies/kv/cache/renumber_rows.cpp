@@ -16,7 +16,7 @@ Places places_of(const LayerStep& step, const Selection& listed, const std::vect
   return {listed.index_first, listed.index, end, or_null(frequencies)};
 }
 
-// Rows of these lengths on scratch pages.
+// On scratch pages.
 KvRows scratch_rows(const LayerStep& step, const std::int64_t* first) {
   KvRows kv = step.kv;
   std::int32_t* const len = step.ops.host_ints(kv.num_rows);

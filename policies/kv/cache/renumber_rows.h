@@ -6,7 +6,7 @@
 // `positions: renumbered` (kernels/storage/renumber).
 namespace kvlab {
 
-// Rotates kept keys at the front of their rows; step.kv has the lengths before the cut.
+// Front of the rows; step.kv has the lengths before the cut.
 void renumber_kept(const LayerStep& step, const Selection& kept);
 
 // Points `rows` to scratch copies of its listed tokens, rotated to consecutive positions, without lists.

@@ -16,7 +16,7 @@ class Compensation final : public InPlaceDisposal {
  public:
   explicit Compensation(Params& p) : InPlaceDisposal(p) {}
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = dropped_before(step, r);
   }
@@ -66,7 +66,6 @@ class Compensation final : public InPlaceDisposal {
     segments.push_back(s);
   }
 
-  // A key, a value and a count for each KV head that lost tokens.
   [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
                                    const Format&, const TierBytes& rows) const override {
     TierBytes all = rows;
@@ -84,7 +83,6 @@ class Compensation final : public InPlaceDisposal {
 
   RowTable k_mean_{*this, 0.0F}, v_mean_{*this, 0.0F};
   PerRow<std::int32_t> count_{*this};
-  // The attending layer's segment.
   std::vector<std::int32_t> len_, page_begin_, page_;
   TensorArray<std::int32_t> position_;
   std::vector<std::int64_t> first_;

@@ -12,21 +12,21 @@
 
 namespace kvlab {
 
-// Tokens that stay: keep[row] ascending indices from index_first[row] on.
+// keep[row] ascending indices from index_first[row] on.
 struct Kept {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
   const std::int32_t* keep = nullptr;  // [num_rows]
 };
 
-// Treats "the others": tokens that are not kept.
+// "The others": tokens that are not kept.
 class Disposal : public KvPart {
  public:
-  // After attention in every step, before ranking.
+  // After attention, before ranking.
   virtual void observe(LayerStep&) {}
   // Lowers scores [kv.total()] of disposed tokens still in rows, so that they are not kept again; protected tokens have +infinity.
   virtual void rank(LayerStep&, float* /*scores*/) {}
-  // Moves kept tokens, changed or not, to the front of their rows, which the caller shortens.
+  // Moves kept tokens to the front of their rows; the caller shortens the rows.
   virtual void dispose(LayerStep& step, const Kept& kept) = 0;
   // kOrdered: dispose() needs rows in order of position. kAsked: any order, but the experiment asks for order. kAnyOrder: in decode, after
   // let_go(), a row's last token may overwrite one that goes.
@@ -34,7 +34,6 @@ class Disposal : public KvPart {
   [[nodiscard]] virtual Evicts evicts() const { return Evicts::kOrdered; }
   // dispose() without the move, before other tokens take the places.
   virtual void let_go(LayerStep&, const Kept&) {}
-  // Only deletes the others.
   [[nodiscard]] virtual bool only_drops() const { return false; }
   // Changes the tokens that stay.
   [[nodiscard]] virtual bool merges() const { return false; }
@@ -42,16 +41,15 @@ class Disposal : public KvPart {
   [[nodiscard]] virtual bool shrinks() const { return true; }
   // Encodes tokens that stay.
   [[nodiscard]] virtual bool encodes() const { return false; }
-  // Appends what else is attended to, such as compensation tokens, valid until the next step.
+  // Appends other attended segments, valid until the next step.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
-  // Works in observe() only, evicts nothing.
+  // Evicts nothing.
   [[nodiscard]] virtual bool acts_alone() const { return false; }
-  // A layer's K, V and this part's data; rows: the format's count.
+  // rows: the format's count.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, std::span<const SeqStep> /*seqs*/, const KvRows&,
                                            const Format&, const TierBytes& rows) const {
     return rows;
   }
-  // Since the last call.
   virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 
   [[nodiscard]] Traits provides() const override;

@@ -50,7 +50,7 @@ class KernelState final : public InPlaceDisposal {
     return "";
   }
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r);
   }
@@ -124,10 +124,9 @@ class KernelState final : public InPlaceDisposal {
   }
 
   std::int32_t features_, mid_dim_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: not given, only costs are known
+  std::shared_ptr<const TrainedTensors> weights_;
   RowTable state_{*this, 0.0F};
   PerRow<std::int32_t> count_{*this};  // tokens in the state
-  // The attending layer's segment.
   std::vector<std::int32_t> len_, page_;
   std::vector<std::int64_t> first_;
   TensorArray<std::int32_t> position_;

@@ -10,10 +10,10 @@ namespace kvlab {
 
 // Tokens i and i + 1 of a row are linked when cos(k_i, k_i+1) >= min_cosine (KVMerger, Wang et al. 2024, algorithm 1); a key of norm 0 has
 // no links.
-//   kRuns    target of a dropped token: the nearest kept token (the earlier of two) that links through dropped tokens reach, as a place in
-//            the row's kept list; -1: none.
-//   kPivots  of each chain of linked tokens whose scores are finite and >= 0 the one of largest score stays (the earliest of equal ones);
-//            the other scores become -1 / score.
+//   kRuns    target of a dropped token: the nearest kept token (the earlier of two) that links through dropped tokens reach, as a
+//            place in the row's kept list; -1: none.
+//   kPivots  of each chain of linked tokens with finite scores >= 0 the one of largest score stays (ties: the earliest); the other
+//            scores become -1 / score.
 struct KeyLinks {
   enum class Kind : std::uint8_t { kRuns, kPivots };
   PartedRows parts;  // of kPivots only kv
@@ -22,7 +22,6 @@ struct KeyLinks {
   std::int32_t* target = nullptr;  // [total_dropped()] out, of kRuns
   float* scores = nullptr;         // [kv.total()] in and out, of kPivots
 
-  // Every key is read once, one product with the neighbour and one for the norm.
   [[nodiscard]] OpCall cost() const {
     const KvRows& kv = parts.kv;
     const std::int64_t n = kv.total(), outputs = kind == Kind::kRuns ? parts.total_dropped() : n;
@@ -35,7 +34,6 @@ struct KeyLinks {
   }
   [[nodiscard]] std::int64_t rows() const { return parts.kv.num_rows; }
   void shapes(auto&& visit) { visit_parts(parts, visit); }
-  // Norms as doubles, or the scores from before; links.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return 4LL * parts.kv.len[row]; }
 
   template <class Team>
@@ -70,7 +68,6 @@ struct KeyLinks {
     });
   }
 
-  // Along the links to the ends of the gap between kept tokens.
   KVLAB_BODY void find_target(std::int32_t row, std::int64_t at, const float* linked) const {
     const std::int32_t* const dropped = parts.dropped + parts.dropped_first[row];
     const std::int32_t n = parts.kv.len[row], last = parts.num_dropped(row) - 1;
@@ -80,7 +77,7 @@ struct KeyLinks {
     while (is_linked(dropped[left]) && left > 0 && dropped[left - 1] + 1 == dropped[left]) --left;
     while (is_linked(dropped[right] + 1) && right < last && dropped[right] + 1 == dropped[right + 1]) ++right;
     const bool to_left = is_linked(dropped[left]), to_right = is_linked(dropped[right] + 1);
-    const std::int32_t before = dropped[j] - j;  // kept tokens before the gap
+    const std::int32_t before = dropped[j] - j;
     target[parts.dropped_first[row] + j] = to_left && (!to_right || j - left <= right - j) ? before - 1 : to_right ? before : -1;
   }
 

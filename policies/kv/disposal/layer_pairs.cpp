@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Pairs of deep layers store one direction per token and two magnitudes; tokens whose directions differ most keep both vectors. The second
-// layer merges whole blocks (our definition), and whenever the share with both vectors is full.
+// Pairs of deep layers store one direction and two magnitudes per token; the most different tokens keep both vectors. The second layer
+// merges whole blocks (our definition), and whenever the share with both vectors is full.
 class LayerPairs final : public Disposal {
  public:
   explicit LayerPairs(Params& p)
@@ -29,7 +29,7 @@ class LayerPairs final : public Disposal {
   void observe(LayerStep& step) override {
     const std::int32_t place = place_in_pair(step.model, step.layer);
     if (place < 0 || step.seqs.empty()) return;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it, or would have
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
       done_.at(step, r) = done_at(seq.decoding(), step.kv.len[r] - seq.new_tokens);
     }
@@ -60,7 +60,6 @@ class LayerPairs final : public Disposal {
   }
 
  private:
-  // Examined first tokens, and those that kept both vectors.
   struct Done {
     std::int32_t tokens = 0, retained = 0;
   };
@@ -71,7 +70,6 @@ class LayerPairs final : public Disposal {
     return at < 0 || (at % 2 == 0 && layer + 1 == model.num_layers) ? -1 : at % 2;
   }
 
-  // For a row of n tokens.
   [[nodiscard]] Done done_at(bool complete, std::int32_t n) const {
     const std::int32_t tokens = complete ? n - n % block_ : 0;
     return {tokens, share(tokens)};

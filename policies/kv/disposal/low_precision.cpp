@@ -15,7 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// Low precision is final: quantized by token in channel groups. Key channels are first balanced against the queries'.
+// Quantized once, by token in channel groups. Key channels are balanced against the queries'.
 class LowPrecision final : public Disposal {
  public:
   explicit LowPrecision(Params& p)
@@ -64,7 +64,7 @@ class LowPrecision final : public Disposal {
     const PartedRows rows = part_rows(step, kept);
     std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
     first[0] = 0;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // marked tokens rank last: they are dropped again
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // they are dropped again
       std::int32_t& low = low_.at(step, r);
       first[r + 1] = first[r] + std::max(0, rows.num_dropped(r) - low);
       low = std::max(low, rows.num_dropped(r));
@@ -78,7 +78,6 @@ class LowPrecision final : public Disposal {
     encode(step, listed.of_values(), nullptr, nullptr);
   }
 
-  // Rows are read as stored.
   [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (segments.front().index_first != nullptr) return;
@@ -106,7 +105,7 @@ class LowPrecision final : public Disposal {
     codec.group = group_ > 0 ? group_ : (head_dim + 1) / 2;
     return codec;
   }
-  // K and V of low-precision tokens, with the row's divisors in fp16.
+  // With the row's divisors in fp16.
   [[nodiscard]] std::int64_t low_bytes(const ModelShape& m, std::int64_t tokens) const {
     return tokens == 0 ? 0 : 2 * packed_bytes(codec_for(m.head_dim), tokens, m.head_dim) + (balances_ ? 2LL * m.head_dim : 0);
   }
@@ -122,7 +121,7 @@ class LowPrecision final : public Disposal {
   bool balances_;
   GroupCodec codec_;
   RowTable divisors_{*this, 1.0F}, largest_q_{*this, 0.0F};
-  PerRow<std::int32_t> low_{*this};  // tokens in low precision
+  PerRow<std::int32_t> low_{*this};
 };
 
 KVLAB_REGISTER(Disposal, LowPrecision, "low_precision", "tokens that are not kept stay, with a few bits per number",

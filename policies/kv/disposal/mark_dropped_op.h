@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Lists the dropped tokens of each row that lack the mark kTokenMark in word `channel`, ascending, and marks them. A full list takes no
-// more tokens; unused entries are -1.
+// Lists the dropped tokens of each row without the mark kTokenMark in word `channel`, ascending, and marks them. A full list takes no more
+// tokens; unused entries are -1.
 struct MarkDropped {
   static constexpr std::uint32_t kMark = 1;  // kTokenMark
   PartedRows parts;
@@ -14,7 +14,6 @@ struct MarkDropped {
   const std::int64_t* first = nullptr;  // [num_rows + 1] the lists
   std::int32_t* index = nullptr;        // [first[num_rows]] out
 
-  // Marks of the dropped tokens are read, the listed ones' written, with 4 bytes per entry of both lists.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t dropped = parts.total_dropped(), listed = rows() == 0 ? 0 : first[rows()];
     return {.op = "mark_dropped", .rows = rows(), .tokens = dropped, .outputs = listed, .bytes = 8 * (dropped + listed), .flops = dropped};

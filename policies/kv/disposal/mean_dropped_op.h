@@ -5,16 +5,14 @@
 
 namespace kvlab {
 
-// Running means of the keys and values of the tokens that left a row: with n = before[r] tokens in them already and the set D dropped
-// now, mean = (n mean + sum_D x) / (n + |D|). A row that drops nothing keeps its means (RazorAttention, Tang et al. 2024,
-// arXiv:2407.15891, eq. 3).
+// Running means of keys and values that left a row: with n = before[r] tokens in them and the set D dropped now, mean = (n mean + sum_D x)
+// / (n + |D|); unchanged without D (RazorAttention, Tang et al. 2024, arXiv:2407.15891, eq. 3).
 struct MeanDropped {
   PartedRows parts;
   const std::int32_t* line = nullptr;          // [num_rows] row r's means are lines line[r]
   const std::int32_t* before = nullptr;        // [num_rows]
   float *k_mean = nullptr, *v_mean = nullptr;  // [*, head_dim] in and out
 
-  // Dropped keys and values are read, the means read and written; one addition per element and two operations per element of a mean.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t dropped = parts.total_dropped(), d = parts.kv.head_dim;
     std::int64_t losing = 0;

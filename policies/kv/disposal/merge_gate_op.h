@@ -6,20 +6,19 @@
 namespace kvlab {
 
 // target becomes -1 where the similarity is below tau: `fixed`, or a running mean per sequence over all heads (D2O, Wan et al. 2025,
-// section 3.3): at first the mean similarity of the tokens dropped now, later (1 - share) tau + share * that mean. With head_mean the j-th
-// dropped tokens of all heads decide by the mean of their similarities. Rows without kept tokens take no part.
+// section 3.3): first the mean similarity of the tokens dropped now, later (1 - share) tau + share * that mean. head_mean: the j-th dropped
+// tokens of all heads share their mean similarity. Rows without kept tokens take no part.
 struct MergeGate {
   PartedRows parts;
   const float* similarity = nullptr;           // [total_dropped()]
   std::int32_t* target = nullptr;              // [total_dropped()] in and out
-  bool running = false;                        // thresholds are used; a flag, because with shapes alone the pointer is null
+  bool running = false;                        // a flag: on shapes `thresholds` is null
   float* thresholds = nullptr;                 // in CPU memory; line threshold_of[s] is sequence s's; below -1: none yet
   const std::int32_t* threshold_of = nullptr;  // [num_sequences]
   float share = 0.5F;
   float fixed = 0.0F;
   bool head_mean = false;
 
-  // Similarities and targets are read, targets written; four operations per dropped token.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = parts.total_dropped();
     return {.op = "merge_gate",
@@ -53,7 +52,6 @@ struct MergeGate {
   }
 
  private:
-  // The sequence's threshold, brought up to date.
   template <class Team>
   KVLAB_BODY float threshold_now(const Team& team, std::int64_t sequence, std::int32_t begin, std::int32_t end) const {
     const std::int64_t first = parts.dropped_first[begin], n = parts.dropped_first[end] - first;
@@ -63,12 +61,11 @@ struct MergeGate {
     float& threshold = thresholds[threshold_of[sequence]];
     const auto mean = static_cast<float>(sum / count);
     const float now = count == 0 ? threshold : threshold < -1.0F ? mean : (1.0F - share) * threshold + share * mean;
-    team.once([] {});  // all have read it
+    team.once([] {});
     team.once([&] { threshold = now; });
     return now;
   }
 
-  // Mean similarity of the j-th dropped tokens of the rows.
   KVLAB_BODY float mean_of(std::int32_t begin, std::int32_t end, std::int64_t j) const {
     double sum = 0;
     std::int32_t count = 0;

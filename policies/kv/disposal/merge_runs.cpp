@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// Tokens of a run are weighted by a Gaussian of the distance to the kept key. Deletes dropped tokens in runs without a kept token.
+// Gaussian weights of the distance to the kept key. Deletes dropped tokens in runs without a kept token.
 class MergeRuns final : public Disposal {
  public:
   explicit MergeRuns(Params& p)

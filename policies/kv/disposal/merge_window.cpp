@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Probabilities follow from relative accumulated attention, which is tracked here.
+// Probabilities follow from relative accumulated attention.
 class MergeIntoWindow final : public Disposal {
  public:
   explicit MergeIntoWindow(Params& p)

@@ -11,8 +11,8 @@ PartedRows part_rows(LayerStep& step, const Kept& kept);
 // Moves kept tokens to the front of their rows.
 void compact(LayerStep& step, const Kept& kept);
 
-// Attention per token since it was cached, mean over a KV head's query heads, in one word from `first_word` on. Callers request needs() and
-// call observe() in every step. Results [kv.total()] are scratch of step.ops.
+// Attention per token since it was cached, mean over a KV head's query heads, in word `first_word`. Call observe() in every step. Results
+// [kv.total()] are scratch of step.ops.
 namespace attention_mass {
 [[nodiscard]] Needs needs();
 void observe(LayerStep& step, std::int32_t first_word);

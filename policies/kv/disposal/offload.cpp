@@ -6,12 +6,12 @@ namespace kvlab {
 
 namespace {
 
-// FlexGen-style H2O: a later turn may restore the tokens. Methods that fetch within a turn are selectors.
+// FlexGen-style H2O: a later turn may restore the tokens.
 class Offload final : public InPlaceDisposal {
  public:
   explicit Offload(Params& p) : InPlaceDisposal(p) {}
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];

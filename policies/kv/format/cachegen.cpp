@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Later layers have coarser levels. transfer_bytes: measured, or a bound without entropy coding before the first prompt (or on shapes).
+// Later layers have coarser levels. transfer_bytes: measured, or before the first prompt (or on shapes) a bound without entropy coding.
 class Cachegen final : public Format {
  public:
   explicit Cachegen(Params& p)

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// First tokens, in fp16, of rows whose prompt this step completes and encodes.
+// In fp16, of rows that complete and encode a prompt in this step.
 class ExactTokens {
  public:
   ExactTokens(LayerStep& step, const ListedTokens& tokens, const std::int32_t* completed, std::int32_t count) {

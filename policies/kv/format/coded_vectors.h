@@ -12,7 +12,6 @@ namespace kvlab {
 // Rotates channel pairs (c, c + d / 2) of x [d] by direction * position * frequency; 1 applies RoPE, -1 undoes it.
 std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCode::Place& place, float direction);
 
-// Codes single vectors of K and of V.
 class CodedVectors : public Format {
  public:
   struct Codes {
@@ -31,7 +30,6 @@ class CodedVectors : public Format {
  protected:
   // Codes of K depend on rotations (VectorCode::Place::frequencies).
   [[nodiscard]] virtual bool keys_turn() const { return false; }
-  // null: not encoded.
   [[nodiscard]] virtual const std::shared_ptr<const VectorCode>& code(std::int32_t /*layer*/, bool values) const {
     return values ? codes_.v : codes_.k;
   }

@@ -13,31 +13,31 @@ namespace kvlab {
 struct DueRule {
   std::int32_t residual_tokens = 0, block_tokens = 1;
   bool inside_prompt = false;  // false: the prompt's attention reads unencoded K and V
-  bool prompt_only = false;    // encode once, when the prompt is complete
+  bool prompt_only = false;    // once, when the prompt is complete
 
-  // Encoded tokens of a row of n without evictions.
+  // For a row of n without evictions.
   [[nodiscard]] std::int32_t encoded(std::int32_t n) const {
     const std::int32_t old = n > residual_tokens ? n - residual_tokens : 0;
     return old - old % block_tokens;
   }
-  // Row lengths around `len` at which steps encode equally many tokens, without evictions.
+  // Lengths around `len` at which steps encode equally many tokens, without evictions.
   [[nodiscard]] Lengths lengths(std::int32_t len) const { return Lengths::inside_block(len, block_tokens, residual_tokens); }
 };
 
-// Lists the tokens of a layer that are due. A mark in a word of each token, which moves with it, tells if it is encoded already. The
-// lengths of the lists follow from row lengths alone; after unencoded tokens were evicted, the spare entries are -1.
+// Lists the due tokens of a layer. A mark in a word that moves with the token tells if it is encoded. List lengths follow from row lengths;
+// after unencoded tokens were evicted, spare entries are -1.
 class DueTokens final : public PartState {
  public:
   DueTokens(KvPart& part, DueRule rule, std::uint32_t bit = 1) : PartState(part), rule_(rule), bit_(bit) {}
 
-  // Keys of due tokens (of_values(): values), now marked in word `channel`. Scratch of step.ops; runs no operation if none are due.
+  // Keys of due tokens (of_values(): values), now marked in word `channel`. Scratch of step.ops; no operation if none are due.
   ListedTokens take(LayerStep& step, std::int32_t channel);
   void forget(std::int32_t index) override;
   [[nodiscard]] const DueRule& rule() const { return rule_; }
 
  private:
   struct Row {
-    std::int32_t end = 0, unencoded = 0;  // after the last step
+    std::int32_t end = 0, unencoded = 0;
   };
   Row& row(std::int32_t layer, std::int32_t kv_heads, std::int32_t index, std::int32_t head);
 
@@ -47,23 +47,23 @@ class DueTokens final : public PartState {
   std::int32_t kv_heads_ = 0;
 };
 
-// Each row's line in a table [batch index * kv_heads + head].
+// [batch index * kv_heads + head].
 std::int32_t* state_rows(LayerStep& step);
 
-// As state_rows(), but -1 for rows without a completed prompt in this step; null if none has.
+// -1 for rows without a completed prompt in this step; null if none has.
 std::int32_t* prompt_rows(LayerStep& step);
 
-// One line per sequence and KV head in every layer, kept from step to step; no memory where nothing is computed.
+// One line per sequence and KV head in every layer; no memory on shapes.
 class RowTable final : public PartState {
  public:
   RowTable(KvPart& part, float fill) : PartState(part), fill_(fill) {}
-  // The layer's lines [*, width]; long enough for the step's sequences, new ones filled. Null without data.
+  // [*, width]; long enough for the step's sequences, new ones filled. Null without data.
   float* lines(LayerStep& step, std::int32_t width);
   void forget(std::int32_t index) override;
 
  private:
   float fill_;
-  std::int64_t sequence_numbers_ = 0;  // per sequence and layer
+  std::int64_t sequence_numbers_ = 0;
   std::vector<TensorArray<float>> layers_;
 };
 

@@ -9,7 +9,7 @@ namespace kvlab {
 
 class Format : public KvPart {
  public:
-  // After the policy acted in a layer: encodes due tokens. Rows then hold decoded values.
+  // Encodes due tokens after the policy acted. Rows then hold decoded values.
   virtual void store(LayerStep&) {}
   [[nodiscard]] virtual bool is_native() const { return false; }
   // False: store() does nothing, rows are all of K and V.
@@ -18,9 +18,9 @@ class Format : public KvPart {
   [[nodiscard]] virtual bool leaves_exact() const { return false; }
   // store() touches only the prompt's keys, once complete.
   [[nodiscard]] virtual bool stores_prompt_keys_alone() const { return false; }
-  // Bytes of a row's K and V, newest tokens in full precision if the format says so.
+  // K and V, newest tokens in full precision if the format says so.
   [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
-  // Bytes on the way to another tier or node, and there.
+  // On the way to another tier or node, and there.
   [[nodiscard]] virtual std::int64_t transfer_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const {
     return row_bytes(model, layer, tokens);
   }

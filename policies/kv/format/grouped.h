@@ -19,13 +19,13 @@ struct GroupedSide {
   }
   // A row without evictions: packed codes and the unencoded residual. Groups of several tokens are per encoded block.
   [[nodiscard]] std::int64_t bytes(const ModelShape& model, std::int32_t tokens) const;
-  // As KvPart::affine_lengths(); not affine if single tokens join groups of several.
+  // Not affine if single tokens join groups of several.
   [[nodiscard]] Lengths lengths(std::int32_t len) const {
     return codec.axis == GroupCodec::Axis::kChannel && rule.block_tokens == 1 ? Lengths::only(len) : rule.lengths(len);
   }
 };
 
-// K and V as groups of codes with fp16 zero and scale.
+// Groups of codes with fp16 zero and scale.
 class Grouped : public Format {
  public:
   Grouped(const GroupedSide& k, const GroupedSide& v) : k_(k), v_(v), k_due_(*this, k.rule, 1), v_due_(*this, v.rule, 2) {}

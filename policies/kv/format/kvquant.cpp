@@ -23,7 +23,7 @@ struct KvquantParameters {
         sinks_tokens(p.optional<std::int32_t>("sinks_tokens", 1, 0, 64, "first tokens in fp16, left out of the calibration")) {}
 };
 
-// Points of a non-uniform code: centers of 1-D clusters of numbers in [-1, 1].
+// In [-1, 1].
 class PointFit {
  public:
   void add(float z) {
@@ -58,7 +58,7 @@ class PointFit {
   std::vector<Bin> bins_ = std::vector<Bin>(kBins);
 };
 
-// Code of K or V: outliers [slots] of place and fp16, then codes of the points.
+// Outliers [slots] of place and fp16, then codes of the points.
 class NonUniformCode : public VectorCode {
  public:
   NonUniformCode(const KvquantParameters& p, std::int32_t bits) : p_(p), bits_(bits) {}
@@ -70,7 +70,6 @@ class NonUniformCode : public VectorCode {
   [[nodiscard]] std::int32_t slots(std::int32_t d) const { return static_cast<std::int32_t>(std::ceil(p_.outliers_frac * d - 1e-9)); }
   [[nodiscard]] std::int64_t slot_bytes(std::int32_t d) const { return slots(d) * (2 + place_bytes(d)); }
   [[nodiscard]] std::int64_t code_bytes(std::int32_t d) const { return slot_bytes(d) + field_bytes(d, bits_); }
-  // Channels with the largest `size` above `least`, up to the number of slots.
   [[nodiscard]] std::vector<std::int32_t> largest(const std::vector<float>& size, float least) const {
     std::vector<std::int32_t> channels;
     for (std::size_t c = 0; c < size.size(); ++c)

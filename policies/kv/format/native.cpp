@@ -4,14 +4,14 @@ namespace kvlab {
 
 namespace {
 
-// K and V in the model's precision, fp16 or bf16.
+// fp16 or bf16.
 class Native final : public Format {
  public:
   explicit Native(Params&) {}
   [[nodiscard]] bool is_native() const override { return true; }
   [[nodiscard]] bool encodes() const override { return false; }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
-  [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // stores nothing
+  [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     return 2LL * tokens * m.head_dim * m.kv_bytes;
   }

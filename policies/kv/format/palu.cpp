@@ -12,8 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// fp16 coordinates on a basis per KV head: `bases` [kv_heads, rank, head_dim], or the row's parameter, main directions of the prompt's
-// vectors.
+// fp16 coordinates on `bases` [kv_heads, rank, head_dim], or on the row's parameter, main directions of the prompt's vectors.
 class LatentCode final : public VectorCode {
  public:
   LatentCode(double rank_frac, bool values, std::span<const float> bases = {})
@@ -27,7 +26,7 @@ class LatentCode final : public VectorCode {
   [[nodiscard]] std::int32_t num_parameters(std::int32_t d) const override { return bases_.empty() ? rank(d) * d : 0; }
   [[nodiscard]] std::int64_t fit_flops(std::int32_t d) const override { return 2LL * d * d; }
 
-  // Eigenvectors of the second moment, largest first: for K = W_k h the SVD of W_k whitened by the hidden states.
+  // For K = W_k h the SVD of W_k whitened by the hidden states.
   void fit(std::span<const float> x, std::int32_t d, std::span<const std::int32_t> positions, const float* frequencies,
            float* parameters) const override {
     std::vector<float> sources;
@@ -71,7 +70,7 @@ class LatentCode final : public VectorCode {
 };
 
 // Palu, Chang et al. 2024, arXiv:2407.21118. Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], orthonormal rows,
-// replace the paper's folded weights; without them each prompt gives its own.
+// replace the paper's folded weights; without them each prompt gives its basis.
 class Palu final : public CodedVectors {
  public:
   explicit Palu(Params& p) : Palu(p.optional<double>("rank_frac", 0.5, 0.001, 1, "latent numbers as a share of head_dim")) {}
@@ -117,7 +116,7 @@ class Palu final : public CodedVectors {
     return fmt::format("rank {} of format 'palu' saves nothing on heads of {} channels; write a smaller rank_frac", latent, m.head_dim);
   }
 
-  std::shared_ptr<const TrainedTensors> weights_;          // null: none given
+  std::shared_ptr<const TrainedTensors> weights_;
   std::vector<std::shared_ptr<const VectorCode>> layers_;  // with weights: [layer][K, V]
 };
 

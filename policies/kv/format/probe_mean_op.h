@@ -6,9 +6,9 @@
 
 namespace kvlab {
 
-// Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number of
-// probes at or after the token's position, 0 if there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain sums would favour
-// early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].
+// Mean attention from the probes that could see a token: the sum in word `channel` (float32) over the number of probes at or after its
+// position, 0 without any (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8). Probes of sequence s are the positions [begin[j], end[j]),
+// first[s] <= j < first[s + 1].
 struct ProbeMean {
   KvRows kv;
   std::int32_t channel = 0;
@@ -16,7 +16,6 @@ struct ProbeMean {
   const std::int32_t *begin = nullptr, *end = nullptr;
   float* scores = nullptr;  // [kv.total()] out
 
-  // Sum and position are read, the score is written; one operation per token.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "probe_mean", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = n};

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-// The prompt or the decoded tokens, and the requested range, counted from the part's start.
+// The range counts from the part's start.
 struct Part {
   std::int32_t first = 0, begin = 0, end = 0;
 };
@@ -34,7 +34,6 @@ void add_newest(const Part& part, std::int32_t block, double share, std::vector<
   }
 }
 
-// Sorted and merged.
 std::vector<Probes::Range> joined(std::vector<Probes::Range> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Probes::Range& a, const Probes::Range& b) { return a.begin < b.begin; });
   std::vector<Probes::Range> all;

@@ -48,7 +48,7 @@ double product(const float* a, const float* b, std::int32_t d) {
   return sum;
 }
 
-// Gram-Schmidt, twice for float32: a uniform rotation for Gaussian rows.
+// Twice, for float32.
 SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
   for (std::int32_t r = 0; r < d; ++r) {
     float* const row = m.data() + std::int64_t{r} * d;
@@ -65,8 +65,8 @@ SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
 }
 
 // |x| in fp16, then `bits` per coordinate of the rotated x / |x|: the nearest centroid / sqrt(d). `sketches` adds |r| in fp16 and signs of
-// S r, r = x - decoded, S Gaussian; decoding adds |r| sqrt(pi / 2) / d S^T signs, for unbiased products (section 3.2; QJL, Zandieh et al.
-// 2024, arXiv:2406.03482, definition 3.1).
+// S r, r = x - decoded, S Gaussian; decoding adds |r| sqrt(pi / 2) / d S^T signs (section 3.2; QJL, Zandieh et al. 2024, arXiv:2406.03482,
+// definition 3.1).
 class RotatedCode final : public VectorCode {
  public:
   RotatedCode(int bits, bool sketches, std::uint64_t seed) : bits_(bits), sketches_(sketches), seed_(seed) {}
@@ -116,7 +116,7 @@ class RotatedCode final : public VectorCode {
     SquareMatrix rotation, sketch;
     std::vector<float> centroids;
   };
-  // For the model's head_dim, drawn at the first vector.
+  // For the model's head_dim.
   const Tables& tables(std::int32_t d) const {
     if (is_drawn_.load(std::memory_order_acquire)) return tables_;
     const std::lock_guard lock(drawing_);

@@ -87,7 +87,6 @@ class Zipcache final : public Format {
 
   [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
 
-  // This step only.
   void add_probes(LayerStep& step) {
     std::vector<std::int64_t> first{0};
     std::vector<Queries> pieces;

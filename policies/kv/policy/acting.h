@@ -9,7 +9,6 @@
 
 namespace kvlab {
 
-// Sequences of a step that lose tokens in a layer.
 struct Acting {
   std::vector<std::int32_t> which;  // indices in PolicyStep::seqs
   std::vector<std::int32_t> target;
@@ -34,7 +33,6 @@ struct Acting {
     return some;
   }
 
-  // `all` with only these sequences.
   LayerStep view(const LayerStep& all) {
     if (which.size() == all.seqs.size() && !all.ops.computes()) return all;
     views.push_back(std::make_unique<View>());

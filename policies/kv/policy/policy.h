@@ -29,7 +29,7 @@ struct PolicyStep {
   KvKeeper* keeper = nullptr;
 };
 
-// A recipe on one batch from first to last token. Per step and layer: append K and V, before_attention, attend, after_attention.
+// Per step and layer: append K and V, before_attention, attend, after_attention.
 class KvPolicy {
  public:
   // Throws InputError if the recipe cannot run on these sizes or always keeps more than its budget.
@@ -37,37 +37,35 @@ class KvPolicy {
 
   // Throws InputError if the budget is below what always stays.
   void refuse_small_budget(const SeqStep& seq) const;
-  // False: the budget is below what always stays.
   [[nodiscard]] bool keeps_what_stays(const SeqStep& seq) const { return why_small_budget(seq).empty(); }
   // For a prompt computed in one step.
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_what_stays({0, 0, prompt_tokens, prompt_tokens, -1});
   }
 
-  // Mean tokens per KV head that may stay in rows that hold `held`; nullopt: no action. At least what always stays, if the budget is a
-  // share of a short prompt or a chunk is protected.
+  // Mean tokens per KV head that may stay in rows that hold `held`; nullopt: no action. At least what always stays.
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held) const;
-  // Upper bound on the sequence's tokens in all layers and KV heads after this step.
+  // Upper bound over all layers and KV heads, after this step.
   [[nodiscard]] std::int64_t most_tokens(const SeqStep& seq) const;
-  // For one layer's rows, len [kv_heads].
+  // len [kv_heads].
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
     return target(seq, Held(*parts_.allocator, model_, layer, len, seq.end()));
   }
   // True: at equal lengths some layers may be cut, others not.
   [[nodiscard]] bool has_shares() const { return parts_.allocator->has_shares(); }
 
-  // Layers that all parts treat alike (KvPart::layer_kind). Layers that share budgets are each a group and must run together.
+  // Layers that all parts treat alike (KvPart::layer_kind). Layers that share budgets must run together.
   struct LayerKinds {
     std::vector<std::int32_t> of_layer;  // [num_layers]
     std::vector<std::int32_t> first;     // [groups] layer
     [[nodiscard]] bool run_together() const { return first.size() == of_layer.size(); }
   };
   [[nodiscard]] LayerKinds layer_kinds(bool decoding) const;
-  // For rows of `len` tokens, with this step's, cut to `target` on average, if any. is_whole: nothing was evicted.
+  // For rows of `len` tokens, with this step's. is_whole: nothing was evicted.
   [[nodiscard]] StepKey step_key(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len, bool is_whole) const;
-  // Over all parts. grows: only uncut rows get longer.
+  // grows: only uncut rows get longer.
   [[nodiscard]] Lengths affine_lengths(std::int32_t len, std::optional<std::int32_t> target, bool grows) const;
-  // True: attention reads shares of encoded rows, so stored_bytes() are rounded, not affine.
+  // True: attention reads shares of encoded rows, so stored_bytes() are rounded.
   [[nodiscard]] bool reads_shares() const { return !parts_.format->is_native() && !parts_.selector->selects_all(); }
   [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, std::int32_t len, std::int64_t tokens) const {
     return parts_.format->row_bytes(model_, layer, len) * tokens / len;
@@ -75,52 +73,48 @@ class KvPolicy {
 
   // True: prompt tokens leave before or between layers.
   [[nodiscard]] bool prunes() const { return parts_.pruner != nullptr || parts_.rewriter != nullptr; }
-  // Step tokens that `layer` computes; fewer than new_tokens only for a pruned prompt in one piece.
+  // Step tokens that `layer` computes; fewer than new_tokens only for a pruned prompt.
   [[nodiscard]] std::int32_t step_tokens(const SeqStep& seq, std::int32_t layer) const;
   // Throws InputError if the step has only a part of a pruned prompt.
   void refuse_part_of_prompt(const SeqStep& seq) const;
-  // After after_attention() with data: per sequence, ascending indices in this layer's tokens that the next layer computes; empty: all.
-  // Valid until the next after_attention().
+  // Per sequence, ascending indices in this layer's tokens that the next layer computes; empty: all. Valid until the next
+  // after_attention().
   [[nodiscard]] std::span<const std::vector<std::int32_t>> going_on() const { return going_on_; }
 
-  // May be null. A host that computes step_tokens() of a prompt calls choose().
+  // May be null.
   [[nodiscard]] PromptRewriter* rewriter() const { return parts_.rewriter.get(); }
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token
-  // True: a part stores tokens in another form than the model's.
   [[nodiscard]] bool encodes() const { return parts_.format->encodes() || parts_.disposal->encodes(); }
   // True: sequences may be encoded or on lower tiers between steps.
   [[nodiscard]] bool may_rest() const { return encodes() || moves_lower(); }
   [[nodiscard]] bool moves_lower() const;
   static constexpr std::int32_t kWholePrompt = INT32_MAX;
-  // Last prompt tokens to compute even if cached, because parts read their queries, inputs or pre-RoPE keys. >= 1; kWholePrompt: all.
+  // Last prompt tokens to compute even if cached. >= 1; kWholePrompt: all.
   [[nodiscard]] std::int32_t fresh_tokens() const;
   [[nodiscard]] bool shares_prefixes() const {
     return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone && fresh_tokens() != kWholePrompt;
   }
 
-  // True: attend_prompt() replaces attention here, for chunks of several tokens of uncut sequences.
+  // True: attend_prompt() replaces attention, for chunks of several tokens of uncut sequences.
   [[nodiscard]] bool selects_in_prompts(std::int32_t layer) const {
     return parts_.prefill_selector != nullptr && !parts_.prefill_selector->is_dense(layer);
   }
-  // Returns the computed query-key pairs.
+  // Computed query-key pairs.
   std::int64_t attend_prompt(const PromptChunk& chunk);
 
-  // Sets `segments` to the attended tokens: all rows in prefill, the selector's choice in decode, plus compensation. Valid until
-  // after_attention.
+  // Sets `segments` to the attended tokens, with compensation. Valid until after_attention.
   void before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments);
-  // Updates statistics, evicts, encodes; may shorten other layers.
+  // May shorten other layers.
   void after_attention(const PolicyStep& step, std::int32_t layer);
 
-  // Tensors of a layer on a lower tier between decode steps; kNothing if rows are cut or another part reads older tokens in decode.
+  // kNothing if rows are cut or another part reads older tokens in decode.
   [[nodiscard]] Selector::Lower lower(std::int32_t layer) const;
   // After after_attention(). Valid until step.ops' Frame ends.
   Selection stays(const PolicyStep& step, std::int32_t layer);
 
-  // Bytes of rows and the parts' data. seqs[kv.sequence(row)] is the row's sequence.
   [[nodiscard]] TierBytes resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const;
-  // The sequence at this index is gone or replaced.
   void forget(std::int32_t index);
   Traffic take_traffic();
   [[nodiscard]] FetchBeside fetches_beside() const { return parts_.selector->fetches_beside(); }
@@ -175,12 +169,11 @@ class KvPolicy {
   struct Raised {
     std::int32_t end = -1, new_tokens = 0, prompt_tokens = 0, target = 0, raised = 0;
   };
-  // raised() by a hash of its arguments.
   mutable std::array<Raised, 64> known_raised_;
-  mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;  // ids of the rows' shares
-  bool in_place_ = false;                                                // see in_place.h
-  bool protects_share_ = false;                                          // protected tokens depend on counts: held scores are unprotected
-  std::vector<TensorArray<float>> held_scores_;                          // per layer, if allocators revisit layers
+  mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;
+  bool in_place_ = false;                        // in_place.h
+  bool protects_share_ = false;                  // protected tokens depend on counts: held scores are unprotected
+  std::vector<TensorArray<float>> held_scores_;  // per layer, if allocators revisit layers
 };
 
 }  // namespace kvlab

@@ -1,4 +1,3 @@
-// Spares cost hosts most steps: layer kinds, decode keys, affine lengths.
 #include <algorithm>
 
 #include "kernels/storage/evict/evict_rows.h"
@@ -6,7 +5,6 @@
 
 namespace kvlab {
 
-// True: layers differ in cuts (shared budget) or in prompt tokens (pruning).
 bool KvPolicy::are_shared_out(bool decoding) const {
   const Allocator& allocator = *parts_.allocator;
   const bool by_data = allocator.depends_on_data() && !allocator.layers_alike();
@@ -15,7 +13,7 @@ bool KvPolicy::are_shared_out(bool decoding) const {
 }
 
 KvPolicy::LayerKinds KvPolicy::layer_kinds(bool decoding) const {
-  const auto works = [&](const KvPart* part) {  // some work only on prompts
+  const auto works = [&](const KvPart* part) {
     return !decoding || (part != parts_.pruner.get() && part != parts_.rewriter.get() && part != parts_.prefill_selector.get());
   };
   const auto alike = [&](std::int32_t a, std::int32_t b) {
@@ -44,7 +42,6 @@ StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> targe
   StepKey key;
   const bool is_first = seq.seen_tokens == seq.prompt_tokens;
   key.add((is_first ? 2 : 0) + (is_whole ? 1 : 0), is_first || (is_whole && target) ? 1 : kForEver);
-  // They stay once a sequence exceeds its budget.
   const bool counts_stay = target && parts_.allocator->keeps_counts() && !is_whole;
   const bool target_stays = counts_stay && target == parts_.trigger->target(seq, seq.end(), recipe_.budget);
   key.add(target.value_or(-1), target_stays ? parts_.trigger->lasts(seq, seq.end(), recipe_.budget) : target_lasts(seq, target, len));

@@ -126,7 +126,6 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
       store.shrink(acting.which[s] * kv.kv_heads + h, scored.keep[static_cast<std::int32_t>(s) * kv.kv_heads + h]);
 }
 
-// Keeps the best-scored tokens, in order.
 void KvPolicy::compact(const PolicyStep& step, LayerStep& view, ScoredLayer& scored, const float* scores) {
   const KvRows& kv = scored.kv;
   std::int64_t* first = step.ops.host_longs(kv.num_rows + 1);

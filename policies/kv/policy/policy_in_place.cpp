@@ -9,10 +9,9 @@ namespace kvlab {
 
 namespace {
 
-// True: rows lose the oldest of their latest tokens.
 bool leaves_no_gaps(const Protected& stay) { return !stay.prompt && stay.before == 0; }
 
-// Place of the oldest latest token: after the sinks, the window is a ring buffer from the prompt's end, or from when it is full.
+// After the sinks, the window is a ring buffer from the prompt's end, or from when it is full.
 std::int32_t place_of_oldest(const SeqStep& seq, std::int32_t sinks, std::int32_t window, std::int32_t oldest) {
   if (window == 0) return sinks;
   const std::int32_t begin = std::max(sinks, seq.prompt_tokens - window);
@@ -21,7 +20,6 @@ std::int32_t place_of_oldest(const SeqStep& seq, std::int32_t sinks, std::int32_
 
 }  // namespace
 
-// True: few evicted tokens are found by position.
 bool KvPolicy::goes_by_position(const Acting& acting) const {
   if (!in_place_ || !parts_.scorer->keeps_latest()) return false;
   if (parts_.allocator->reads_scores() || !leaves_no_gaps(parts_.scorer->protects())) return false;
@@ -29,7 +27,7 @@ bool KvPolicy::goes_by_position(const Acting& acting) const {
                      [&](const SeqStep& seq) { return seq.decoding() && leaves_no_gaps(parts_.trigger->protects(seq)); });
 }
 
-// True: the last tokens of rows replace evicted ones; at most one if the disposal depends on order across heads.
+// At most one token if the disposal depends on order across heads.
 bool KvPolicy::evicts_few(const LayerStep& view, const std::int32_t* keep) const {
   if (!in_place_ || !std::all_of(view.seqs.begin(), view.seqs.end(), [](const SeqStep& s) { return s.decoding(); })) return false;
   const std::int32_t most = parts_.disposal->only_drops() ? EvictRows::kMost : 1;
@@ -73,7 +71,7 @@ void KvPolicy::evict_in_place(LayerStep& view, const std::int32_t* keep, EvictRo
   view.ops(op);
   if (op.moves) return;
   std::int32_t* const index = view.ops.ints(kept_first[kv.num_rows]);
-  view.ops(ListDropped{{kv, first, op.dropped, kept_first, nullptr}, index});  // the kept ones
+  view.ops(ListDropped{{kv, first, op.dropped, kept_first, nullptr}, index});
   parts_.disposal->let_go(view, {kept_first, index, keep});
   op.choice = EvictRows::Choice::kListed, op.moves = true;
   view.ops(op);

@@ -14,7 +14,6 @@ namespace {
 struct Ends {
   std::int32_t first, last;
 };
-// Tokens that stay at both ends of a row.
 Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t kept) {
   return {std::max({a.sinks, b.sinks, a.before, b.before, a.prompt || b.prompt ? prompt_tokens : 0}),
           std::max(a.recent_of(kept), b.recent_of(kept))};
@@ -59,7 +58,7 @@ bool KvPolicy::fits(const SeqStep& seq, std::int32_t target) const {
   return std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens;
 }
 
-// Smallest value >= target that fits(); the sequence length always does.
+// Smallest value >= target that fits().
 std::int32_t KvPolicy::raised(const SeqStep& seq, std::int32_t target) const {
   if (!recipe_.has_budget || !parts_.scorer || recipe_.peer_ties || target >= seq.end()) return target;  // peers cut protected tokens too
   const auto hash = static_cast<std::size_t>(seq.end() * 31 + target * 7 + seq.prompt_tokens);
@@ -91,9 +90,8 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   }
   const std::optional<Trigger::Bound> bound = parts_.disposal->shrinks() ? parts_.trigger->bound(seq, recipe_.budget) : std::nullopt;
   if (!bound) return std::int64_t{model_.num_layers} * model_.kv_heads * seq.end();
-  SeqStep cut = seq;  // the last cut
+  SeqStep cut = seq;
   if (bound->end < seq.end()) cut = {seq.index, 0, bound->end, bound->end, seq.question_begin};
-  // Some peers round a share of the prompt up.
   const bool rounds = recipe_.peer_ties || parts_.allocator->rounds_for_model();
   const std::int32_t more = rounds && recipe_.budget.tokens == 0 ? 1 : 0;
   const std::int32_t tokens = raised(cut, bound->tokens);
@@ -106,7 +104,7 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   return all;
 }
 
-// "" or why, as in an error.
+// "" or why.
 std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !parts_.scorer || recipe_.peer_ties) return "";  // peers cut protected tokens too
   const std::optional<std::int32_t> target = parts_.trigger->target(seq, seq.end(), recipe_.budget);
@@ -129,8 +127,8 @@ std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   return fmt::format("{} is below {} that it always keeps", what, describe(ends));
 }
 
-// Sets protected scores to +infinity in rows that keep `kept` [num_rows]; if a share is protected, at most `kept`, first tokens before last
-// ones. peer_ties: the layer's largest other score + 1.
+// Protected scores become +infinity in rows that keep `kept` [num_rows]; of a protected share at most `kept`, first tokens first.
+// peer_ties: the layer's largest other score + 1.
 void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* scores) const {
   std::int32_t* from = view.ops.host_ints(view.kv.num_rows);
   std::int32_t* before = view.ops.host_ints(view.kv.num_rows);
@@ -162,8 +160,8 @@ float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept,
   return copy;
 }
 
-// [num_rows] For rows that keep fewer tokens than are protected (equal scores): end of the first tokens, after which newer ones win; else
-// the length. null: no such row.
+// [num_rows] For rows that keep fewer tokens than are protected: end of the first tokens, after which newer ones win; else the length.
+// null: no such row.
 const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
   if (protects_share_ || recipe_.peer_ties) return nullptr;
   std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);

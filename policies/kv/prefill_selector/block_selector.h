@@ -22,7 +22,7 @@ class BlockSelector : public PrefillSelector {
   };
   virtual void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) = 0;
   [[nodiscard]] virtual bool has_columns() const { return false; }
-  // Assumed by costs: blocks of a list with its own, and columns. before: blocks up to the own one.
+  // For costs: blocks of a list with its own, and columns. before: blocks up to the own one.
   [[nodiscard]] virtual std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t before) const = 0;
   [[nodiscard]] virtual std::int32_t expected_columns(const PromptBlocks&, std::int64_t /*list*/, std::int32_t /*before*/) const {
     return 0;
@@ -40,7 +40,7 @@ class BlockSelector : public PrefillSelector {
   std::int32_t block_, dense_layers_;
 };
 
-// Share of causal key blocks that costs assume.
+// Share of causal key blocks, for costs.
 class ExpectedShare {
  public:
   ExpectedShare(Params& p, double fallback);

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Per ascending list the number of entries that are not below `from`.
+// Entries of each ascending list that are >= `from`.
 struct CountFrom {
   std::int32_t num_lists = 0;
   const std::int64_t* first = nullptr;  // [num_lists + 1]

@@ -35,7 +35,7 @@ class DeltaCorrection final : public PrefillSelector {
 
  private:
   std::int32_t stride_;
-  std::unique_ptr<PrefillSelector> inner_;  // null only while parameters are described
+  std::unique_ptr<PrefillSelector> inner_;
 };
 
 KVLAB_REGISTER(PrefillSelector, DeltaCorrection, "delta", "another selector's attention, corrected by every n-th query's dense attention",

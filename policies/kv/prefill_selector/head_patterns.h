@@ -18,20 +18,18 @@ using HeadPatterns = std::map<std::pair<std::int32_t, std::int32_t>, HeadPattern
 
 struct PatternTable {
   HeadPatterns patterns;
-  std::string file;                      // "": no file
+  std::string file;
   std::int32_t layers = 0, q_heads = 0;  // q_heads 0: some head has no pattern
-  // "" if of such a model; otherwise the reason.
   [[nodiscard]] std::string refuses(std::int32_t num_layers, std::int32_t num_heads) const;
 };
 
 // MInference's JSON: a list over layers of {query head (text): [pattern, number, number, score]}, pattern one of vertical_and_slash,
 // stream_llm, block_sparse. Throws InputError with file and key.
 PatternTable read_head_patterns(const std::string& file);
-// "LAYER.HEAD=pattern:number:number ..."; "": none. Throws InputError for invalid entries.
+// "LAYER.HEAD=pattern:number:number ..."; "": none. Throws InputError.
 HeadPatterns parse_head_patterns(const std::string& text);
-// Inverse of parse_head_patterns().
 std::string head_patterns_inline(const HeadPatterns& patterns);
-// As JSON. found [layers * q_heads]: pattern and score, which readers ignore.
+// JSON. found [layers * q_heads]: pattern and score, which readers ignore.
 std::string head_patterns_text(const std::vector<std::pair<HeadPattern, double>>& found, std::int32_t q_heads);
 
 }  // namespace kvlab

@@ -85,8 +85,8 @@ class MInference final : public BlockSelector {
   HeadPattern others_;
   double cost_spread_;
   HeadPatterns patterns_;
-  std::vector<PatternTable> tables_;  // sources of patterns_
-  std::int32_t layer_ = 0;            // of the current chunk
+  std::vector<PatternTable> tables_;
+  std::int32_t layer_ = 0;
 };
 
 KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",

@@ -23,19 +23,19 @@ struct PromptChunk {
   float* out = nullptr;      // [new_tokens, q_heads, head_dim]
   float* log_sum = nullptr;  // [new_tokens, q_heads] over the chosen keys; null: not wanted
   std::int64_t window = 0;   // of the layer; 0: none
-  TensorMemory memory = {};  // of these tensors
+  TensorMemory memory = {};
 
   [[nodiscard]] PromptBlocks blocks(std::int32_t block) const;
 };
 
-// Chooses tokens that a prompt's queries attend to; all K and V stay. Without one, prompts use the model's attention.
+// All K and V stay.
 class PrefillSelector : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override { return {}; }
-  // True: in this layer every query attends to all tokens up to its own; attend() is not called.
+  // True: every query attends to all tokens up to its own; attend() is not called.
   [[nodiscard]] virtual bool is_dense(std::int32_t /*layer*/) const { return false; }
   [[nodiscard]] virtual bool selects_all() const { return false; }
-  // Returns query-key pairs computed over all query heads, without estimates.
+  // Query-key pairs computed over all query heads, without estimates.
   virtual std::int64_t attend(const PromptChunk& chunk) = 0;
   // Takes head patterns of `weights: FILE.json`, which do not replace its own.
   [[nodiscard]] virtual bool takes_patterns() const { return false; }

@@ -90,7 +90,7 @@ class ProbedTokens final : public PrefillSelector {
     op.first = first, op.index = chosen;
   }
 
-  // Mean attention over the probes that see a token; infinite for newest tokens.
+  // Infinite for newest tokens.
   static const float* important(const PromptChunk& chunk, const KvRows& kv, const std::vector<Queries>& pieces, std::int32_t newest) {
     Ops& ops = chunk.ops;
     const auto count = static_cast<std::int64_t>(pieces.size());

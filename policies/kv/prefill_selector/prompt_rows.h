@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// A prompt's first `tokens` keys and values as rows, with zero `words` statistics per token; position i is token i. Scratch of the current
-// Frame.
+// A prompt's first `tokens` keys and values, with zero `words` statistics per token; position i is token i. Scratch of the current Frame.
 KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t words = 0);
 
 // At positions [begin, end).

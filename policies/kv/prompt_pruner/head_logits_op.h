@@ -8,16 +8,14 @@
 
 namespace kvlab {
 
-// The product of a sequence's last query with each token's key, mean over the layer's query heads:
-//   out[first[s] + i] = mean over h of q_h . k_i / sqrt(d), without a softmax.
-// A KV head's query heads are averaged before the product. PromptDistill, Jin et al. 2025, arXiv:2503.23274.
+// out[first[s] + i] = mean over query heads h of q_h . k_i / sqrt(d), for a sequence's last query, without a softmax. Query heads are
+// averaged per KV head before the product. PromptDistill, Jin et al. 2025, arXiv:2503.23274.
 struct HeadLogits {
   KvRows kv;                            // rows of a sequence hold the same tokens
-  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;     // [kv.num_sequences()], the last of each
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1]
   float* out = nullptr;                 // [first[kv.num_sequences()]]
 
-  // Keys are read once.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "head_logits", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim, heads = kv.kv_heads, group = kv.group;
@@ -43,7 +41,7 @@ struct HeadLogits {
     const std::int64_t d = kv.head_dim, group = kv.group;
     const float* const q = queries[s].data + (queries[s].count - 1LL) * kv.kv_heads * group * d;
     const float scale = 1.0F / (std::sqrt(static_cast<float>(d)) * static_cast<float>(group * kv.kv_heads));
-    float* const mean = team.room();  // of each group, scaled so that sums over KV heads are means over query heads
+    float* const mean = team.room();
     team.each(kv.kv_heads * d, [&](std::int64_t at) {
       float sum = 0;
       for (std::int64_t g = 0; g < group; ++g) sum += q[(at / d * group + g) * d + at % d];

@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// Decides which prompt tokens pass from layer to layer; later layers compute only these. Prompts come in one piece, counts follow from
-// sizes. CPU only.
+// Later layers compute only passed prompt tokens. Prompts come in one piece, counts follow from sizes. CPU only.
 class PromptPruner : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
@@ -17,7 +16,6 @@ class PromptPruner : public KvPart {
     needs.step_queries = needs.cpu_only = true;
     return needs;
   }
-  // How many of the layer's `tokens` the next layer computes.
   [[nodiscard]] virtual std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                           std::int32_t prompt_tokens) const = 0;
   // Tokens at both ends that pass every layer; the last one always does.
@@ -26,7 +24,7 @@ class PromptPruner : public KvPart {
   };
   [[nodiscard]] virtual Ends ends(std::int32_t /*prompt_tokens*/) const { return {}; }
   // After attention, for prompts that lose tokens: scores [first[sequences]], sequence s from first[s] on; the highest remain. May read
-  // only the last Ends::last queries of a sequence in step.in.step: earlier ones are not at consecutive positions.
+  // only the last Ends::last queries in step.in.step: earlier ones are not at consecutive positions.
   virtual void score(LayerStep& step, const std::int64_t* first, float* scores) = 0;
 
   [[nodiscard]] Traits provides() const override { return {Trait::kPrunes}; }

@@ -12,7 +12,7 @@ namespace kvlab {
 class PruneStages {
  public:
   PruneStages(Params& p, const std::string& fallback);
-  // Tokens left by a stage that begins at layer + 1; all if none does.
+  // Left by a stage that begins at layer + 1; all if none does.
   [[nodiscard]] std::int32_t after(const ModelShape& model, std::int32_t layer, std::int32_t prompt_tokens) const;
 
  private:

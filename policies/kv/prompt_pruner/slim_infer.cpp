@@ -21,7 +21,6 @@ class SlimInfer final : public PromptPruner {
   [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
     return {std::min(prompt_tokens, block()), prompt_tokens - std::min(prompt_tokens, block()) - blocks(prompt_tokens) * block()};
   }
-  // Whole blocks within the stage's tokens, besides those that always remain.
   [[nodiscard]] std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                   std::int32_t prompt_tokens) const override {
     const std::int32_t left = stages_.after(model, layer, prompt_tokens);
@@ -45,7 +44,6 @@ class SlimInfer final : public PromptPruner {
 
  private:
   [[nodiscard]] std::int32_t block() const { return unit_ * units_; }
-  // Blocks between the first block and the last tokens.
   [[nodiscard]] std::int32_t blocks(std::int32_t prompt_tokens) const { return std::max(0, prompt_tokens - block() - recent_) / block(); }
 
   PruneStages stages_;

@@ -58,7 +58,6 @@ class Ilre final : public PromptRewriter {
   [[nodiscard]] std::int32_t layer_of(const ModelShape& model) const {
     return std::clamp(static_cast<std::int32_t>(std::lround(depth_ * model.num_layers)), 1, model.num_layers - 1);
   }
-  // Keys [n, kv_heads, head_dim] as pages of one token.
   static KvRows rows_over(const Scanned& scanned) {
     const ModelShape& model = scanned.model;
     const std::int32_t n = scanned.seq.end(), heads = model.kv_heads;

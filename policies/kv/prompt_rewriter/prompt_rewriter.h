@@ -10,9 +10,9 @@
 
 namespace kvlab {
 
-// Shortens a prompt before the model computes it. The first layers scan it in chunks, over a cache with its own policy, and queries, keys
-// or values of the scan choose tokens. All layers compute these at consecutive positions that end at the prompt's end. Prompts that stay
-// whole are not scanned. Prompts come in one piece, counts follow from lengths. CPU only.
+// The first layers scan a prompt in chunks, over a cache with its own policy; queries, keys or values of the scan choose tokens. All layers
+// compute these at consecutive positions that end at the prompt's end. Prompts that stay whole are not scanned. Prompts come in one piece,
+// counts follow from lengths. CPU only.
 class PromptRewriter : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
@@ -26,7 +26,6 @@ class PromptRewriter : public KvPart {
     std::string policy;  // of the scan's cache, as in an experiment
   };
   [[nodiscard]] virtual Scan scan(const ModelShape& model) const = 0;
-  // A scanned layer's, for choose().
   struct Vectors {
     enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
     std::int32_t layer = 0;
@@ -36,7 +35,7 @@ class PromptRewriter : public KvPart {
     bool operator==(const Vectors&) const = default;
   };
   [[nodiscard]] virtual std::vector<Vectors> reads(const ModelShape& model) const = 0;
-  // Tokens that stay, the question's included.
+  // With the question.
   [[nodiscard]] virtual std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const = 0;
 
   struct Scanned {
@@ -46,7 +45,7 @@ class PromptRewriter : public KvPart {
     std::span<const float* const> vectors;  // of reads() [prompt_tokens, heads, head_dim]; null on shapes
     [[nodiscard]] std::int32_t question_tokens() const { return seq.question_begin < 0 ? 0 : seq.end() - seq.question_begin; }
   };
-  // kept() ascending places in the prompt, with the last token; scratch of `ops`.
+  // Ascending, with the last token; scratch of `ops`.
   virtual const std::int32_t* choose(const Scanned& scanned) = 0;
 
   [[nodiscard]] std::vector<Conflict> conflicts() const override;

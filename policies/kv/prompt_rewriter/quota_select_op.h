@@ -6,10 +6,9 @@
 
 namespace kvlab {
 
-// Chooses `kept` tokens of a prompt: all in [0, first_end) and [last_begin, tokens), and of those between the ones with the highest scores.
-// The scores are smoothed once for each width: the largest of that many neighbours (odd; cut at both ends of the prompt). The widths have
-// equal shares of the tokens, rounded up from the first on. Each takes its share from the tokens that no width before it took, of
-// equal scores the first ones. ILRe: Liang et al. 2025, arXiv:2508.17892, with equal shares.
+// Chooses `kept` tokens: all in [0, first_end) and [last_begin, tokens), and the best between. Scores are smoothed per width: the largest
+// of that many neighbours (odd; cut at the prompt's ends). Widths have equal shares, rounded up from the first on; each takes the best
+// tokens not yet taken (ties: first). ILRe: Liang et al. 2025, arXiv:2508.17892, with equal shares.
 struct QuotaSelect {
   std::int32_t tokens = 0, first_end = 0, last_begin = 0, kept = 0;
   const std::int32_t* widths = nullptr;  // [num_widths]
@@ -17,7 +16,6 @@ struct QuotaSelect {
   const float* scores = nullptr;  // [tokens]
   std::int32_t* index = nullptr;  // [kept] out, ascending
 
-  // Scores are read once for each width; a search for the largest.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = tokens, steps = std::bit_width(static_cast<std::uint32_t>(tokens));
     return {.op = "quota_select",
@@ -33,7 +31,7 @@ struct QuotaSelect {
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t /*row*/) const {
-    float *const taken = team.room(), *const smooth = taken + tokens;  // taken: 1 or 0
+    float *const taken = team.room(), *const smooth = taken + tokens;
     auto* const free = reinterpret_cast<std::int32_t*>(smooth + tokens);
     team.each(tokens, [&](std::int64_t i) { taken[i] = i < first_end || i >= last_begin ? 1.0F : 0.0F; });
     auto left = kept - static_cast<std::int32_t>(team.template sum<std::int64_t>(tokens, [&](std::int64_t i) { return taken[i] != 0; }));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int32_t kMaxTokens = 1 << 26;
 
-// Maker of a part, from the experiment's mapping or else the recipe's.
+// From the experiment's mapping or else the recipe's.
 template <class Part>
 std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params& experiment, Params& file, const std::string& kind,
                                                                          const std::string& fallback) {
@@ -93,7 +93,7 @@ void read_budget(Params& p, Recipe& recipe) {
   }
 }
 
-// K and V of later layers depend on the choosing queries, so an experiment's own selector shares no blocks.
+// K and V of later layers depend on the choosing queries: an experiment's own selector shares no blocks.
 void read_prefill_selector(Params& p, Params& file, Recipe& recipe) {
   const std::string kind = "prefill_selector";
   if (!p.has(kind) && !file.has(kind)) return;

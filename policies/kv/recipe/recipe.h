@@ -21,12 +21,12 @@
 
 namespace kvlab {
 
-// A named combination of parts (policies/kv/recipes/NAME.yaml), with an experiment's overrides.
+// policies/kv/recipes/NAME.yaml, with an experiment's overrides.
 struct Recipe {
   std::string name, summary, paper, confidence, notes, claims;
   std::vector<std::string> hosts;  // replay, cost, engine
 
-  std::string weights, weights_from;  // tensor file, and where to get one; "": none
+  std::string weights, weights_from;  // tensor file, and its source; "": none
 
   std::string text;  // equal texts, equal recipes
 
@@ -64,20 +64,17 @@ struct Recipe {
   bool acts = false, only_drops = true, is_native = true, selects_all = true;
   [[nodiscard]] bool selects_in_prompts() const { return make_prefill_selector != nullptr; }
   [[nodiscard]] bool rewrites() const { return make_prompt_rewriter != nullptr; }
-  // Prompt tokens leave before or between layers.
   [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr || rewrites(); }
-  // True: all layers compute all prompt tokens, with dense attention.
+  // True: dense attention of all prompt tokens in all layers.
   [[nodiscard]] bool computes_whole_prompts() const { return !selects_in_prompts() && !prunes(); }
-  // Key of the part that prunes.
   [[nodiscard]] const char* pruning_part() const { return rewrites() ? "prompt_rewriter" : "prompt_pruner"; }
-  // Plain KV in the model's type, dense attention.
   [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && computes_whole_prompts(); }
 };
 
 // null: no such part.
 struct RecipeParts {
   explicit RecipeParts(const Recipe& recipe);
-  [[nodiscard]] std::vector<KvPart*> all() const;  // in member order
+  [[nodiscard]] std::vector<KvPart*> all() const;
 
   std::unique_ptr<Scorer> scorer;
   std::unique_ptr<Allocator> allocator;
@@ -94,19 +91,18 @@ struct RecipeParts {
 // with file:line:column for an unknown recipe or part, a budget that is <= 0, given twice or unused, or conflicting parts.
 Recipe read_recipe(Params& p);
 
-// Remark if `over` of `all` prompts, called `of` ("requests"), exceed the budget; or "".
+// If `over` of `all` prompts, called `of` ("requests"), exceed the budget; or "".
 std::string remark_on_budget(std::uint64_t over, std::uint64_t all, const std::string& of);
 
 // "; to be had: " + weights_from, or "".
 std::string weights_advice(const Recipe& recipe);
 
-// Why a budget has no effect, or "".
+// "": a budget has an effect.
 std::string why_no_budget(const Recipe& recipe);
 
 // budget_tokens 0: the file's.
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens = 0);
 
-// Ascending.
 std::vector<std::string> recipe_names();
 
 }  // namespace kvlab

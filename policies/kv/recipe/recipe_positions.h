@@ -4,20 +4,18 @@
 
 #include "policies/kv/recipe/recipe.h"
 
-// `positions: renumbered`: after a cut, kept keys are rotated to consecutive positions before the next token; selected tokens, for the step
-// that reads them. KvRows::position stays original.
+// `positions: renumbered`: kept keys are rotated to consecutive positions before the next token; selected tokens, for the step that reads
+// them. KvRows::position stays original.
 namespace kvlab {
 
-// From the experiment, else the recipe's file.
 void read_positions(Params& experiment, Params& file, Recipe& recipe);
 
-// Why parts cannot use renumbered keys, with an alternative, or "".
+// With an alternative, or "".
 std::string why_not_renumbered(const Recipe& recipe);
 
-// Why cached keys cannot be rotated, or "".
 std::string why_rope_stays(const RopeForm& rope);
 
-// True: keys may be rotated in each step, so they must not be rounded to 16 bits.
+// True: keys may be rotated in each step and must not be rounded to 16 bits.
 bool turns_in_decode(const Recipe& recipe);
 
 }  // namespace kvlab

@@ -14,7 +14,6 @@ namespace {
 
 using Weights = std::shared_ptr<const TrainedTensors>;
 
-// Returns true if the part reads weights.
 template <class Part>
 bool give(std::function<std::unique_ptr<Part>()>& make, const Weights& weights) {
   if (!make || make()->takes_weights() == KvPart::TakesWeights::kNo) return false;

@@ -12,11 +12,11 @@
 
 namespace kvlab {
 
-// Tensors of a `weights: FILE`, shared by all runs; F16, BF16, F32, F64 as float32.
+// `weights: FILE`, shared by all runs; F16, BF16, F32, F64 as float32.
 class TrainedTensors {
  public:
   // A safetensors file, or FILE.tsv with a row per layer and a column per KV head (DuoAttention's gates): "gates" [layers, kv_heads],
-  // clipped to [0, 1]. Throws InputError if missing or neither.
+  // clipped to [0, 1]. Throws InputError.
   static std::shared_ptr<const TrainedTensors> open(const std::string& path);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -27,9 +27,9 @@ class TrainedTensors {
   [[nodiscard]] const std::vector<std::int64_t>& shape(const std::string& tensor) const;
   // Row-major, read at the first call. Throws also for another dtype, NaN or infinity.
   [[nodiscard]] std::span<const float> floats(const std::string& tensor) const;
-  // "" or why the tensor does not have `shape`; -1: any extent.
+  // "" or why the shape differs; -1: any extent.
   [[nodiscard]] std::string refuses(const std::string& tensor, const std::vector<std::int64_t>& shape, const std::string& of) const;
-  // "" or an error if `tensor`, of the layer after the model's last, exists.
+  // "" or an error if `tensor` of the layer after the model's last exists.
   [[nodiscard]] std::string refuses_more_layers(const std::string& tensor, std::int32_t num_layers) const;
 
   TrainedTensors(const TrainedTensors&) = delete;
@@ -42,16 +42,15 @@ class TrainedTensors {
   void read_safetensors(const std::string& path);
 
   std::string name_;
-  std::map<std::string, std::vector<std::int64_t>> tensors_;  // shapes
-  std::shared_ptr<const Source> file_;                        // null: all in values_
+  std::map<std::string, std::vector<std::int64_t>> tensors_;
+  std::shared_ptr<const Source> file_;  // null: all in values_
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::vector<float>> values_;  // read so far
+  mutable std::map<std::string, std::vector<float>> values_;
 };
 
-// Tensors of a file in the memory where operations read them.
 class PlacedTensors {
  public:
-  // As TrainedTensors::floats(); copied to a GPU's memory at the first call, each time from the same file.
+  // TrainedTensors::floats(), copied to a GPU's memory at the first call, always from the same file.
   const float* floats(const TrainedTensors& file, const std::string& tensor, const TensorMemory& memory);
 
  private:

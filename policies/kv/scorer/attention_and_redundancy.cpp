@@ -25,7 +25,7 @@ class AttentionAndRedundancy final : public Scorer {
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;
-    needs.window_queries = window_;  // for a cached prefix these are computed again
+    needs.window_queries = window_;  // recomputed for a cached prefix
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }

@@ -22,7 +22,7 @@ class Blocks final : public ScorerWrapper {
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {}; }
-  // Lists of all heads are equally long.
+  // Equally long lists.
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
   void score(LayerStep& step, float* scores) override { clear_scores(step, scores); }

@@ -13,8 +13,8 @@
 
 namespace kvlab {
 
-// Non-causal attention inside a prompt chunk (stored in one word) times the value norm, smoothed, standardised over a sequence's heads; 0
-// for decoded tokens. Compactor, Chari and Van Durme 2025.
+// Non-causal attention inside a prompt chunk times the value norm, smoothed, standardised over a sequence's heads; 0 for decoded tokens.
+// Compactor, Chari and Van Durme 2025.
 class ChunkAttentionScore {
  public:
   explicit ChunkAttentionScore(Params& p)
@@ -44,7 +44,7 @@ class ChunkAttentionScore {
  private:
   std::int32_t chunk_, pool_;
   bool padded_;
-  std::vector<Queries> prompt_;  // of sequences in prefill
+  std::vector<Queries> prompt_;
 };
 
 }  // namespace kvlab

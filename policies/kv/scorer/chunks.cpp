@@ -48,7 +48,6 @@ class Chunks final : public ScorerWrapper {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return shared_layers_ > 1 || layer_groups_ > 0 ? layer : ScorerWrapper::layer_kind(layer);
   }
-  // One set makes equal counts.
   [[nodiscard]] bool splits_heads() const override { return !shared_heads_; }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);

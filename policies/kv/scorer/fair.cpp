@@ -52,7 +52,6 @@ class Fair final : public ScorerWrapper {
     if (question < seq.end()) begins_.push_back(question);
   }
 
-  // One span in one row.
   struct Span {
     std::int32_t tokens = 0, is_protected = 0;
     bool is_full = false;  // of protected tokens

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Scores are computed once, when a token is appended, from low-rank keys against learned
-// sink keys. Tensors layers.L.NAME as published.
+// Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Scores are computed once per token, from low-rank keys against learned sink keys. Tensors
+// layers.L.NAME as published.
 class HiddenGate final : public Scorer {
  public:
   explicit HiddenGate(Params& p)
@@ -68,13 +68,13 @@ class HiddenGate final : public Scorer {
 
  private:
   static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
-  // Extent of an axis, from the end; 1 if missing, which refuses() reports.
+  // From the end; 1 if missing, which refuses() reports.
   static std::int32_t extent(const std::vector<std::int64_t>& shape, std::size_t from_end) {
     return shape.size() < from_end ? 1 : static_cast<std::int32_t>(shape[shape.size() - from_end]);
   }
 
   std::int32_t rank_, gate_sinks_, sinks_, recent_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  std::shared_ptr<const TrainedTensors> weights_;
   PlacedTensors placed_;
 };
 

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// LagKV, Liang et al. 2025. Channel spread relative to the next partition of `lag` tokens; the last full partition and the tail stay.
+// LagKV, Liang et al. 2025. The last full partition and the tail stay.
 class LagRelative final : public Scorer {
  public:
   explicit LagRelative(Params& p)
@@ -49,7 +49,6 @@ class LagRelative final : public Scorer {
         if (const std::size_t at = static_cast<std::size_t>(sequence) * kv_heads_ + h; at < layer.size()) layer[at] = 0;
   }
 
-  // Kept scored tokens are settled; the tail is scored later.
   void refine(LayerStep& step, std::int32_t* keep, float*) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       if (keep[r] >= step.kv.len[r]) continue;
@@ -78,7 +77,7 @@ class LagRelative final : public Scorer {
   float epsilon_;
   bool recent_first_, revisits_;
   std::size_t kv_heads_ = 1;
-  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading settled tokens
+  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head]
 };
 
 KVLAB_REGISTER(Scorer, LagRelative, "lag_relative", "spread of keys and values relative to the tokens that follow",

@@ -7,21 +7,19 @@
 
 namespace kvlab {
 
-// Tokens [begin[r], begin[r] + partitions[r] * lag) of each row in partitions of `lag`. Each partition is seen relative to the
-// next one: x~_c = (x_c - min_c) / (max_c - min_c + epsilon) with the minima and maxima over the next `lag` tokens, then the
-// standard deviation of x~ over the channels (divisor d - 1), then the softmax over the partition; for keys and values, and
-// their mean. With `ranks` the score is the token's rank in its partition / lag (0: lowest; ties: the earlier token is lower).
-// Other tokens keep their scores. LagKV, Liang et al. 2025.
+// Tokens [begin[r], begin[r] + partitions[r] * lag) in partitions of `lag`. x~_c = (x_c - min_c) / (max_c - min_c + epsilon) with the
+// extremes over the next partition, then the standard deviation of x~ over channels (divisor d - 1), softmax over the partition, and the
+// mean of keys and values. With `ranks` the score is the token's rank in its partition / lag (0: lowest; ties: the earlier is lower). Other
+// scores stay. LagKV, Liang et al. 2025.
 struct LagScores {
   KvRows kv;
   const std::int32_t* begin = nullptr;       // [num_rows]
-  const std::int32_t* partitions = nullptr;  // [num_rows] that are scored; begin + (partitions + 1) * lag <= len where it is > 0
+  const std::int32_t* partitions = nullptr;  // [num_rows]; begin + (partitions + 1) * lag <= len if > 0
   std::int32_t lag = 1;
   bool ranks = false;
   float epsilon = 0.0F;
   float* scores = nullptr;  // [kv.total()]
 
-  // K and V are read once; about 8 FLOPs per channel.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "lag_scores", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -33,7 +31,6 @@ struct LagScores {
     }
     return c;
   }
-  // A team takes one partition.
   [[nodiscard]] std::int64_t rows() const {
     std::int64_t n = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) n += partitions[r];

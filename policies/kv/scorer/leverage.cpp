@@ -39,7 +39,7 @@ class Leverage final : public Scorer {
 // kvpress 0.5.5's weight for budgets in tokens.
 constexpr double kWeightOfCount = 0.35;
 
-// The leverage's weight is the dropped share, unless given.
+// Default weight: the dropped share.
 class Compactor final : public Scorer {
  public:
   explicit Compactor(Params& p)
@@ -87,7 +87,7 @@ class Compactor final : public Scorer {
   }
 
  private:
-  // In prefill: tokens that are neither first nor last. Rows hold all tokens so far.
+  // Tokens that are neither first nor last, in prefill. Rows hold all tokens so far.
   [[nodiscard]] std::vector<RowPart> middles(const LayerStep& step) const {
     std::vector<RowPart> middle;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
@@ -99,7 +99,7 @@ class Compactor final : public Scorer {
     }
     return middle;
   }
-  // Their queries; positions count from the first of them.
+  // Positions count from the first of them.
   [[nodiscard]] Queries middle_queries(const LayerStep& step, std::size_t s, std::int32_t end) const {
     Queries queries = queries_from(step.in.step[s], sinks_, step.model);
     queries.count = std::clamp(end - queries.first_position, 0, queries.count);

@@ -6,9 +6,8 @@
 
 namespace kvlab {
 
-// Tokens of one id, the token id that a tokenizer writes for each image, rank below all others of their row: their scores are lowered by
-// the range of the row's finite scores and 1. The order among them stays. LOOK-M, Wan et al. 2024, section 3.2, which adds a large negative
-// number.
+// Image tokens (one token id) rank below all others of their row: their scores fall by the range of the row's finite scores and 1. LOOK-M,
+// Wan et al. 2024, section 3.2, adds a large negative number.
 struct LowerImages {
   KvRows kv;
   const std::int64_t* ids_first = nullptr;  // [kv.num_sequences() + 1]
@@ -16,7 +15,6 @@ struct LowerImages {
   std::int32_t image_id = 0;
   float* scores = nullptr;  // [kv.total()]
 
-  // Scores are read twice and written once, positions and ids read once.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "lower_images", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 20 * n, .flops = 4 * n};

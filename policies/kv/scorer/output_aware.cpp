@@ -78,7 +78,7 @@ class OutputAware final : public ScorerWrapper {
 
  private:
   [[nodiscard]] std::int32_t share(std::int32_t keep) const { return static_cast<std::int32_t>(first_ * keep); }
-  // First-stage tokens in a row of n, from the unrounded budget.
+  // In a row of n, from the unrounded budget.
   [[nodiscard]] std::int32_t of_budget(std::int32_t n) const {
     const double tokens = budget_.tokens > 0 ? budget_.tokens : budget_.frac * n;
     return first_ > 0 ? std::max(1, static_cast<std::int32_t>(tokens * first_)) : 0;

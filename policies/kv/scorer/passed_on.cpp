@@ -24,7 +24,6 @@ std::string obstacle(const PassedOn& passed, const Scorer& inner) {
   return "";
 }
 
-// Scorers that fit the wrapper, as YAML.
 std::vector<std::string> fitting(const PassedOn& passed) {
   std::vector<std::string> fit;
   for (const std::string& name : ScorerRegistry::names()) {

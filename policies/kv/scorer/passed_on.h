@@ -6,16 +6,16 @@
 
 namespace kvlab {
 
-// Inputs that a wrapper gives its inner scorer, and its use of the results.
+// Inputs that a wrapper gives its inner scorer.
 struct PassedOn {
-  std::string wrapper;       // registry name
-  bool whole_step = true;    // false: only `needs` of LayerStep::in, no token statistics
-  Needs needs = {};          // `turns`, `cpu_only`, `weights` are always met
-  bool refines = true;       // runs Scorer::refine()
+  std::string wrapper;
+  bool whole_step = true;  // false: only `needs` of LayerStep::in, no token statistics
+  Needs needs = {};        // `turns`, `cpu_only`, `weights` are always met
+  bool refines = true;
   bool adds_scores = false;  // infinite scores hide others
 };
 
-// First tensor of `needs` that `given` lacks, in words, or ""; not `turns`, `cpu_only` or `weights`.
+// First tensor of `needs` that `given` lacks, or ""; not `turns`, `cpu_only` or `weights`.
 std::string first_not_given(const Needs& needs, const Needs& given);
 
 // "" or why the wrapper cannot build on the scorer `name`, then scorers that fit and `or_else`.

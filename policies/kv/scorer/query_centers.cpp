@@ -79,7 +79,6 @@ class QueryCenterScore final : public Scorer {
     const std::int64_t floats = std::int64_t{step.model.q_heads} * (step.model.head_dim / 2);
     return size_.sequences(step, [floats](std::int32_t) { return floats; });
   }
-  // The layer's part of a tensor with this number of values per query head.
   const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) {
     if (!step.ops.computes()) return nullptr;
     return placed_.floats(*weights_, tensor, step.memory()) + step.layer * step.model.q_heads * per_head;
@@ -87,8 +86,8 @@ class QueryCenterScore final : public Scorer {
 
   std::int32_t offsets_, recent_;
   bool keeps_prompt_;
-  RowMemory<float> sum_{*this}, size_{*this};      // of the prompt's queries
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  RowMemory<float> sum_{*this}, size_{*this};  // of the prompt's queries
+  std::shared_ptr<const TrainedTensors> weights_;
   PlacedTensors placed_;
 };
 

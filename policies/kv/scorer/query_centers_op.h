@@ -7,16 +7,14 @@
 
 namespace kvlab {
 
-// Adds up a sequence's queries before RoPE, per query head: the sum, and for each pair of channels (f, f + head_dim / 2), a complex number,
-// the sum of its sizes. Queries from position 0 on start the sums at 0. TriAttention, Mao et al. 2026.
+// Adds up queries before RoPE, per query head: the sum, and for each complex channel pair (f, f + head_dim / 2) the sum of its sizes.
+// Queries from position 0 on start at 0. TriAttention, Mao et al. 2026.
 struct QueryCenters {
-  const Queries* queries = nullptr;  // [num_sequences] before RoPE, those to be added
+  const Queries* queries = nullptr;  // [num_sequences] before RoPE
   std::int32_t num_sequences = 0, q_heads = 0, head_dim = 0;
   float* const* sum = nullptr;   // [num_sequences] -> [q_heads, head_dim] in and out
   float* const* size = nullptr;  // [num_sequences] -> [q_heads, head_dim / 2] in and out
 
-  // Queries are read once in 2 bytes per value, the sums are read and written; per pair of channels two sums, and a root and four
-  // operations for the size. Sequences without queries cost nothing.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "query_centers"};
     const std::int64_t d = head_dim;
@@ -34,7 +32,6 @@ struct QueryCenters {
   [[nodiscard]] std::int64_t rows() const { return num_sequences; }
   void shapes(auto&& visit) { visit(queries, num_sequences), visit(sum, num_sequences), visit(size, num_sequences); }
 
-  // The channels of all heads, then the pairs.
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t /*sequence*/) const { return std::int64_t{q_heads} * (head_dim + head_dim / 2); }
   KVLAB_BODY void operator()(std::int64_t s, std::int64_t i) const {
     const std::int64_t width = std::int64_t{q_heads} * head_dim, half = head_dim / 2;
@@ -52,23 +49,21 @@ struct QueryCenters {
 };
 KVLAB_EACH_OP(QueryCenters)
 
-// Products that keys are expected to have with later queries, if these are scattered around their mean (QueryCenters). With complex pairs
-// of channels f, k a cached key (turned by RoPE to its position), m the mean query and s the mean size:
+// Expected products of keys with later queries. With complex pairs of channels f, k a cached key (after RoPE), m the mean query and s the
+// mean size:
 //   score(k) = sum over f of Re(conj(k_f) m_f w_f) + (s_f - |m_f|) |k_f|,   w_f = mean over j of exp(i omega_f (end - 1 + 2^j))
-// for j in [0, num_offsets): TriAttention's series of cosines in the distance (Mao et al. 2026), its mean over the offsets taken before the
-// sum. Scores of a query head are then shifted to mean 0 and scaled to deviation 1 (divisor n, at least 1e-6) over the tokens of the row,
-// so that a factor of RoPE scaling does not matter. out[i] = the maximum over the group's query heads.
+// for j in [0, num_offsets): TriAttention's series (Mao et al. 2026), averaged over offsets before the sum. A query head's scores are then
+// standardized (divisor n, deviation at least 1e-6) over the row's tokens. out[i] = the maximum over the group's query heads.
 struct CenterScores {
   KvRows kv;
   const float* const* mean = nullptr;   // [num_sequences] -> [kv_heads * group, head_dim], times `count`
   const float* const* size = nullptr;   // [num_sequences] -> [kv_heads * group, head_dim / 2], times `count`
-  const std::int32_t* count = nullptr;  // [num_sequences] queries that were added up; at least 1
+  const std::int32_t* count = nullptr;  // [num_sequences] queries added up; at least 1
   const float* frequencies = nullptr;   // [num_sequences, head_dim / 2] radians per position; null: no RoPE, w = 1
   const std::int32_t* end = nullptr;    // [num_sequences] one past the newest position
   std::int32_t num_offsets = 17;
   float* out = nullptr;  // [kv.total()]
 
-  // Keys are read once. Per query head and token products over channels and pairs, and 6 FLOPs to standardize.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), d = kv.head_dim, group = kv.group;
     return {.op = "center_scores",
@@ -104,7 +99,6 @@ struct CenterScores {
   }
 
  private:
-  // The mean query of a head at the later positions, and the weight of the keys' sizes, for pair f.
   KVLAB_BODY void turn_mean(std::int64_t row, std::int32_t g, std::int64_t f, double* query, double* spread) const {
     const std::int64_t s = row / kv.kv_heads, half = kv.head_dim / 2, head = row % kv.kv_heads * kv.group + g;
     const double scale = 1.0 / count[s];

@@ -47,7 +47,6 @@ class QueryDirection final : public Scorer {
  private:
   static constexpr const char* kFilters = "q_filters";
 
-  // Copies the layer's directions per sequence.
   void fill(LayerStep& step, float* to) {
     if (!step.ops.computes()) return;
     if (filters_.size() == 0 || filters_.memory().cuda() != step.memory().cuda()) {
@@ -62,8 +61,8 @@ class QueryDirection final : public Scorer {
   }
 
   std::int32_t window_, iterations_;
-  std::shared_ptr<const TrainedTensors> weights_;  // may be null
-  TensorArray<float> filters_;                     // in the operations' memory
+  std::shared_ptr<const TrainedTensors> weights_;
+  TensorArray<float> filters_;
 };
 
 KVLAB_REGISTER(Scorer, QueryDirection, "query_direction", "projection of keys on the main direction of queries",

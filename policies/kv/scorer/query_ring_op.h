@@ -8,14 +8,13 @@
 
 namespace kvlab {
 
-// Copies queries into a ring per sequence: the query at position p becomes element p mod ring_tokens.
+// The query at position p becomes element p mod ring_tokens.
 struct KeepQueries {
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
   std::int32_t ring_tokens = 0;
-  const Queries* queries = nullptr;  // [num_sequences], of each at most ring_tokens
+  const Queries* queries = nullptr;  // [num_sequences], at most ring_tokens each
   float* const* ring = nullptr;      // [num_sequences] -> [ring_tokens, width]
 
-  // Each value is read and written once.
   [[nodiscard]] OpCall cost() const {
     std::int64_t n = 0;
     for (std::int32_t s = 0; s < num_sequences; ++s) n += queries[s].count;
@@ -31,9 +30,8 @@ struct KeepQueries {
 };
 KVLAB_EACH_OP(KeepQueries)
 
-// Attention from the sequence's last w = min(ring_tokens, end) queries to all but the last w tokens of a row, which get 0. Products
-// q.k / sqrt(d) are first reduced to their maximum over the group, then out[i] = mean over the queries of the softmax over the tokens.
-// R-KV, Cai et al. 2025, arXiv:2505.24133.
+// Attention from the last w = min(ring_tokens, end) queries to all but the last w tokens, which get 0. out[i] = mean over queries of
+// softmax over tokens of (max over the group of q.k / sqrt(d)). R-KV, Cai et al. 2025, arXiv:2505.24133.
 struct RingAttention {
   KvRows kv;
   std::int32_t ring_tokens = 0;
@@ -41,7 +39,6 @@ struct RingAttention {
   const float* const* ring = nullptr;  // [kv.num_sequences()] -> [ring_tokens, kv_heads * group, head_dim], KeepQueries
   float* out = nullptr;                // [kv.total()]
 
-  // Keys of older tokens are read once, queries once per row.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t d = kv.head_dim;
     OpCall c{.op = "ring_attention", .rows = kv.num_rows, .outputs = kv.total(), .bytes = 4 * kv.total()};

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// StreamingLLM, Xiao et al. 2023, section 3.1. The recipe decides whether positions are renumbered.
+// StreamingLLM, Xiao et al. 2023, section 3.1.
 class Recency final : public Scorer {
  public:
   explicit Recency(Params& p)

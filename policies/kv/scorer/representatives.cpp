@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// KVCrush, Jha et al. 2025: tokens evenly spaced by Hamming distance of head-rank signatures to an anchor. One set for all heads.
+// KVCrush, Jha et al. 2025. One set for all heads.
 class RepresentativeTokens final : public ScorerWrapper {
   using Anchor = Representatives::Anchor;
 

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// One set for all KV heads of a sequence: the `important[s]` tokens of largest mean score, and `representatives[s]` of the others.
-// A token's signature has one bit per head: whether it is among the head's `important[s]` best. The others are sorted by the
-// Hamming distance of their signature to an anchor (ties by index) and taken evenly spaced from that order. Scores become 2, 1
-// (representative) or 0; infinite ones stay. All rows of a sequence have the same length. KVCrush, Jha et al. 2025.
+// One set for all KV heads of a sequence: the `important[s]` tokens of largest mean score, and `representatives[s]` of the others. A
+// token's signature has one bit per head: it is among the head's `important[s]` best. The others are sorted by the signature's Hamming
+// distance to an anchor (ties by index) and taken evenly spaced. Scores become 2, 1 (representative) or 0; infinite ones stay. Rows of a
+// sequence have the same length. KVCrush, Jha et al. 2025.
 struct Representatives {
   enum class Anchor : std::uint8_t { kMajority, kZeros, kOnes, kAlternating, kRandom };
   KvRows kv;
@@ -19,7 +19,6 @@ struct Representatives {
   std::uint64_t seed = 0;
   float* scores = nullptr;  // [kv.total()]
 
-  // Scores are read per head and for the mean; signatures are bits.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "representatives", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 12 * n + n / 4, .flops = 6 * n};
@@ -35,7 +34,7 @@ struct Representatives {
   KVLAB_BODY void operator()(const Team& team, std::int64_t s) const {
     const std::int64_t row0 = s * kv.kv_heads, n = kv.len[row0];
     float *const mean = team.room(), *const rank = mean + n;
-    auto* const is_best = reinterpret_cast<std::int32_t*>(rank + n);  // in one head
+    auto* const is_best = reinterpret_cast<std::int32_t*>(rank + n);
     std::int32_t *const distance = is_best + n, *const order = distance + n;
     team.each(n, [&](std::int64_t i) { mean[i] = rank[i] = 0, distance[i] = 0; });
     for (std::int64_t h = 0; h < kv.kv_heads; ++h) {
@@ -47,7 +46,7 @@ struct Representatives {
       team.each(n, [&](std::int64_t i) { distance[i] += is_best[i] != wanted ? 1 : 0; });
     }
     choose(team, s, mean, [&](std::int64_t i) { rank[i] = 2.0F; });
-    std::int64_t others = 0;  // by distance, then by index
+    std::int64_t others = 0;
     for (std::int32_t d = 0; d <= kv.kv_heads; ++d)
       others += team.pack(
           n, [&](std::int64_t i) { return rank[i] == 0 && distance[i] == d; },

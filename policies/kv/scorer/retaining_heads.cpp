@@ -68,7 +68,7 @@ class RetainingHeads final : public Scorer {
   static std::string name(std::int32_t layer, std::int32_t linear) { return fmt::format("layers.{}.fc{}.weight", layer, linear); }
 
   std::int32_t mid_dim_, recent_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  std::shared_ptr<const TrainedTensors> weights_;
   PlacedTensors placed_;
 };
 

@@ -83,7 +83,7 @@ class RetrievalHeadWindow final : public Scorer {
 
   std::int32_t window_;
   std::vector<TableEntry> heads_;
-  std::shared_ptr<const TrainedTensors> weights_;  // may be null
+  std::shared_ptr<const TrainedTensors> weights_;
   std::int32_t num_heads_, sinks_;
   ScorePool pool_;
 };

@@ -11,13 +11,13 @@
 
 namespace kvlab {
 
-// Tokens [begin, begin + len) in all KV heads of a sequence whose rows hold every token so far.
+// Rows hold every token so far.
 struct RowPart {
   std::int32_t sequence = 0, begin = 0, len = 0;
 };
 
-// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. A view, valid
-// while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
+// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. Valid while the
+// step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
 class RowParts {
  public:
   enum class Positions : std::uint8_t { kOwn, kOfSequence };
@@ -34,7 +34,7 @@ class RowParts {
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);
-        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)  // no pages on shapes
+        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)
           page_.push_back(step.ops.computes() ? static_cast<std::int32_t>(kv.slot(r, i)) : 0);
       }
       observe(part, kv, positions == Positions::kOwn);
@@ -43,7 +43,6 @@ class RowParts {
     if (positions == Positions::kOwn) step.ops(LocalPositions{rows(), own_positions_});
   }
 
-  // Tensors that parts have.
   static Needs kept() {
     Needs needs;
     needs.pre_rope_queries = needs.pre_rope_keys = needs.token_ids = needs.output_weights = true;
@@ -53,7 +52,7 @@ class RowParts {
   [[nodiscard]] LayerStep step() const {
     return {whole_.ops, whole_.model, whole_.layer, seqs_, rows(), observed(), whole_.seed, whole_.tensors, whole_.keeper};
   }
-  // Writes part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
+  // Part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
   void put_back(const float* part, float* scores) const {
     ScoreMap copy{static_cast<std::int32_t>(to_.size()), first_.data(), ScoreMap::Kind::kPart, part};
     copy.out = scores, copy.to = to_.data();
@@ -78,7 +77,7 @@ class RowParts {
       const Queries& all = in.pre_rope_queries[s];
       queries_.push_back({all.data == nullptr ? nullptr : all.data + at * kv.kv_heads * kv.group * d, part.len, own ? 0 : part.begin});
     }
-    const std::int64_t skipped = own ? at : 0;  // of arrays by position
+    const std::int64_t skipped = own ? at : 0;
     if (!in.pre_rope_keys.empty())
       keys_.push_back(in.pre_rope_keys[s] == nullptr ? nullptr : in.pre_rope_keys[s] + skipped * kv.kv_heads * d);
     if (!in.ids.empty()) ids_.push_back(in.ids[s] == nullptr ? nullptr : in.ids[s] + skipped);

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Positions as in a sequence that begins with each row's first token: position[slot of token i] = i.
+// Positions relative to each row's first token: position[slot of token i] = i.
 struct LocalPositions {
   KvRows kv;
   std::int32_t* position = nullptr;  // [kv.pool_tokens]; slots of no row are not written

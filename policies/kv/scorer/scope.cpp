@@ -56,7 +56,7 @@ class ScopeScorer final : public Scorer {
   }
 
  private:
-  std::unique_ptr<Scorer> prompt_;  // null while parameters are described
+  std::unique_ptr<Scorer> prompt_;
 };
 
 KVLAB_REGISTER(Scorer, ScopeScorer, "scope", "a scorer of its own for the prompt, the current query's attention for decoded tokens",

@@ -11,7 +11,6 @@ namespace kvlab {
 
 enum class ScorePooling : std::uint8_t { kAvg, kMax, kNone };
 
-// Parameters `pool` and `pool_tokens`.
 class ScorePool {
  public:
   ScorePool(Params& p, ScorePooling pooling, std::int32_t tokens)

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// How cuts in decode take tokens of a row.
+// Cuts of a row in decode.
 struct FewTokens {
   bool alike = false;     // equal counts in a layer's KV heads
   std::int32_t unit = 1;  // tokens per cut; row lengths are multiples
@@ -17,11 +17,11 @@ struct FewTokens {
 // Importance of cached tokens per KV head; higher stays.
 class Scorer : public KvPart {
  public:
-  // The budget before it is rounded to tokens. Called before the first step.
+  // Before it is rounded to tokens. Called before the first step.
   virtual void set_budget(const Budget&) {}
-  // Updates statistics, after a layer's attention.
+  // After attention.
   virtual void observe(LayerStep&) {}
-  // scores [kv.total()], overwritten.
+  // [kv.total()], overwritten.
   virtual void score(LayerStep& step, float* scores) = 0;
   // Second stage, with counts keep [kv.num_rows]; protected tokens have +infinity. May lower counts, or set them for whole chunks; counts
   // from data pass through ops.settle.
@@ -29,11 +29,9 @@ class Scorer : public KvPart {
   [[nodiscard]] virtual Protected protects() const { return {}; }
   // True: calls are affine in lengths of growing rows while others are cut.
   [[nodiscard]] virtual bool cuts_affinely() const { return false; }
-  // True: scores of heads and layers can be ranked together.
   [[nodiscard]] virtual bool comparable_across_heads() const { return true; }
   // True: refine() ranks again, so allocators must not choose all tokens.
   [[nodiscard]] virtual bool ranks_after_counts() const { return false; }
-  // True: score() gives chosen tokens the largest score.
   [[nodiscard]] virtual bool marks_tokens() const { return false; }
   // True: decode scores do not depend on other tokens' places.
   [[nodiscard]] virtual bool is_order_free(const FewTokens&) const { return false; }

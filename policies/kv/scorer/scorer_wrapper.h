@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// A scorer around the one named by `of`. Wrappers decide cuts_affinely, keeps_no_state, is_order_free and keeps_latest themselves.
+// A scorer around `of`. Wrappers decide cuts_affinely, keeps_no_state, is_order_free and keeps_latest themselves.
 class ScorerWrapper : public Scorer {
  public:
   [[nodiscard]] Needs needs() const override { return inner_->needs(); }

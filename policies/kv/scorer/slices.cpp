@@ -81,7 +81,7 @@ class Slices final : public ScorerWrapper {
     return passed;
   }
 
-  // Appends a row's slices and their kept tokens; returns the sum.
+  // Returns the sum of kept tokens.
   std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
                        std::vector<std::int32_t>& counts) const {
     const std::int32_t n = kv.len[row];

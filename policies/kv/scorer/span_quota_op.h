@@ -6,19 +6,17 @@
 
 namespace kvlab {
 
-// Each row is seen as spans of positions: span j of sequence s begins at begin[first[s] + j] and ends where the next one begins (the
-// last one: nowhere). In each span the quota[r, j] tokens of largest score, or all where fewer are held, get `value` at least. Quotas of
-// row r start at quota[quota_first[r]]. Ties go to the lower index. In place.
+// Span j of sequence s is positions from begin[first[s] + j] to the next span. In each span the quota[r, j] tokens of largest score get
+// `value` at least; all if fewer are held. Quotas of row r start at quota[quota_first[r]]. Ties go to the lower index.
 struct SpanQuota {
   KvRows kv;
   const std::int64_t* first = nullptr;        // [num_sequences + 1] spans of each sequence
-  const std::int32_t* begin = nullptr;        // [first[num_sequences]] positions, ascending, the first one 0
+  const std::int32_t* begin = nullptr;        // [first[num_sequences]] positions, ascending from 0
   const std::int64_t* quota_first = nullptr;  // [num_rows + 1]
   const std::int32_t* quota = nullptr;        // [quota_first[num_rows]]
   float value = INFINITY;
   float* scores = nullptr;  // [kv.total()]
 
-  // Scores and positions are read once, marked scores written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     std::int64_t marked = 0;
@@ -48,7 +46,7 @@ struct SpanQuota {
   }
 
  private:
-  // Tokens of the row at positions below this one; positions ascend.
+  // Positions ascend.
   [[nodiscard]] KVLAB_BODY std::int32_t tokens_before(std::int64_t row, std::int32_t position) const {
     std::int32_t low = 0, high = kv.len[row];
     while (low < high) {

@@ -12,7 +12,7 @@
 #include "policies/kv/budget.h"
 #include "policies/kv/step.h"
 
-// Arrays per sequence, from lengths and positions only.
+// From lengths and positions only.
 namespace kvlab {
 
 // One past each sequence's last token.
@@ -22,7 +22,6 @@ inline const std::int32_t* end_positions(LayerStep& step) {
   return end;
 }
 
-// The first stay.sinks and last stay.recent tokens.
 inline void protect_ends(LayerStep& step, const Protected& stay, float* scores, bool above_max = false) {
   const auto sequences = static_cast<std::int64_t>(step.seqs.size());
   std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
@@ -39,7 +38,6 @@ inline const std::int64_t* sequence_seeds(LayerStep& step) {
   return seeds;
 }
 
-// Queries at positions >= first_position.
 inline Queries queries_from(const Queries& q, std::int32_t first_position, const ModelShape& model) {
   const std::int32_t skipped = std::clamp(first_position - q.first_position, 0, q.count);
   const std::int64_t values = static_cast<std::int64_t>(skipped) * model.q_heads * model.head_dim;
@@ -52,7 +50,6 @@ inline std::vector<Queries> last_queries(std::span<const Queries> all, std::int3
   return last;
 }
 
-// Sets scores to 0.
 inline void clear_scores(LayerStep& step, float* scores, bool decode_only = false) {
   const KvRows& kv = step.kv;
   std::int32_t *begin = step.ops.host_ints(kv.num_rows), *end = step.ops.host_ints(kv.num_rows);
@@ -63,7 +60,7 @@ inline void clear_scores(LayerStep& step, float* scores, bool decode_only = fals
   step.ops(FillScores{kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores});
 }
 
-// scores = attention summed over queries, mean over the group.
+// Attention summed over queries, mean over the group.
 inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
   clear_scores(step, scores);
   AttentionStats stats;

@@ -6,11 +6,11 @@
 
 namespace kvlab {
 
-// Lists of tokens of each KV head of one sequence, for scorers that choose in rounds.
+// Token lists of each KV head of one sequence.
 //   kFirst       listed[h, j] = j
 //   kCandidates  token: the list, then [begin, end); slot: their places in the pool
 //   kChosen      listed[h, j] = token[h, index[h, j]]
-//   kKeep        scores of the sequence's tokens outside the lists become -infinity
+//   kKeep        scores of tokens outside the lists become -infinity
 struct TokenLists {
   enum class Kind : std::uint8_t { kFirst, kCandidates, kChosen, kKeep };
   KvRows kv;

@@ -8,14 +8,13 @@
 #include "kernels/rows/lane_sum.h"
 #include "kernels/rows/row_op.h"
 
-// Scores of a step's new tokens by small trained models, kept as floats in a word of each row. Each token is computed by itself, so that
-// its score does not depend on the batch or the chunk.
+// Scores of a step's new tokens by trained models, kept as floats in a word of each row. A score depends on neither batch nor chunk.
 namespace kvlab {
 
-// The new tokens of a step. A team takes one token; tokens that a row no longer holds are left out.
+// A team takes one token. Tokens that a row no longer holds are left out.
 struct NewTokens {
   KvRows kv;
-  const std::int32_t* count = nullptr;     // [kv.num_sequences()]
+  const std::int32_t* count = nullptr;
   const std::int32_t* from_end = nullptr;  // [kv.num_sequences()] tokens of each row from its first new one on
   std::int32_t channel = 0;                // of the words
 
@@ -40,7 +39,6 @@ struct NewTokens {
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s) n += count[s];
     return n;
   }
-  // Sequences that have any.
   [[nodiscard]] std::int64_t sequences() const {
     std::int64_t n = 0;
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s) n += count[s] > 0 ? 1 : 0;
@@ -62,7 +60,7 @@ struct HiddenScores {
   std::int32_t hidden_dim = 0, mid_dim = 0;
   const float *w1 = nullptr, *b1 = nullptr, *w2 = nullptr, *b2 = nullptr;
 
-  // Inputs are read once, weights (2 bytes per element) once per sequence with new tokens; 2 FLOPs per weight and token.
+  // Weights (2 bytes) are read once per sequence with new tokens.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t heads = tokens.kv.kv_heads, d = hidden_dim, mid = mid_dim, n = tokens.total();
     const std::int64_t weights = mid == 0 ? heads * (d + 1) : mid * (d + 1) + heads * (mid + 1);
@@ -111,7 +109,6 @@ struct GateScores {
   const float* k_base = nullptr;                     // [kv_heads, sinks, rank]
   const float* b = nullptr;                          // [kv_heads, group]
 
-  // As HiddenScores; 2 FLOPs per weight of the projections, and per value of the sinks and query head.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t heads = tokens.kv.kv_heads, q_heads = heads * tokens.kv.group, d = hidden_dim, r = rank, n = tokens.total();
     const std::int64_t weights = q_heads * r * (d + 1) + heads * r * d + 2 * r + heads * sinks * r + q_heads;
@@ -160,9 +157,9 @@ struct GateScores {
 };
 KVLAB_ROW_OP(GateScores)
 
-// A model of all heads' query, key and value of the token, before RoPE:
-//   W2 silu(W1 [q; k; v]),  W1 [mid_dim, (q_heads + 2 kv_heads) * head_dim], W2 [kv_heads, mid_dim], silu(x) = x / (1 + exp(-x)).
-// Locret, Huang et al. 2024, arXiv:2410.01805. Values are read from the rows, which still hold all new tokens.
+// A model of the token's query, key and value of all heads, before RoPE:
+//   W2 silu(W1 [q; k; v]),  W1 [mid_dim, (q_heads + 2 kv_heads) * head_dim], W2 [kv_heads, mid_dim]
+// Locret, Huang et al. 2024, arXiv:2410.01805. Rows must still hold the values of all new tokens.
 struct QkvScores {
   NewTokens tokens;
   const Queries* queries = nullptr;     // [num_sequences] before RoPE, from position 0 on
@@ -171,7 +168,6 @@ struct QkvScores {
   std::int32_t mid_dim = 0;
   const float *w1 = nullptr, *w2 = nullptr;
 
-  // As HiddenScores; inputs in the cache's type.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t heads = tokens.kv.kv_heads, n = tokens.total(), sequences = tokens.sequences(),
                        weights = mid_dim * (width() + heads);

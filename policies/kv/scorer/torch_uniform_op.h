@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Uniform draws in [0, 1) as torch.rand gives them on a CPU for [kv_heads, n] float32 numbers: MT19937 (Matsumoto and Nishimura 1998) of
-// this seed for each sequence, the low 24 bits of each number. One number follows from another: a thread per sequence.
+// torch.rand on a CPU for [kv_heads, n] float32 numbers: MT19937 (Matsumoto and Nishimura 1998) per sequence, the low 24 bits of each
+// number. A thread takes one sequence.
 struct TorchUniform {
   KvRows kv;
   std::uint32_t seed = 0;

@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt, of keys before RoPE; far queries
-// are rotated to one fixed distance.
+// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook comes from the prompt's keys before RoPE; far queries are
+// rotated to one fixed distance.
 class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit A2ats(Params& p)
@@ -88,7 +88,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // First and newest tokens, 12 bits per coded token, and the codebook.
+  // 12 bits per coded token, and the codebook.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -106,7 +106,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   struct Row {
     std::int32_t codes = 0, coded = 0;  // centers; coded tokens
   };
-  enum State : char { kNone, kSeen };  // of a sequence's queries in a layer
+  enum State : char { kNone, kSeen };
 
   [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
   struct Sizes {
@@ -136,7 +136,6 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     return code_.rows(step, [&](std::int32_t r) { return step.kv.len[r]; });
   }
 
-  // Rotated as if far from keys at position 0.
   std::vector<Queries> far_queries(LayerStep& step) {
     const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
     const std::int32_t sequences = step.kv.num_sequences();
@@ -148,7 +147,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     return far;
   }
 
-  // The prompt's end makes the codebook; without a prompt, the first step's query does.
+  // At the prompt's end; without a prompt, at the first step.
   void learn(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences(), n = step.kv.num_rows;
     std::int32_t *fresh = step.ops.host_ints(sequences), *train = step.ops.host_ints(n);

@@ -18,7 +18,7 @@ struct ActQkvOptions {
             p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers")) {}
 };
 
-// ActQKV, Xiao et al. 2025, arXiv:2502.13542 (known from its abstract; formulas are ours). The probe weights outliers more.
+// ActQKV, Xiao et al. 2025, arXiv:2502.13542 (from its abstract; formulas are ours).
 class ActQkv final : public PagedSelector {
  public:
   explicit ActQkv(Params& p) : ActQkv(ActQkvOptions(p)) {}
@@ -35,7 +35,6 @@ class ActQkv final : public PagedSelector {
     PagedSelector::update(step);
     remember_queries(step);
   }
-  // With each sequence's last queries.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = PagedSelector::resident(model, kv, held);
     bytes.gpu += 2LL * kv.num_sequences() * window_ * model.q_heads * model.head_dim;
@@ -69,7 +68,6 @@ class ActQkv final : public PagedSelector {
         sinks_(o.sink_tokens),
         recent_(o.recent_tokens) {}
 
-  // The prompt's last queries, then each step's.
   void remember_queries(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
     std::vector<Queries> fresh;
@@ -88,7 +86,6 @@ class ActQkv final : public PagedSelector {
     step.ops(ring);
   }
 
-  // Probabilities of the chunks under the probe.
   float* judge(LayerStep& step, const std::int64_t* first) {
     const std::int32_t sequences = step.kv.num_sequences();
     ProbeQuery probe;
@@ -111,7 +108,6 @@ class ActQkv final : public PagedSelector {
     return scores.scores;
   }
 
-  // Chunks per row without sinks, by the layer's entropy.
   const std::int32_t* share(LayerStep& step, const RowPlans& rows, const float* scores) {
     const std::int32_t n = step.kv.num_rows;
     EntropyShare share;
@@ -132,7 +128,7 @@ class ActQkv final : public PagedSelector {
   }
 
   std::int32_t window_, sinks_, recent_;
-  RowMemory<float> ring_{*this}, entropies_{*this};  // ring_ per sequence; entropies_ too, for all layers
+  RowMemory<float> ring_{*this}, entropies_{*this};  // per sequence; entropies_ for all layers
   PerRow<std::int32_t> held_{*this};
 };
 

@@ -71,7 +71,6 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
     return std::min(len, std::max(1, attended(len, budget) / 2));
   }
 
-  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r], budget = tokens_of(budget_, step, r);
     return attended(len, budget) >= len ? 0 : len - recent(len, budget);

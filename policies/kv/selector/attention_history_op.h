@@ -6,14 +6,13 @@
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
 
-// The attention that blocks of tokens received from the last queries, and a guess of what they receive from the next one.
-// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. A row's history is [blocks, rows]: of block b and query t, in slot t % rows, the
-// largest probability of the block's tokens, and of the query heads of the row.
+// Attention that blocks of tokens received, and a guess of the next query's. AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. A
+// row's history is [blocks, rows]: slot t % rows of block b has the largest probability over the block's tokens and the row's query heads
+// at query t.
 namespace kvlab {
 
-// Appends the last min(count, history_rows) queries of each sequence to the histories of its rows. Query t goes to slot
-// (start + t) % history_rows. It sees the listed tokens (all without lists) up to its position; the softmax is over these, and blocks
-// without any receive 0.
+// Appends the last min(count, history_rows) queries; query t goes to slot (start + t) % history_rows. The softmax is over the listed tokens
+// (all without lists) up to its position; blocks without any receive 0.
 struct PushBlockAttention {
   KvRows kv;
   const Queries* queries = nullptr;     // [kv.num_sequences()]; a count of 0 appends nothing
@@ -25,8 +24,6 @@ struct PushBlockAttention {
   std::int32_t block_tokens = 16, history_rows = 64;
   float* const* history = nullptr;  // [kv.num_rows]
 
-  // Keys are read once per row, a number per block and query is written; 2 FLOPs per channel and 3 for the softmax per query head and
-  // token.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "push_block_attention"};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -42,7 +39,7 @@ struct PushBlockAttention {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return tokens(row); }  // a weight of each token
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return tokens(row); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
     visit(queries, kv.num_sequences()), visit(start, n), visit(fresh, n), visit(index_first, n + 1), visit(history, n), visit(kv);
@@ -90,12 +87,12 @@ struct PushBlockAttention {
   [[nodiscard]] KVLAB_BODY std::int32_t token(std::int64_t row, std::int64_t i) const {
     return lists_tokens ? index[index_first[row] + i] : static_cast<std::int32_t>(i);
   }
-  // False: a token after the query, or an empty entry of a list.
+  // False: a token after the query, or an empty entry.
   [[nodiscard]] KVLAB_BODY bool sees(std::int64_t row, std::int64_t i, std::int32_t position) const {
     const std::int32_t at = token(row, i);
     return at >= 0 && kv.position[kv.slot(static_cast<std::int32_t>(row), at)] <= position;
   }
-  // The largest weight of the block's tokens; lists ascend.
+  // Lists ascend.
   [[nodiscard]] KVLAB_BODY float largest_of(std::int64_t row, std::int64_t block, std::int64_t n, const float* weight) const {
     const std::int64_t begin = block * block_tokens;
     float most = 0.0F;
@@ -117,9 +114,9 @@ struct PushBlockAttention {
 };
 KVLAB_ROW_OP(PushBlockAttention)
 
-// Scores of blocks [begin[r], begin[r] + first[r + 1] - first[r]). By a network of two convolutions over queries and blocks, 3 x 3 with
-// zeros around, 1 -> 16 -> 32, each rectified, the mean over queries, and a product with 32 weights; or without it (has_network false) the
-// sum of decay^age times the history.
+// Scores of blocks [begin[r], begin[r] + first[r + 1] - first[r]): two convolutions over queries and blocks, 3 x 3 with zeros around, 1 ->
+// 16 -> 32, each rectified, the mean over queries, and a product with 32 weights; or (has_network false) the sum of decay^age times the
+// history.
 struct PredictBlocks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1] CPU memory
@@ -135,7 +132,6 @@ struct PredictBlocks {
   float decay = 0.9F;
   float* scores = nullptr;
 
-  // Histories are read, scores written; 2 FLOPs per product.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = first[num_rows],
                        products = has_network ? history_rows * (9 * kMiddle + 9 * kMiddle * kLast) + kLast : history_rows;
@@ -175,9 +171,9 @@ struct PredictBlocks {
   }
 
  private:
-  static constexpr std::int64_t kMiddle = 16, kLast = 32;  // channels
+  static constexpr std::int64_t kMiddle = 16, kLast = 32;
 
-  // The history as an image with zeros around it, the oldest query first.
+  // With zeros around, the oldest query first.
   [[nodiscard]] KVLAB_BODY float image(std::int64_t row, std::int64_t t, std::int64_t b, std::int64_t blocks) const {
     if (t < 0 || t >= history_rows || b < 0 || b >= blocks) return 0.0F;
     return history[row][(begin[row] + b) * history_rows + (next[row] + t) % history_rows];

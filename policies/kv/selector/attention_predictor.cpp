@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. Its network is shared by all heads (tensors conv1, conv2 and conv3, .weight and
-// .bias, as published); without `weights`, a decaying sum (our definition). History rows cover attended tokens; every few steps attend to
-// all.
+// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias,
+// as published); without `weights`, a decaying sum (our definition). History rows cover attended tokens; every few steps attend to all.
 class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit AttentionPredictor(Params& p)
@@ -29,7 +28,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override {
-    if (every_ == 0) return;  // steps between dense ones differ in length only
+    if (every_ == 0) return;
     const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens) % every_;
     key.add(since > 0 ? 1 : 0, since > 0 ? every_ - since : 1);
   }
@@ -46,7 +45,6 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     return "";
   }
 
-  // The history begins with the prompt's last queries.
   void update(LayerStep& step) override {
     const auto completes = [&](std::int32_t s) { return step.seqs[static_cast<std::size_t>(s)].completes_prompt(); };
     std::vector<Queries> window;
@@ -93,7 +91,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return parts_of(own_, budget_, tokens_of(budget_, step, r));
   }
-  // The first token after the predicted blocks; 0: attend to all.
+  // 0: attend to all.
   [[nodiscard]] std::int32_t tail_of(const LayerStep& step, std::int32_t r) const {
     const AttendedParts size = sizes(step, r);
     const std::int32_t blocks = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) / block_;
@@ -103,7 +101,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t all = size.sinks + size.recent + size.top;
     return std::max(1, (all - size.sinks / block_ * block_ - (len - blocks * block_)) / block_);
   }
-  // Counted from the prompt's end, so that work depends on lengths only. A row without history is dense.
+  // From the prompt's end, so that work depends on lengths only. A row without history is dense.
   bool is_dense(LayerStep& step, std::int32_t r) {
     const SeqStep& seq = seq_of(step, r);
     const Mark& mark = marks_.at(step, r);
@@ -146,7 +144,6 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     return expand(step.ops, tokens);
   }
 
-  // Appends the queries' attention to `chosen`.
   void push(LayerStep& step, const Queries* queries, const Selection& chosen) {
     const std::int32_t n = step.kv.num_rows;
     PushBlockAttention push{step.kv, queries};
@@ -171,7 +168,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
   AttendedParts own_;
   std::int32_t every_;
   double decay_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  std::shared_ptr<const TrainedTensors> weights_;
   PerRow<Mark> marks_{*this};
   RowMemory<float> history_{*this};
 };

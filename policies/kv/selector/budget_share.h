@@ -13,7 +13,6 @@ inline std::int32_t tokens_of(const Budget& budget, const LayerStep& step, std::
   return budget.of(seq_of(step, row).prompt_tokens);
 }
 
-// Tokens of a row that are attended to: first, latest and chosen.
 struct AttendedParts {
   std::int32_t sinks, recent, top;
 };
@@ -33,8 +32,8 @@ class Budgeted : public Base {
 
  protected:
   explicit Budgeted(const Budget& own = {}) : budget_(own) {}
-  Budget budget_;        // the experiment's or the selector's own; not given: other parameters apply
-  bool is_set_ = false;  // by the experiment
+  Budget budget_;  // the experiment's or the selector's own; not given: other parameters apply
+  bool is_set_ = false;
 };
 
 }  // namespace kvlab

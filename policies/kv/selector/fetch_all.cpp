@@ -13,7 +13,6 @@ class FetchAll final : public Selector {
   explicit FetchAll(Params& p)
       : on_disk_(p.choice("from", {{"cpu_memory", false}, {"disk", true}}, false, "the place of K and V between steps")) {}
 
-  // Tokens leave the GPU after the step.
   Selection select(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       const std::int32_t older = older_tokens(step, r);
@@ -25,7 +24,6 @@ class FetchAll final : public Selector {
     return {};
   }
 
-  // Algorithm 1 loads the next batch's or layer's cache during this one's.
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
 

@@ -16,8 +16,8 @@ struct HybridSparseOptions {
                                                "tokens' worth read per KV head and step; 0: by the share of the prompt that was kept")) {}
 };
 
-// RocketKV's stage 2, Behnam et al. 2025, arXiv:2502.14051. Half of the budget is read by the estimate, half are tokens. After an eviction
-// at the prompt's end, kept tokens set the budget.
+// RocketKV's stage 2, Behnam et al. 2025, arXiv:2502.14051. Half of the budget pays for the estimate. After an eviction at the prompt's
+// end, kept tokens set the budget.
 class HybridSparse final : public PagedSelector {
  public:
   explicit HybridSparse(Params& p) : HybridSparse(HybridSparseOptions(p)) {}
@@ -48,26 +48,25 @@ class HybridSparse final : public PagedSelector {
   explicit HybridSparse(const HybridSparseOptions& o)
       : PagedSelector({.budget = {o.budget_tokens}, .stride_tokens = o.page_tokens, .span_tokens = o.page_tokens}), page_(o.page_tokens) {}
 
-  // Prompt tokens that the row still holds.
   [[nodiscard]] static std::int32_t kept_tokens(const LayerStep& step, std::int32_t r) {
     const SeqStep& seq = seq_of(step, r);
     return std::clamp(step.kv.len[r] - (seq.end() - seq.prompt_tokens), 1, std::max(1, seq.prompt_tokens));
   }
-  // The paper splits compression c of n tokens into c^r by eviction and the rest by selection, r = min(0.2 + 0.06 log2 c, 0.8). Solves for
-  // c given n / c^r kept tokens; the budget is n / c.
+  // The paper splits compression c into c^r by eviction and the rest by selection, r = min(0.2 + 0.06 log2 c, 0.8). Solves for c given n /
+  // c^r kept tokens; the budget is n / c.
   [[nodiscard]] std::int32_t budget(const LayerStep& step, std::int32_t r) const {
     if (is_given(budget_)) return tokens(step, r);
     const double n = std::max(1, seq_of(step, r).prompt_tokens), evicted = std::log2(n / kept_tokens(step, r));
     const double bits = (std::sqrt(0.04 + 0.24 * evicted) - 0.2) / 0.12;  // log2 c: r log2 c = evicted
     return std::max(2, static_cast<std::int32_t>(std::lround(n / std::exp2(bits <= 10 ? bits : evicted / 0.8))));
   }
-  // Tokens read before `end`; later ones are always read and count.
+  // Before `end`; later ones are always read and count.
   [[nodiscard]] std::int32_t chosen_tokens(const LayerStep& step, std::int32_t r, std::int32_t end) const {
     const std::int32_t all = budget(step, r);
     if (all >= (is_given(budget_) ? step.kv.len[r] : kept_tokens(step, r))) return end;
     return std::min(end, std::max(1, all / 2 - (step.kv.len[r] - end)));
   }
-  // Channels such that the estimate reads half as many bytes as the budget's K and V.
+  // The estimate reads half as many bytes as the budget's K and V.
   [[nodiscard]] std::int32_t channels(const LayerStep& step, std::int32_t r) const {
     const double ratio = static_cast<double>(kept_tokens(step, r)) / budget(step, r);
     return std::clamp(static_cast<std::int32_t>(step.kv.head_dim * page_ / ratio), 1, step.kv.head_dim);

@@ -9,9 +9,9 @@
 
 namespace kvlab {
 
-// Code of a vector x [d] in DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its trained projections: a normalised Hadamard
-// rotation in blocks of the largest power of two that divides d, then e4m3 with one scale per vector, the smallest power of two that brings
-// the largest number to 448 or less.
+// DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its trained projections: a vector x [d] after a normalised Hadamard
+// rotation in blocks of the largest power of two that divides d, in e4m3 with one scale, the smallest power of two that brings the largest
+// number to <= 448.
 struct IndexCode {
   std::int64_t d;
   [[nodiscard]] KVLAB_BOTH std::int64_t bytes() const { return d + 4; }
@@ -44,13 +44,12 @@ struct IndexCode {
   }
 };
 
-// Codes of each row's tokens from from[row] on.
+// Tokens from from[row] on.
 struct IndexKeys {
   KvRows kv;
   const std::int32_t* from = nullptr;   // [kv.num_rows] CPU memory
   std::uint8_t* const* code = nullptr;  // [kv.num_rows] each [len, IndexCode::bytes]
 
-  // Keys are read in the cache's type, codes written; the rotation takes head_dim * log2(block) additions.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t d = kv.head_dim;
     std::int64_t n = 0;
@@ -81,15 +80,14 @@ struct IndexKeys {
 KVLAB_ROW_OP(IndexKeys)
 
 // out[first[s] + i] = sum over query heads j of ReLU(q_j . k_i), q_j and the key of j's KV head as coded, for the first[s + 1] - first[s]
-// tokens of sequence s: all of its rows' or none. One score for all heads.
+// tokens of sequence s: all of its rows' or none.
 struct IndexScores {
   KvRows kv;
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   const std::uint8_t* const* code = nullptr;
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1] CPU memory
   float* out = nullptr;
 
-  // Codes are read, scores written; 2 operations per channel, and 2 to rectify and add, for each token and query head.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "index_scores", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim, heads = kv.kv_heads;
@@ -103,7 +101,6 @@ struct IndexScores {
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_sequences(); }
-  // The heads' queries, a code, and a vector per token.
   [[nodiscard]] std::int64_t room(std::int64_t sequence) const {
     return (kv.group + 2 + first[sequence + 1] - first[sequence]) * kv.head_dim;
   }

@@ -40,7 +40,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
         step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // Guessed and fetched during the layer before (abstract), unless by the step's own query.
+  // Guessed and fetched during the layer before (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override {
     return query_ == Query::kCurrent ? FetchBeside::kNothing : FetchBeside::kLayerBefore;
   }
@@ -93,7 +93,6 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Partial keys and the tokens that a step may fetch.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
@@ -106,7 +105,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  enum State : char { kNone, kNew, kKnown };  // of a sequence's basis in a layer
+  enum State : char { kNone, kNew, kKnown };
   enum class Query : std::uint8_t { kPrevious, kGuessed, kCurrent };
 
   std::span<const Queries> queries(LayerStep& step) {
@@ -117,7 +116,6 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (query_ != Query::kGuessed) last_.keep(step);
   }
 
-  // For a prompt as long as the row: 0 if all is on the GPU.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r];
     return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;
@@ -137,7 +135,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     return partial_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(width(step)) * step.kv.len[r]; });
   }
 
-  // The prompt's end fixes the directions; without a prompt, the first step's query does.
+  // At the prompt's end; without a prompt, at the first step.
   void choose_basis(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences();
     std::int32_t* fresh = step.ops.host_ints(sequences);

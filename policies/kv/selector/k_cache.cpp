@@ -51,7 +51,6 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Keys, and the values that the last step may have fetched.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
@@ -62,7 +61,6 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  // 0 if all values of a prompt this long are read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : step.kv.len[r];
   }

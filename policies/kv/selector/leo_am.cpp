@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// LeoAM, Sun et al. 2025, arXiv:2506.20187. The tree is our definition; searching from the roots gives the same leaves.
+// LeoAM, Sun et al. 2025, arXiv:2506.20187. The tree is our definition.
 class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit LeoAm(Params& p)
@@ -44,9 +44,7 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
       MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
       merge.from = per_row(step.ops, n, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
-      merge.children = per_row(step.ops, n, [&](std::int32_t r) {  // none if nothing is new
-        return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0;
-      });
+      merge.children = per_row(step.ops, n, [&](std::int32_t r) { return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
       merge.child = level(step, j);
       merge.parent = level(step, j + 1);
       step.ops(merge);
@@ -121,7 +119,7 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t leaves = step.kv.len[r] / leaf_;
     return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves;
   }
-  // Average bytes from disk for a fetched leaf, by the row's share of leaves there.
+  // Average per fetched leaf.
   [[nodiscard]] std::int64_t from_disk(std::int64_t leaf_numbers) const {
     return std::llround((1 - host_frac_) * static_cast<double>(leaf_numbers * disk_bits_) / 8);
   }

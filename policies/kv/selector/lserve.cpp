@@ -43,7 +43,6 @@ class LServe final : public PagedSelector {
   }
 
  protected:
-  // For a row that chooses in this step.
   [[nodiscard]] Plan plan(const LayerStep& step, std::int32_t r) const override {
     const std::int32_t old = age(seq_of(step, r)), budget = tokens(step, r);
     const std::int32_t pages = std::max(0, older_tokens(step, r) - old) / unit_tokens(), chosen = std::max(1, budget / unit_tokens() - 1);
@@ -81,16 +80,15 @@ class LServe final : public PagedSelector {
         reuse_steps_(o.reuse_steps),
         unites_(o.unites) {}
 
-  // The last choice; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
   };
 
-  // Steps since the last choice, counted from the prompt's end so that work depends on lengths only.
+  // From the prompt's end, so that work depends on lengths only.
   [[nodiscard]] std::int32_t age(const SeqStep& seq) const { return std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_; }
 
-  // Chooses in rows whose choice is too old or of other tokens.
   void refresh(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t *keep = step.ops.host_ints(n), *end = step.ops.host_ints(n);

@@ -40,7 +40,6 @@ class LshSampling final : public QuerySelector<TierTraffic> {
         step, [&](std::int32_t r) { return rows_.at(step, r).begin; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // When the prompt is complete, and again after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
@@ -100,7 +99,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     segments.front().token_log_weight = weights_, segments.front().weighs_tokens = weighs_;
   }
 
-  // K, V and tables of prompt keys in CPU memory. Shared projections are not counted.
+  // Shared projections are not counted.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (is_dense(layer)) return held;
@@ -156,7 +155,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     return sample;
   }
 
-  // Standard normal, drawn once; null if nothing is computed.
+  // Standard normal; null if nothing is computed.
   const float* projections(const LayerStep& step) {
     if (!step.ops.computes()) return nullptr;
     const auto size = static_cast<std::size_t>(shape_.projections() * step.kv.head_dim);

@@ -65,7 +65,7 @@ class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
  private:
-  // Small clusters between the first large cluster and the tail; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
@@ -79,7 +79,6 @@ class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
     return c.mark.len == step.kv.len[row] && c.mark.end == seq_of(step, row).end() ? c : Choice{};
   }
 
-  // Small clusters kept between the first and the last large one.
   [[nodiscard]] std::int32_t kept(std::int32_t len, std::int32_t tail, std::int32_t budget) const {
     const std::int32_t clusters = (tail - large_) / small_;
     if (budget > 0) return len <= budget ? clusters : std::clamp((budget - large_ - (len - tail)) / small_, 0, clusters);
@@ -109,7 +108,6 @@ class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
     choose_small(step, best_units(step.ops, n, 1, first, scores, survivors));
   }
 
-  // Only small clusters of chosen large ones.
   void choose_small(LayerStep& step, const UnitLists& large) {
     const std::int32_t n = step.kv.num_rows;
     ExpandUnits candidates;

@@ -7,7 +7,6 @@
 
 namespace kvlab {
 
-// Chooses units of equal size by summaries of their keys. Derived classes set number and scores.
 class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
@@ -37,13 +36,12 @@ class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t *keep, *head, *end;  // [num_rows]; end: units
   };
   [[nodiscard]] virtual Plan plan(const LayerStep& step, std::int32_t row) const = 0;
-  // Units read besides head and tail.
+  // Besides head and tail.
   virtual UnitLists choose(LayerStep& step, const RowPlans& rows) = 0;
 
   [[nodiscard]] bool is_dense(std::int32_t layer) const { return layer < dense_layers_; }
   [[nodiscard]] std::int32_t unit_tokens() const { return unit_; }
   [[nodiscard]] std::int32_t tokens(const LayerStep& step, std::int32_t row) const { return tokens_of(budget_, step, row); }
-  // Whole units filled by older steps.
   [[nodiscard]] std::int32_t full_units(const LayerStep& step, std::int32_t row) const { return older_tokens(step, row) / unit_; }
   // each_head: query heads choose separately and the union is read.
   UnitLists best_by(LayerStep& step, PageScores scores, bool each_head, const RowPlans& rows);

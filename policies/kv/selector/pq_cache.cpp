@@ -26,7 +26,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
            " equal parts: give 'parts' that divide them";
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  // Steady state: each step codes and scores one more token.
   void whole_key(const SeqStep& seq, StepKey& key) const override {
     const Sizes size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
     const std::int32_t others = seq.end() - size.sinks - size.recent;
@@ -93,7 +92,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Tokens that a step reads, codes of the others, and centers.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -110,7 +108,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
 
  private:
   struct Row {
-    std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens, first ones are not coded
+    std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens
   };
   struct Sizes {
     std::int32_t sinks, recent, top;
@@ -141,7 +139,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
   }
 
-  // Once: when the prompt is complete or, later, when there is a token per center besides the first ones.
+  // Once: at the prompt's end, or later, with a token per center after the sinks.
   void train(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* end = step.ops.host_ints(n);

@@ -6,14 +6,13 @@
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
 
-// Product quantization of keys (Jegou, Douze and Schmid 2011): the channels are cut into parts of equal length, and each part of a key is
-// the number of its nearest center. PQCache, Zhang et al. 2024, arXiv:2407.12820.
+// Product quantization of keys (Jegou, Douze and Schmid 2011): each part of a key's channels is the number of its nearest center. PQCache,
+// Zhang et al. 2024, arXiv:2407.12820.
 namespace kvlab {
 
 struct ProductShape {
   std::int32_t parts = 2;
-  std::int32_t centers = 64;  // of a part, at most; a row of fewer tokens has one for each
-  // Stored bytes of one token's numbers.
+  std::int32_t centers = 64;  // per part, at most; a row of fewer tokens has one for each
   [[nodiscard]] std::int32_t code_bytes() const {
     std::int32_t bits = 1;
     while (1 << bits < centers) ++bits;
@@ -21,12 +20,12 @@ struct ProductShape {
   }
 };
 
-// The centers [count, width] of a part of a row, and how a vector is compared with them.
+// [count, width] of a part of a row.
 struct CentersOfPart {
   const float* centers;
   std::int64_t count, width;
 
-  // half_norm [count]: half of each center's squared norm.
+  // [count]: half of each center's squared norm.
   template <class Team>
   KVLAB_BODY void write_norms(const Team& team, float* half_norm) const {
     team.each(count, [&](std::int64_t c) { half_norm[c] = 0.5F * team.dot(centers + c * width, centers + c * width, width); });
@@ -43,8 +42,7 @@ struct CentersOfPart {
   }
 };
 
-// Centers of each row and part by k-means: Lloyd's rounds from tokens spread evenly over [begin[r], end[r]). A center that lost its
-// tokens stays where it is; ties go to the lower one.
+// k-means: Lloyd's rounds from tokens spread evenly over [begin[r], end[r]). A center that lost its tokens stays; ties go to the lower one.
 struct TrainProduct {
   KvRows kv;
   ProductShape shape;
@@ -53,7 +51,6 @@ struct TrainProduct {
   const std::int32_t* centers = nullptr;                // [kv.num_rows] of a part, at most end - begin
   float* const* center = nullptr;                       // [kv.num_rows] -> [parts, centers, head_dim / parts] out
 
-  // Keys are read once per round; 2 FLOPs per channel, key and center in a round.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "train_product", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim;
@@ -69,7 +66,6 @@ struct TrainProduct {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return std::int64_t{kv.num_rows} * shape.parts; }
-  // A norm of each center, the number of each token.
   [[nodiscard]] std::int64_t room(std::int64_t at) const { return centers[at / shape.parts] + tokens(at / shape.parts); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
@@ -98,7 +94,6 @@ struct TrainProduct {
   }
 
  private:
-  // A center to the mean of its tokens.
   template <class Key, class Has>
   KVLAB_BODY static void move(float* center, std::int64_t width, std::int64_t n, Key&& key, Has&& has) {
     std::int32_t members = 0;
@@ -115,7 +110,7 @@ struct TrainProduct {
 };
 KVLAB_ROW_OP(TrainProduct)
 
-// The numbers of tokens [from[r], to[r]).
+// Tokens [from[r], to[r]).
 struct AssignProduct {
   KvRows kv;
   ProductShape shape;
@@ -124,7 +119,6 @@ struct AssignProduct {
   const float* const* center = nullptr;
   std::int32_t* const* code = nullptr;  // [kv.num_rows] -> [to, parts]
 
-  // Keys and centers are read, numbers written; 2 FLOPs per channel, key and center.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "assign_product", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim;
@@ -160,12 +154,12 @@ struct AssignProduct {
 };
 KVLAB_ROW_OP(AssignProduct)
 
-// Attention over tokens begin[r] + i, i < first[r + 1] - first[r], with each part's center in place of the key: the softmax over these
-// tokens, summed over the row's query heads.
+// Attention over tokens begin[r] + i, i < first[r + 1] - first[r], with each part's center in place of the key: softmax over these tokens,
+// summed over the row's query heads.
 struct ProductScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   ProductShape shape;
-  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last of each
   const std::int32_t* centers = nullptr;  // [num_rows]
   const float* const* center = nullptr;
   const std::int32_t* const* code = nullptr;
@@ -173,8 +167,6 @@ struct ProductScores {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   float* scores = nullptr;              // [first[num_rows]] out
 
-  // Centers and numbers are read, scores written; a product with each center per head, then per token and head a look-up for each part and
-  // 4 FLOPs for the softmax.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "product_scores", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {
@@ -189,7 +181,6 @@ struct ProductScores {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  // A product with each center, a weight of each token.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return std::int64_t{shape.parts} * centers[row] + first[row + 1] - first[row]; }
   void shapes(auto&& visit) {
     visit(queries, num_rows / kv_heads), visit(centers, num_rows), visit(center, num_rows), visit(code, num_rows);

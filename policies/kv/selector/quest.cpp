@@ -25,16 +25,16 @@ class Quest final : public PagedSelector {
  public:
   explicit Quest(Params& p) : Quest(QuestOptions(p)) {}
 
-  // With a budget as a share of the prompt, no other part cuts rows.
+  // With a budget share of the prompt, no other part cuts rows.
   void step_key(const SeqStep& seq, StepKey& key) const override {
     if (budget_.tokens > 0) return;
     const std::int32_t tokens = budget_.of(seq.prompt_tokens), end = seq.end();
     key.add(end <= tokens ? 1 : 0, end <= tokens ? tokens - end + 1 : StepKey::kForEver);
   }
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override {
-    Lengths fits = Lengths::all();  // for a share the key tells which lengths fit
+    Lengths fits = Lengths::all();
     if (budget_.tokens > 0) fits = len <= budget_.tokens ? Lengths{0, budget_.tokens + 1} : Lengths{budget_.tokens + 1, INT32_MAX};
-    const std::int32_t page = unit_tokens(), in_page = (len - 1) % page;  // new and full pages are off the line of the others
+    const std::int32_t page = unit_tokens(), in_page = (len - 1) % page;
     return in_page == 0 || in_page == page - 1 ? Lengths::only(len) : fits.within({len - in_page + 1, len - in_page + page - 1});
   }
 

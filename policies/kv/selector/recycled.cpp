@@ -18,7 +18,6 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
                           "full steps where the query has turned, or always when they are due")),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
-  // Steps between full ones differ in length only.
   void step_key(const SeqStep& seq, StepKey& key) const override {
     const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_;
     key.add(since > 0 ? 1 : 0, since > 0 ? every_steps_ - since : 1);
@@ -66,7 +65,7 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
     for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r)
       if (!choices_.at(step, r).mark.grew_to(seq, step.kv.len[r])) return QueryDrift::kAlways;
-    // Counted from the prompt's end, so that work depends on lengths only.
+    // From the prompt's end, so that work depends on lengths only.
     if (std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_ > 0) return QueryDrift::kNever;
     return dynamic_ ? QueryDrift::kIfTurned : QueryDrift::kAlways;
   }
@@ -91,7 +90,6 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     });
   }
 
-  // The row's best tokens in a full step, by rank.
   void rank_all(LayerStep& step, const std::int32_t* recycles) {
     const std::int32_t n = step.kv.num_rows;
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, recycles);

@@ -33,7 +33,6 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  // Newest tokens, in whole frames.
   Selection stays(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
@@ -50,7 +49,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       const SeqStep& seq = step.seqs[s];
       const Queries none{nullptr, 0, 0};
-      // In decode, the step's query asks only if no prompt was seen or the row lost tokens.
+      // The step's query asks only if no prompt was seen or the row lost tokens.
       asked.push_back(seq.completes_prompt()                                       ? question_of(window[s], step.seqs[s], step.model)
                       : seq.decoding() && lost(step, static_cast<std::int32_t>(s)) ? step.in.step[s]
                                                                                    : none);
@@ -77,7 +76,6 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return expand(step.ops, tokens);
   }
 
-  // Mean keys of frames, and K and V of tokens read or recent.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, frames = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -91,7 +89,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  // Retrieved frames; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
@@ -99,7 +97,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
 
   [[nodiscard]] std::int32_t top(std::int32_t budget) const { return is_given(budget_) ? std::max(1, budget / frame_ - first_) : top_; }
   [[nodiscard]] std::int32_t local(std::int32_t budget) const { return is_given(budget_) ? std::min(local_, budget) : local_; }
-  // The first frame from which everything stays; 0 if the whole row is read.
+  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_frames(const LayerStep& step, std::int32_t r) {
     return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local(tokens_of(budget_, step, r)))) / frame_;
   }
@@ -166,7 +164,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     frames.first = first, frames.len = end;
     step.ops(ReduceHeads{frames, ReduceHeads::Kind::kSum, scores.scores, false});
     for (std::int32_t s = 0; s < sequences; ++s)
-      if (asked[static_cast<std::size_t>(s)].count > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);  // no longer needed
+      if (asked[static_cast<std::size_t>(s)].count > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);
     return scores.scores;
   }
 

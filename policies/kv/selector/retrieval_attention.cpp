@@ -29,7 +29,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
-  // The exact search reads the rows' keys.
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
@@ -99,7 +98,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
-  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const Sizes size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
@@ -107,7 +105,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
     pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);
-    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first pass may resize, which moves entries
+    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first pass may resize
       for (std::int32_t r = 0; r < step.kv.num_rows; ++r) pointers_[static_cast<std::size_t>(r)] = &index_.at(step, r);
     return pointers_.data();
   }
@@ -156,7 +154,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   AnnIndex::Sizes sizes_;
   std::int32_t candidates_;
   RowProgress progress_{*this};
-  PerRow<std::int32_t> indexed_{*this};  // tokens before this one are in the graph
+  PerRow<std::int32_t> indexed_{*this};  // earlier tokens are in the graph
   PerRow<std::unique_ptr<AnnIndex>> index_{*this};
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
 };

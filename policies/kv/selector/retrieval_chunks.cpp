@@ -14,7 +14,6 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     budget_ = {p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")};
   }
 
-  // After the first decode step, each step reads one token more.
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
@@ -51,13 +50,12 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
  private:
-  // Retrieved chunks; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
   };
 
-  // At least 1.
   [[nodiscard]] std::int32_t kept_chunks(std::int32_t budget) const { return std::max(1, budget / chunk_); }
   [[nodiscard]] bool chooses_of(std::int32_t chunks, std::int32_t budget) const {
     return chunks * chunk_ > budget && chunks > kept_chunks(budget);
@@ -67,7 +65,6 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
   }
 
-  // Means of the first end[r] chunks, if missing.
   void summarize(LayerStep& step, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
     PageMeans means;
@@ -105,7 +102,6 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     retrieve(step, keep, end);
   }
 
-  // Keeps the first chunk and the best `keep` of the others before `end`.
   void retrieve(LayerStep& step, const std::int32_t* keep, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
     summarize(step, end);
@@ -122,7 +118,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     kept.to = chunks_.rows(step, [&](std::int32_t r) { return keep[r]; });
     step.ops(kept);
     for (std::int32_t s = 0; s < step.kv.num_sequences() && step.layer == step.model.num_layers - 1; ++s)
-      if (keep[s * step.kv.kv_heads] > 0) {  // no longer needed in any layer
+      if (keep[s * step.kv.kv_heads] > 0) {
         means_.forget(step.seqs[static_cast<std::size_t>(s)].index);
         summarized_.forget(step.seqs[static_cast<std::size_t>(s)].index);
       }

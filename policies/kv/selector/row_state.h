@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// State per layer and row (or sequence: head 0), by place in the batch.
+// By layer, place in the batch, and row (or sequence: head 0).
 template <class T>
 class PerRow final : public PartState {
  public:
@@ -39,10 +39,10 @@ class PerRow final : public PartState {
     if (at >= v.size()) v.resize(at + 1);
     return v[at];
   }
-  std::vector<std::vector<std::vector<T>>> layers_;  // [layer][index][head]
+  std::vector<std::vector<std::vector<T>>> layers_;
 };
 
-// A buffer per row. Allocates only in steps that compute.
+// Allocates only in steps that compute.
 template <class T>
 class RowMemory {
  public:
@@ -88,7 +88,7 @@ struct RowMark {
 class RowProgress {
  public:
   explicit RowProgress(KvPart& part) : marks_(part) {}
-  // The first token of each row not covered by summaries, 0 after an eviction. Marks all as covered.
+  // First token per row not covered by summaries, 0 after an eviction. Marks all as covered.
   const std::int32_t* advance(const LayerStep& step);
 
  private:

@@ -12,7 +12,6 @@
 // A row's head and tail are always attended to; units (pages, chunks, tokens) between them are chosen.
 namespace kvlab {
 
-// Prefix sums of count(i), i < n: [n + 1]
 template <class F>
 const std::int64_t* prefix_sums(Ops& ops, std::int32_t n, F&& count) {
   std::int64_t* first = ops.host_longs(n + 1);
@@ -30,12 +29,11 @@ std::int32_t* per_row(Ops& ops, std::int32_t n, F&& value) {
 
 inline const SeqStep& seq_of(const LayerStep& step, std::int32_t row) { return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))]; }
 
-// Tokens from before this step.
 inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);
 }
 
-// Prompt tokens in the row; all tokens if it lost any.
+// All tokens if the row lost any.
 inline std::int32_t held_prompt_tokens(const LayerStep& step, std::int32_t row) {
   const SeqStep& seq = seq_of(step, row);
   return step.kv.len[row] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[row];
@@ -59,24 +57,22 @@ PageScores page_scores(const LayerStep& step, const float* const* summaries, con
 UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
                      const std::int32_t* keep);
 
-// Token probabilities under the step's queries, reduced over query heads. Rows of sequences with skip[s] = 1 are empty (null: none).
+// Reduced over query heads. Rows of sequences with skip[s] = 1 are empty (null: none).
 struct TokenProbabilities {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   float* scores = nullptr;
 };
 TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
 
-// Union of the units of a row's query heads, with exact counts.
+// Exact counts.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);
 
-// Sets scores in [0, head[r]) and [tail[r], end) to -infinity.
+// To -infinity in [0, head[r]) and [tail[r], end).
 void mask_ends(Ops& ops, std::int32_t num_rows, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail,
                float* scores);
 
-// See ExpandUnits.
 Selection expand(Ops& ops, ExpandUnits units);
 
-// Counts units read, and those of them that the last step read.
 class UnitTraffic {
  public:
   explicit UnitTraffic(KvPart& part) : last_(part), last_count_(part) {}

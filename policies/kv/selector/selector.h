@@ -12,7 +12,6 @@
 
 namespace kvlab {
 
-// Chooses the tokens that a decode step attends to. Prefill attends to all.
 class Selector : public KvPart {
  public:
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
@@ -23,27 +22,25 @@ class Selector : public KvPart {
   // After a step: more tokens that stay on the GPU; for a prompt, those that its first decode step always reads. index null: none. Memory:
   // step.ops' or the part's.
   virtual Selection stays(LayerStep&) { return {}; }
-  // The experiment's budget (tokens per KV head or a share of each prompt) replaces its own.
+  // The experiment's budget replaces its own.
   [[nodiscard]] virtual bool takes_budget() const { return false; }
   virtual void set_budget(const Budget&) {}
-  // After appends and evictions, before encoding: updates summaries such as page bounds. Older keys may be encoded and are not read.
+  // After appends and evictions, before encoding. Older keys may be encoded and are not read.
   virtual void update(LayerStep&) {}
-  // After update(), with prompt tokens: tokens to keep exact, if the format can; index null: none. resident() counts them. Memory as above.
+  // After update(), with prompt tokens: tokens to keep exact, if the format can; index null: none. resident() counts them.
   virtual Selection exact_tokens(LayerStep&) { return {}; }
-  // In decode, before attention, this step's token appended: tokens to attend to; index null: all. Memory as above.
+  // In decode, before attention, this step's token appended; index null: all. Memory as in stays().
   virtual Selection select(LayerStep& step) = 0;
-  virtual Traffic take_traffic() { return {}; }  // since the last call
-  // Computation that transfers from lower tiers overlap.
+  virtual Traffic take_traffic() { return {}; }
   [[nodiscard]] virtual FetchBeside fetches_beside() const { return FetchBeside::kNothing; }
-  // K, V and the part's data by tier. `kv`: K and V, all on the GPU.
+  // `kv`: all on the GPU.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
   // If layers differ.
   [[nodiscard]] virtual TierBytes resident_in_layer(std::int32_t /*layer*/, const ModelShape& model, const KvRows& rows,
                                                     const TierBytes& kv) const {
     return resident(model, rows, kv);
   }
-  // After select(): appends what else is attended to, such as low-bit copies, valid until the next step. Segment 0 is the selection; its
-  // tokens may get weights.
+  // After select(): appends other segments, such as low-bit copies, valid until the next step. Segment 0 is the selection.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   [[nodiscard]] virtual bool selects_all() const { return false; }
 

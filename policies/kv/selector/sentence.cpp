@@ -35,10 +35,9 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     needs.token_ids = !closing_.empty();
     return needs;
   }
-  // A prompt matters only by its share of a budget, which the policy adds.
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
-  // Mean keys are recomputed from keys in every step.
+  // Mean keys need all keys in every step.
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
@@ -53,7 +52,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
       const auto at = static_cast<std::size_t>(s);
       const SeqStep& seq = step.seqs[at];
       const std::int32_t row = s * step.kv.kv_heads;
-      // In decode, the step's query judges only if no prompt was seen or the row lost tokens.
+      // The step's query judges only if no prompt was seen or the row lost tokens.
       const bool lost = seq.decoding() && !rows_.at(step, row).mark.grew_to(seq, step.kv.len[row]);
       judges.push_back(seq.completes_prompt() ? window[at] : lost ? step.in.step[at] : Queries{});
     }
@@ -89,7 +88,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Tokens that a step reads, and a mean key per sentence of average length.
+  // Assumes sentences of average length.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, sentences = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -102,7 +101,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  // Candidates: `listed` of the first `dense` tokens, and all later ones. `counted` tokens are in means.
+  // `listed` of the first `dense` tokens, and all later ones. `counted` tokens are in means.
   struct Row {
     RowMark mark;
     std::int32_t dense = 0, listed = 0, counted = 0;
@@ -154,7 +153,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(sentences);
   }
 
-  // The tokens that the judges attend to most, smoothed as in SnapKV.
+  // By the judges' attention, smoothed as in SnapKV.
   void choose_candidates(LayerStep& step, const std::vector<Queries>& judges) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t *keep = step.ops.host_ints(n), *pooled = step.ops.host_ints(n);
@@ -238,7 +237,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
   std::vector<std::int32_t> closing_;
   RowMemory<std::int32_t> sentence_of_{*this}, candidates_{*this}, token_{*this}, sentence_{*this};  // sentence_of_ per sequence
   RowMemory<float> means_{*this}, sums_{*this};                                                      // sums_ per sequence
-  PerRow<std::int32_t> split_{*this};  // positions that have a sentence, per sequence
+  PerRow<std::int32_t> split_{*this};
   PerRow<char> knows_sum_{*this};
   PerRow<Row> rows_{*this};
   std::vector<Queries> means_of_queries_;

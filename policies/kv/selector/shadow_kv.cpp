@@ -10,8 +10,7 @@ namespace kvlab {
 namespace {
 
 // ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Keys are in CPU memory too, unless the format has low-rank keys on the
-// GPU (with exact keys of tokens that are always read). As in the authors' code, the budget counts only chosen chunks and scales the
-// outliers.
+// GPU. As in the authors' code, the budget counts only chosen chunks and scales the outliers.
 class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ShadowKv(Params& p)
@@ -31,7 +30,6 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return keys_fetched_ ? Lower::kKeysAndValues : Lower::kValues; }
-  // Tokens that are always read; all if every chunk is.
   Selection stays(LayerStep& step) override { return of_prompts(step, true); }
 
   void update(LayerStep& step) override {
@@ -85,10 +83,10 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return expand(step.ops, tokens);
   }
 
-  // Values are fetched on separate streams while keys are rebuilt.
+  // Values are fetched while keys are rebuilt.
   [[nodiscard]] FetchBeside fetches_beside() const override { return keys_fetched_ ? FetchBeside::kNothing : FetchBeside::kKeyRebuild; }
 
-  // Mean keys, and exact K and V of tokens always read and of the budget's buffer. Does not count decoded tokens, unknown here.
+  // Mean keys, and exact K and V of tokens always read and of the budget's buffer. Omits decoded tokens.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     const std::int64_t line = static_cast<std::int64_t>(model.head_dim) * model.kv_bytes;
@@ -117,7 +115,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
   }
 
-  // Outliers and tokens after the chunks, of rows whose prompt this step completes; `whole`: all of rows that fit.
+  // Rows that complete a prompt in this step; `whole`: all of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};
@@ -145,7 +143,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return other_.rows(step, [&](std::int32_t r) { return chunks_.at(step, r); });
   }
 
-  // The keep[r] best chunks other than outliers, with a softmax over these.
+  // The softmax is over chunks other than outliers.
   UnitLists choose(LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     ComposeUnits all;
@@ -202,7 +200,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
   std::int32_t outliers_, local_;
   bool keys_fetched_;
   RowProgress progress_{*this};
-  PerRow<std::int32_t> chunks_{*this};  // of the prompt, less the local ones
+  PerRow<std::int32_t> chunks_{*this};
   RowMemory<float> means_{*this};
   RowMemory<std::int32_t> outlier_{*this}, other_{*this};
   std::vector<const std::int32_t*> lists_;

@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (known from its abstract), after SparQ, Ribar et al. 2024. Flash holds keys in two
-// layouts, by channel and by token.
+// SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (from its abstract), after SparQ, Ribar et al. 2024. Flash holds keys by channel
+// and by token.
 class SparF final : public Budgeted<Selector> {
  public:
   explicit SparF(Params& p)
@@ -81,9 +81,9 @@ class SparF final : public Budgeted<Selector> {
     segments.push_back(mean);
   }
 
-  // Flash pages read by the computing device, which keeps none.
+  // Flash pages read by the computing device.
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
-  // All on flash, keys twice; the device's sums of values count as CPU memory.
+  // The device's sums of values count as CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes;
     bytes.host = held.host + 4LL * kv.num_rows * model.head_dim;
@@ -95,7 +95,7 @@ class SparF final : public Budgeted<Selector> {
   [[nodiscard]] std::int32_t channels(std::int32_t head_dim) const {
     return std::clamp(static_cast<std::int32_t>(channels_frac_ * head_dim), 1, head_dim);
   }
-  // Older tokens read; this step's takes one of the budget.
+  // This step's token takes one of the budget.
   [[nodiscard]] std::int32_t tokens(std::int32_t older, std::int32_t budget) const {
     return std::max(1, budget > 0 ? budget - 1 : static_cast<std::int32_t>(tokens_frac_ * older));
   }
@@ -115,7 +115,7 @@ class SparF final : public Budgeted<Selector> {
     });
     step.ops(pages);
     step.ops.settle("flash_pages", step.layer, {pages.count, static_cast<std::size_t>(n)});
-    const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);  // more than 1 if a token fills several pages
+    const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);
     for (std::int32_t r = 0; r < n; ++r) {
       const std::int64_t channel_pages = ceil_div(static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes, page_bytes_);
       const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;

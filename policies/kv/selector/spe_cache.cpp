@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3. Recordings have no guessed tokens: the guess is the layer's query of the last
-// step, or the step's own (a right guess).
+// SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3. Recordings have no guessed tokens: the guess is the last step's query, or the
+// step's own (a right guess).
 class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit SpeCache(Params& p)
@@ -54,7 +54,6 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
   // Fetched during the step before (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
 
-  // Other tokens are read from the copy.
   [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (selection_.index_first == nullptr) return;
@@ -75,7 +74,6 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     segments.push_back(segment);
   }
 
-  // The copy, fetched and newest tokens on the GPU; full precision of the others in CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -94,13 +92,13 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return std::max(0, len - newest) / code_.group * code_.group;
   }
 
-  // The budget less the newest tokens, which are not yet a whole group.
+  // Less the newest tokens, not yet a whole group.
   [[nodiscard]] std::int32_t brought(std::int32_t len, std::int32_t budget) const {
     const std::int32_t copied = covered(len, budget);
     return std::min(copied, budget > 0 ? std::max(1, budget - (len - copied)) : top_);
   }
 
-  // Scratch rows of the same lengths, one page each.
+  // One page each.
   static KvRows rows_like(LayerStep& step) {
     KvRows rows = step.kv;
     const std::int32_t n = rows.num_rows;
@@ -116,7 +114,7 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return rows;
   }
 
-  // Summed over the group; full-precision tokens are masked.
+  // Full-precision tokens are masked.
   float* judge(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::vector<Queries> guess(step.in.step.begin(), step.in.step.end());

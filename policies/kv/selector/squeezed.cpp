@@ -28,7 +28,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
-  // Clusters a complete prompt; keeps the threshold after evictions.
+  // Keeps the threshold after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* tokens = step.ops.host_ints(n);
@@ -89,7 +89,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // centroids with sizes, and each token's cluster
+    TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const auto clusters = static_cast<std::int64_t>(std::ceil(clusters_frac_ * kv.len[r]));
       bytes.gpu += clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];
@@ -114,7 +114,6 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
     return sizes_.rows(step, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
   }
 
-  // One threshold for all heads of the layer.
   void calibrate(LayerStep& step, const std::int32_t* tokens) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     std::vector<Queries> queries = last_queries(step.in.window, window_, step.model);

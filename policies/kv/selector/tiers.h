@@ -5,10 +5,9 @@
 
 #include "policies/kv/selector/selection.h"
 
-// Keys and values on several tiers: the GPU holds the last step's tokens, CPU memory the rest.
+// The GPU holds the last step's tokens, CPU memory the rest.
 namespace kvlab {
 
-// Counts units read that the last step did not read: fetched from a lower tier.
 class TierTraffic {
  public:
   explicit TierTraffic(KvPart& part) : last_(part), last_count_(part), held_(part) {}
@@ -18,9 +17,8 @@ class TierTraffic {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (seq_of(step, r).completes_prompt()) hold_from(step, r, from(r));
   }
-  // Units `unit` and later stay on the GPU after the last tracked step.
+  // After the last tracked step.
   void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
-  // For steps that read everything.
   void read_all(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
   }
@@ -31,7 +29,7 @@ class TierTraffic {
 
  private:
   struct Held {
-    std::int32_t from = std::numeric_limits<std::int32_t>::max();  // first unit that stays on the GPU
+    std::int32_t from = std::numeric_limits<std::int32_t>::max();
   };
   RowMemory<std::int32_t> last_;
   PerRow<std::int32_t> last_count_;
@@ -46,13 +44,13 @@ inline UnitLists lists_of(const Selection& selection) {
   return lists;
 }
 
-// [0, head[r]), the ascending lists, then [tail[r], end); head null: none.
+// head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
-// count[r] tokens of each row after its first head[r].
+// After the first head[r].
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
 
-// For Selector::stays(): [0, head(r)) and [tail(r), end) of rows whose prompt this step completes.
+// For Selector::stays(): [0, head(r)) and [tail(r), end) of rows with a prompt that this step completes.
 template <class Head, class Tail>
 Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
@@ -67,13 +65,11 @@ Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   return tokens_and_tail(step, none, from, to);
 }
 
-// Moves `bytes` from GPU to CPU memory.
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 
-// Keeps `part` of `whole` tokens on the GPU, moves the rest to CPU memory.
 TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole);
 
-// Each sequence's last query, for methods that fetch before this step's is known.
+// For methods that fetch before this step's query is known.
 class LastQueries {
  public:
   explicit LastQueries(KvPart& part) : memory_(part), known_(part) {}

@@ -48,7 +48,7 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // per sequence: the reference query and the list
+    TierBytes bytes = held;
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s)
       bytes.gpu += 4LL * model.q_heads * model.head_dim + 4LL * sizes(budget_.of(kv.len[s * kv.kv_heads])).top;
     return bytes;
@@ -58,7 +58,7 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] AttendedParts sizes(std::int32_t tokens) const { return parts_of({sinks_, recent_, top_}, budget_, tokens); }
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
-  // Rows must agree in length, so that an index means the same token.
+  // So that an index means the same token.
   static void check_lengths(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (step.kv.len[r] != step.kv.len[r / step.kv.kv_heads * step.kv.kv_heads])
@@ -66,7 +66,6 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
             "selector 'token_select' elects the same tokens for all heads of a layer, but heads hold different numbers of tokens");
   }
 
-  // 1 for sequences that reuse their choice.
   const std::int32_t* standing(LayerStep& step, const std::int32_t* tail) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     QueryDrift drift;

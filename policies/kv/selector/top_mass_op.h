@@ -5,21 +5,20 @@
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
 
-// Pruning by estimated attention mass: Twilight, Lin et al. 2025, arXiv:2502.02770.
+// Twilight, Lin et al. 2025, arXiv:2502.02770.
 namespace kvlab {
 
-// Bytes of one token's codes, zero and scale.
+// With zero and scale.
 constexpr std::int64_t estimate_bytes(std::int32_t head_dim, std::int32_t bits) { return (std::int64_t{head_dim} * bits + 7) / 8 + 4; }
 
-// Keys of tokens [from[r], len[r]) in few bits: each token's channels share zero = min and scale = (max - min) / (2^bits - 1), both
-// fp16, and estimate = zero + scale * code. `estimate` holds what decoding gives.
+// Keys of tokens [from[r], len[r]) as zero + scale * code: each token has zero = min and scale = (max - min) / (2^bits - 1), both fp16.
+// `estimate` holds decoded keys.
 struct EstimateKeys {
   KvRows kv;
   std::int32_t bits = 4;
   const std::int32_t* from = nullptr;  // [kv.num_rows]
   float* const* estimate = nullptr;    // [kv.num_rows] -> [len, head_dim]
 
-  // Keys are read, codes written; 4 operations per channel.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "estimate_keys", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -52,7 +51,6 @@ struct EstimateKeys {
       out[c] = zero + scale * (code < 0.0F ? 0.0F : code > levels ? levels : code);
     }
   }
-  // To fp16.
   [[nodiscard]] static KVLAB_BODY float rounded(float x) {
     constexpr float kMost = 65504.0F;
     return to_float(from_float<f16>(x < -kMost ? -kMost : x > kMost ? kMost : x));
@@ -60,21 +58,20 @@ struct EstimateKeys {
 };
 KVLAB_ROW_OP(EstimateKeys)
 
-// Per query head the fewest of a row's candidates whose estimated attention, the softmax over the candidates only, sums up to at least
-// `mass`; a row gets the union over its query heads and its last candidate. The earlier of candidates with equal weights is kept first.
+// Per query head the fewest candidates that have at least `mass` of the estimated attention (softmax over the candidates; ties: the
+// earlier). A row gets the union over its query heads and its last candidate.
 struct TopMass {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, bits = 4;
-  const Queries* queries = nullptr;         // [num_rows / kv_heads], the last one of each counts
-  const float* const* estimate = nullptr;   // [num_rows] -> [tokens, head_dim]
-  const std::int64_t* first = nullptr;      // [num_rows + 1] candidates
+  const Queries* queries = nullptr;        // [num_rows / kv_heads], the last of each
+  const float* const* estimate = nullptr;  // [num_rows] -> [tokens, head_dim]
+  const std::int64_t* first = nullptr;
   bool lists_tokens = false;                // false: tokens 0, 1, ... of the row
-  const std::int32_t* candidate = nullptr;  // [first[num_rows]] their tokens, ascending
+  const std::int32_t* candidate = nullptr;  // [first[num_rows]] tokens, ascending
   double mass = 0.85;
   std::int32_t* token = nullptr;  // [first[num_rows]] out: each row's list from first[r] on, ascending
-  std::int32_t* count = nullptr;  // [num_rows] CPU memory; in: the number of candidates; out: the list's length
+  std::int32_t* count = nullptr;  // [num_rows] CPU memory; in: candidates; out: list length
 
-  // Codes and candidates are read, counted as if all were written; 2 FLOPs per channel, head and candidate, and 8 per weight for the
-  // softmax and the search for the smallest weight.
+  // Counted as if all candidates were written; 8 FLOPs per weight for the softmax and the search.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "top_mass", .rows = num_rows};
     c.tokens = c.outputs = num_rows == 0 ? 0 : first[num_rows];
@@ -84,7 +81,7 @@ struct TopMass {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  // A weight, a place in the order and a mark of each candidate.
+  // Per candidate a weight, a place in the order and a mark.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return 3 * candidates(row); }
   void shapes(auto&& visit) { visit(queries, num_rows / kv_heads), visit(estimate, num_rows), visit(first, num_rows + 1); }
   void results(auto&& visit) { visit(count, num_rows); }
@@ -116,7 +113,6 @@ struct TopMass {
   [[nodiscard]] KVLAB_BODY std::int64_t token_at(std::int64_t row, std::int64_t i) const {
     return lists_tokens ? candidate[first[row] + i] : i;
   }
-  // Marks the fewest of the weights that sum up to at least the share, the largest first.
   KVLAB_BODY void mark(const float* weight, const std::int32_t* order, std::int64_t n, std::int32_t* marked) const {
     double sum = 0, kept = 0;
     for (std::int64_t k = 0; k < n; ++k) sum += static_cast<double>(weight[order[k]]);

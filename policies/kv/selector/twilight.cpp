@@ -48,7 +48,6 @@ class Twilight final : public QuerySelector<UnitTraffic> {
     inner_->forget(index);
   }
 
-  // Budgets the candidates.
   [[nodiscard]] bool takes_budget() const override { return inner_->takes_budget(); }
   void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
 
@@ -66,7 +65,7 @@ class Twilight final : public QuerySelector<UnitTraffic> {
 
   Selection select(LayerStep& step) override {
     const Selection candidates = inner_->select(step);
-    inner_->take_traffic();  // reuse is that of the tokens read
+    inner_->take_traffic();
     if (step.layer < unpruned_) return candidates;
     const std::int32_t n = step.kv.num_rows;
     TopMass top;
@@ -88,7 +87,6 @@ class Twilight final : public QuerySelector<UnitTraffic> {
     return tokens_and_tail(step, lists, nullptr, step.kv.len);
   }
 
-  // Adds the copy of the keys.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     TierBytes bytes = inner_->resident_in_layer(layer, model, kv, held);
@@ -104,7 +102,7 @@ class Twilight final : public QuerySelector<UnitTraffic> {
   double mass_;
   std::int32_t bits_, unpruned_;
   std::string name_;
-  std::unique_ptr<Selector> inner_;  // null only while parameters are described
+  std::unique_ptr<Selector> inner_;
   RowProgress progress_{*this};
   RowMemory<float> estimates_{*this};
 };

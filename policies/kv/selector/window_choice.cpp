@@ -33,7 +33,7 @@ class WindowChoice final : public Budgeted<Selector> {
     for (std::int32_t r = 0; r < n; ++r) {
       const SeqStep& seq = seq_of(step, r);
       Row& row = rows_.at(step, r);
-      if (covered[r] == 0) row = {};  // a new sequence or evicted tokens: attend to all
+      if (covered[r] == 0) row = {};  // attend to all
       older[r] = keep[r] = 0;
       const std::int32_t len = held_prompt_tokens(step, r), budget = tokens_of(budget_, step, r), window = std::min(window_, budget);
       const bool follows_a_choice = !step.ops.computes() && seq.decoding() && covered[r] == 0;  // the state after a prompt
@@ -57,7 +57,6 @@ class WindowChoice final : public Budgeted<Selector> {
     return expand(step.ops, tokens);
   }
 
-  // The whole cache, and the copy with decoded tokens.
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -66,12 +65,12 @@ class WindowChoice final : public Budgeted<Selector> {
   }
 
  private:
-  // `count` tokens chosen before `tail`; later ones are all read.
+  // `count` tokens chosen before `tail`.
   struct Row {
     std::int32_t tail = 0, count = 0;
   };
 
-  // Chooses keep[r] of each row's first older[r] tokens; 0: unchanged.
+  // keep[r] of the row's first older[r] tokens; 0: unchanged.
   void choose(LayerStep& step, const std::int32_t* older, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     LayerStep some = step;

@@ -7,8 +7,7 @@ namespace kvlab {
 namespace {
 
 // LagKV, Liang et al. 2025. Partitions of `lag` follow the sinks and are cut once; the last full one and later tokens stay. A budget share
-// applies per partition; a token budget (ours) to the row at the prompt's end, sinks and tail included; partitions keep 0 if these exceed
-// it.
+// applies per partition; a token budget (ours) to the row at the prompt's end; partitions keep 0 if sinks and tail exceed it.
 class Lagged final : public Trigger {
  public:
   explicit Lagged(Params& p)
@@ -32,11 +31,9 @@ class Lagged final : public Trigger {
   }
 
  private:
-  // Row length once every partition before a full one is cut.
   [[nodiscard]] std::int32_t left(const SeqStep& seq, const Budget& budget) const {
     return seq.end() - cut_partitions(seq.end()) * (lag_ - kept_of_partition(seq, budget));
   }
-  // Partitions before a full one.
   [[nodiscard]] std::int32_t cut_partitions(std::int32_t end) const { return std::max(0, (end - sinks_) / lag_ - 1); }
   [[nodiscard]] std::int32_t kept_of_partition(const SeqStep& seq, const Budget& budget) const {
     if (budget.tokens == 0) return static_cast<std::int32_t>(std::min(1.0, budget.frac) * lag_);

@@ -12,13 +12,12 @@
 
 namespace kvlab {
 
-// Tokens in a layer's rows of one sequence.
+// Tokens in one layer of a sequence.
 class Held {
  public:
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: equal rows with equal shares
   // `len` [kv_heads] of `n` tokens; the arguments must outlive this.
   Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n);
-  // Longest row.
   [[nodiscard]] std::int32_t tokens() const { return longest_; }
   // True: a row exceeds its share of the mean `target`. Shares from data count as equal; false if n <= target.
   [[nodiscard]] bool exceeds(std::int32_t target) const;
@@ -30,14 +29,13 @@ class Held {
   const ModelShape* model_ = nullptr;
 };
 
-// When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
   // `tokens` per row on average, of `end` at the last cut, plus `grown` per row since.
   struct Bound {
     std::int32_t tokens = 0, end = 0, grown = 0;
   };
-  // Mean tokens per KV head that may stay; nullopt: no action. Called after a layer's attention.
+  // Mean tokens per KV head that may stay, after a layer's attention; nullopt: no action.
   [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
   // nullopt: all tokens.
   [[nodiscard]] virtual std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const = 0;
@@ -46,12 +44,12 @@ class Trigger : public KvPart {
   // True: acts before the prompt is complete.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
   [[nodiscard]] virtual bool in_decode() const { return false; }
-  // True: one token leaves per new decoded one.
+  // One token leaves per new decoded one.
   [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // True: decode cuts take few tokens, a multiple of unit().
   [[nodiscard]] virtual bool cuts_few() const { return false; }
   [[nodiscard]] virtual std::int32_t unit() const { return 1; }
-  // Decode: tokens above the budget that a row may hold before the next cut.
+  // Decode: tokens above the budget that a row may hold.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
   // Decode steps, with this one, for which target() stays while uncut rows grow. Only called if shares are equal.
   [[nodiscard]] virtual std::int64_t lasts(const SeqStep&, std::int32_t /*held*/, const Budget&) const { return 1; }
@@ -60,7 +58,6 @@ class Trigger : public KvPart {
   [[nodiscard]] virtual std::string refuses_budget(std::int32_t /*tokens*/) const { return ""; }
   // False: the allocator decides how many tokens stay.
   [[nodiscard]] virtual bool needs_budget() const { return true; }
-  // False: target() is always nullopt.
   [[nodiscard]] virtual bool acts() const { return true; }
 
   [[nodiscard]] Traits provides() const override;

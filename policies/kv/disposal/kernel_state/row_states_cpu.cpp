@@ -12,7 +12,7 @@ using StateRow = Eigen::RowVectorXf;
 using StateRowMap = Eigen::Map<const StateRow>;
 using StateMatrixMap = Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
-// gelu(gelu(x W1) W2) with the head's matrices of [heads, head_dim, mid_dim] and [heads, mid_dim, features].
+// [heads, head_dim, mid_dim] and [heads, mid_dim, features].
 StateRow state_layers(const StateMaps& m, const float* w1, const float* w2, std::int64_t head, const float* x, std::int64_t d) {
   const StateMatrixMap first(w1 + head * d * m.mid_dim, d, m.mid_dim), second(w2 + head * m.mid_dim * m.features, m.mid_dim, m.features);
   const StateRow middle = StateRowMap(x, d).lazyProduct(first).unaryExpr(&gelu);
@@ -26,7 +26,7 @@ StateRow features_of_key(const StateMaps& m, std::int64_t head, const float* k, 
   return (u + mixed.cwiseProduct(StateRowMap(m.s2 + head * f, f))).cwiseAbs();
 }
 
-// Token by token, so that a state does not depend on how its tokens were cut together.
+// Token by token: a state must not depend on how its tokens were cut together.
 void fold(const RowStates& a) {
   const KvRows& kv = a.parts.kv;
   const std::int64_t d = kv.head_dim, f = a.maps.features;

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// True if dropped token `token` joins the kept ones [begin, begin + count).
+// Kept ones: [begin, begin + count).
 bool joins(const MergeWindow& a, std::int32_t row, std::int32_t token, const std::int32_t* begin, std::int32_t count) {
   const KvRows& kv = a.rows.kv;
   const float* const mass = a.mass + kv.first[row];
@@ -17,7 +17,7 @@ bool joins(const MergeWindow& a, std::int32_t row, std::int32_t token, const std
   const auto own = static_cast<double>(mass[token]);
   const Draw draw{static_cast<std::uint64_t>(a.seeds[kv.sequence(row)]), Purpose::kMerge, static_cast<std::uint64_t>(row % kv.kv_heads),
                   static_cast<std::uint64_t>(kv.position[kv.slot(row, token)])};
-  return draw.uniform() * sum < own * count;  // without dividing: a mean of 0 needs no case of its own
+  return draw.uniform() * sum < own * count;  // without dividing, for a mean of 0
 }
 
 }  // namespace

@@ -8,9 +8,9 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kThreads = 128, kTogether = 4;  // kept tokens that a dropped value meets once it is loaded
+constexpr int kThreads = 128, kTogether = 4;  // kept tokens per loaded dropped value
 
-// share [total_dropped]: what each kept token of the window gets of the dropped token's value, 0 where it does not join.
+// share [total_dropped]: each kept token's part of the dropped token's value, 0 if it does not join.
 struct Join {
   DeviceParts rows;
   std::int32_t window;
@@ -35,8 +35,8 @@ struct Join {
   }
 };
 
-// Each block takes kTogether neighbouring kept tokens of a row, a channel per thread. Kept token j receives from the dropped tokens
-// between kept tokens j - window and j: kept token k has kept[k] - k dropped ones before it.
+// Each block takes kTogether neighbouring kept tokens of a row, a channel per thread. Kept token j receives from the dropped tokens between
+// kept tokens j - window and j; kept[k] - k dropped ones precede kept token k.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_shares(DeviceParts rows, std::int32_t window, const float* share, int blocks) {
   const int row = blockIdx.x / blocks, d = rows.kv.head_dim;

@@ -20,7 +20,7 @@ struct Pairs {
   const std::int64_t* first;  // [rows] of the angles
   bool values;
   double t;
-  float* angles;  // of the tokens in [begin, end); infinity: stays as it is
+  float* angles;  // in [begin, end); infinity: unchanged
   int blocks;     // per row
 };
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ Pair<T> pair_of(const Pairs& p, int row, std::int32_t
 struct Products {
   double xx = 0, yy = 0, xy = 0;
 };
-// By the warp's lanes. Doubles: angles next to 0 are differences of nearly equal numbers.
+// Per warp. Doubles: angles next to 0 are differences of nearly equal numbers.
 template <class T>
 __device__ __forceinline__ Products multiply(const Pair<T>& pair, int d) {
   Products p;

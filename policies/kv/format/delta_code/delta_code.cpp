@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kAnchorLevels = 256;
 
-// x [n] becomes its decoded value, symbol [n] the code; levels - 1 codes from -(levels / 2 - 1) on.
+// x [n] is decoded, symbol [n] the code; levels - 1 codes from -(levels / 2 - 1) on.
 void code_token(float* x, std::int32_t n, std::int32_t levels, std::int32_t* symbol) {
   float largest = 0.0F;
   for (std::int32_t c = 0; c < n; ++c) largest = std::max(largest, std::isnan(x[c]) ? 0.0F : std::fabs(x[c]));

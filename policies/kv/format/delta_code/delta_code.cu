@@ -18,7 +18,7 @@ struct Deltas {
   int chunks;
 };
 
-// The lane's channels of a token become what decoding gives; symbol(channel, code). By a whole warp.
+// The lane's channels of a token are decoded; symbol(channel, code). By a whole warp.
 template <class Symbol>
 __device__ __forceinline__ void code_token(float (&x)[kEach], int d, int levels, Symbol&& symbol) {
   float largest = 0;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void code_token(float (&x)[kEach], int d, int levels,
   }
 }
 
-// A warp per group of tokens. The anchor stays in registers as float32, whatever it is stored as.
+// A warp per group of tokens. The anchor stays in registers as float32.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) code_groups(Deltas a) {
   const int row = blockIdx.x / a.chunks, group = blockIdx.x % a.chunks * kWarps + warp_index(), d = a.list.rows.head_dim;

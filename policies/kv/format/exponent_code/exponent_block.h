@@ -6,13 +6,13 @@
 
 namespace kvlab {
 
-// A canonical prefix code of 256 symbols: codes of one length follow one another in the order of the symbols.
+// A canonical prefix code: codes of one length follow in the order of the symbols.
 struct PrefixCode {
   static constexpr int kMostBits = 64;
-  std::uint8_t length[256];            // 0: the symbol does not occur
-  std::uint64_t code[256];             // its lowest length[s] bits, highest first
-  std::uint64_t first[kMostBits + 1];  // the first code of a length
-  std::int32_t place[kMostBits + 1];   // of its symbol in `symbol`
+  std::uint8_t length[256];  // 0: the symbol does not occur
+  std::uint64_t code[256];   // its lowest length[s] bits, highest first
+  std::uint64_t first[kMostBits + 1];
+  std::int32_t place[kMostBits + 1];  // of its symbol in `symbol`
   std::int32_t count[kMostBits + 1];
   std::uint8_t symbol[256];  // by length, then by symbol
 };
@@ -37,7 +37,7 @@ inline PrefixCode prefix_code(const std::uint8_t* length) {
   return p;
 }
 
-// An offset of a block in 4 bytes, which need not be aligned.
+// 4 bytes, possibly unaligned.
 KVLAB_BOTH inline void put_offset(std::uint8_t* to, std::uint32_t offset) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<std::uint8_t>(offset >> (8 * i));
 }
@@ -52,7 +52,7 @@ KVLAB_BOTH inline std::uint8_t sign_and_fraction(std::uint16_t bits) {
 }
 KVLAB_BOTH inline int exponent_bits(std::uint16_t bits) { return bits >> 7 & 0xFF; }
 
-// Writes the exponents of n numbers, bits_at(i) in bf16; returns one past the last byte.
+// Exponents of n numbers, bits_at(i) in bf16; returns one past the last byte.
 template <class BitsAt>
 KVLAB_BOTH std::uint8_t* put_exponents(const PrefixCode& p, std::int32_t n, BitsAt&& bits_at, std::uint8_t* to) {
   std::uint32_t byte = 0;
@@ -68,7 +68,7 @@ KVLAB_BOTH std::uint8_t* put_exponents(const PrefixCode& p, std::int32_t n, Bits
   return to;
 }
 
-// Reads a block of n numbers: set(i, its bits in bf16).
+// A block of n numbers: set(i, its bits in bf16).
 template <class Set>
 KVLAB_BOTH void read_block(const PrefixCode& p, std::int32_t n, const std::uint8_t* block, Set&& set) {
   const std::uint8_t* from = block + n;

@@ -18,7 +18,7 @@ namespace {
 
 std::size_t exponent_of(float x) { return static_cast<std::size_t>(exponent_bits(float_to_bfloat16(x))); }
 
-// Bytes of a row's block, and of its offset.
+// With its offset.
 std::int64_t block_bytes(const ListedTokens& tokens, std::int32_t row, std::int32_t begin, std::int32_t end, const std::uint8_t* length) {
   std::int64_t bits = 0;
   for (std::int32_t i = begin; i < end; ++i)
@@ -26,7 +26,7 @@ std::int64_t block_bytes(const ListedTokens& tokens, std::int32_t row, std::int3
   return (bits + 7) / 8 + 4;
 }
 
-// Calls f(block, begin, end) for the blocks of a row of n tokens.
+// Calls f(block, begin, end).
 template <class F>
 void for_each_block(std::int32_t n, F&& f) {
   for (std::int32_t begin = 0; begin < n; begin += kExponentBlock) f(begin / kExponentBlock, begin, std::min(n, begin + kExponentBlock));
@@ -58,7 +58,7 @@ void huffman_lengths(const std::int64_t* count, std::int32_t* length) {
     int left = -1, right = -1;
   };
   std::vector<Node> nodes(256);
-  using Item = std::pair<std::int64_t, int>;  // count, then the older node first: one code for one set of counts
+  using Item = std::pair<std::int64_t, int>;  // count, then the older node first
   std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
   for (int s = 0; s < 256; ++s) {
     length[s] = 0;
@@ -96,7 +96,7 @@ KVLAB_WITHOUT_CUDA(ExponentCode)
 
 namespace {
 
-// Lengths of a sequence's code [256]; false: it lists no token.
+// False: the sequence lists no token.
 bool sequence_lengths(const ListedTokens& tokens, std::int32_t s, std::uint8_t* lengths) {
   const KvRows& kv = tokens.kv;
   std::array<std::int64_t, 256> count{};

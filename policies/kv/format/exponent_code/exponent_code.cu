@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kRowThreads) count_exponents(DeviceList list, 
     if (mine[i] != 0) atomicAdd(&count[row / list.rows.kv_heads * 256 + i], static_cast<Count>(mine[i]));
 }
 
-// bytes [num_rows, chunks]: what a block of tokens takes. length [num_sequences, 256]. One block each.
+// bytes [num_rows, chunks], length [num_sequences, 256]. One block each.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) block_bytes(DeviceList list, int chunks, const std::int32_t* length, std::int32_t* bytes) {
   KVLAB_SHARED(std::int32_t, shared, 33);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
-// Offsets of blocks in their rows and of rows in `packed`, from the bytes of blocks [num_rows, chunks], each with its offset.
+// Offsets in the row and in `packed`, from bytes of blocks [num_rows, chunks].
 std::vector<std::int32_t> lay_out(const ExponentCode& a, const std::vector<std::int32_t>& taken, std::int64_t chunks) {
   std::vector<std::int32_t> offset(taken.size());
   std::int64_t at = 0;

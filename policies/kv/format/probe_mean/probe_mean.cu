@@ -12,7 +12,6 @@ namespace kvlab {
 
 namespace {
 
-// Masses of the listed tokens as keys, to be sorted.
 struct FillMass {
   DeviceRows kv;
   std::int32_t channel;
@@ -27,7 +26,6 @@ struct FillMass {
   }
 };
 
-// Turns keys back into masses and counts those that it takes.
 __global__ void __launch_bounds__(kMassThreads) cover_mass(std::uint32_t* keys, std::int64_t width, double share, std::int32_t* count) {
   KVLAB_SHARED(double, sums, kMassThreads + 1);
   KVLAB_SHARED(std::int32_t, shared, 33);
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(kMassThreads) cover_mass(std::uint32_t* keys, 
     mine[i] = __float_as_uint(float_of_key(mine[i]));
     ++listed;
   }
-  listed = block_sum(listed, shared);  // and the masses are there for all threads
+  listed = block_sum(listed, shared);
   const std::int32_t counted = leading_mass(reinterpret_cast<const float*>(mine), listed, share, sums, found);
   if (threadIdx.x == 0) count[blockIdx.x] = counted;
 }

@@ -10,16 +10,14 @@
 
 namespace kvlab {
 
-// Adds each token's attention from probe queries, averaged over the group's heads, to word `channel` (float32), as TokenStats does. A
-// sequence's probes come in pieces of consecutive positions.
+// Adds each token's attention from probe queries, mean over the group, to word `channel` (float32), as TokenStats does.
 struct ProbeSums {
   KvRows kv;
   std::int32_t channel = 0;
-  const std::int64_t* first = nullptr;  // [num_sequences + 1] pieces of a sequence
+  const std::int64_t* first = nullptr;  // [num_sequences + 1] pieces, each of consecutive positions
   const Queries* pieces = nullptr;      // ascending by position
-  const std::int32_t* end = nullptr;    // [num_sequences] one past the position of the sequence's newest token
+  const std::int32_t* end = nullptr;    // [num_sequences] one past the newest token's position
 };
-// run(stats) for each piece.
 template <class Run>
 void for_each_piece(const ProbeSums& a, Run&& run) {
   const auto sequences = static_cast<std::size_t>(a.kv.num_sequences());
@@ -35,20 +33,20 @@ void for_each_piece(const ProbeSums& a, Run&& run) {
     run(stats);
   }
 }
-// Reads K once, the probes and the word; writes the word. Products and softmax of causal pairs. Sequences without probes cost nothing.
+// Counts causal pairs. Sequences without probes cost nothing.
 OpCall call(const ProbeSums&);
 void run_cpu(const ProbeSums&);
 void run_cuda(const ProbeSums&, CudaContext&);
 
-// Number of each row's listed tokens, largest first, that hold at least `share` of the sum of all their words (float32): the number of
-// important tokens in ZipVL (He et al. 2024, arXiv:2410.08584, eq. 4).
+// Number of a row's listed tokens, largest first, that hold at least `share` of the sum of their words (float32): ZipVL (He et al. 2024,
+// arXiv:2410.08584, eq. 4).
 struct CoverMass {
   KvRows kv;
   std::int32_t channel = 0;
-  const std::int64_t* first = nullptr;  // [num_rows + 1] the lists; entries of -1 hold nothing
+  const std::int64_t* first = nullptr;  // [num_rows + 1]; entries of -1 hold nothing
   const std::int32_t* index = nullptr;
   double share = 0.975;
-  std::int32_t* count = nullptr;  // [num_rows] out, real memory; untouched where only shapes are known
+  std::int32_t* count = nullptr;  // [num_rows] out, real memory; untouched on shapes
 };
 OpCall call(const CoverMass&);
 void run_cpu(const CoverMass&);

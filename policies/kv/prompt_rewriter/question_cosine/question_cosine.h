@@ -7,14 +7,14 @@
 
 namespace kvlab {
 
-// out[i] = max over the question's tokens t of the mean over the kinds of vectors of cos(x_i, x_t); a vector of zeros has cosine 0 with
-// all. REFORM: Song et al. 2025, arXiv:2506.01215, where each token's vectors are unit vectors, one after another.
+// out[i] = max over the question's tokens t of the mean over the kinds of vectors of cos(x_i, x_t); cosines with a zero vector are 0.
+// REFORM: Song et al. 2025, arXiv:2506.01215 (concatenated unit vectors).
 struct QuestionCosine {
   std::int32_t tokens = 0, question_begin = 0, head_dim = 0;
   std::span<const float* const> vectors;  // each [tokens, head_dim]
   float* out = nullptr;                   // [tokens]
 };
-// Products of every pair of a token and one of the question, for each kind; the vectors are read once, as float32.
+// Vectors are read once, as float32.
 OpCall call(const QuestionCosine&);
 void run_cpu(const QuestionCosine&);
 void run_cuda(const QuestionCosine&, CudaContext&);  // `vectors` is a CPU array of device pointers

@@ -15,7 +15,7 @@ struct HeadSums {
   __device__ const float* sums_of(int row, int head) const { return sums + kv.group * kv.first[row] + std::int64_t{head} * kv.len[row]; }
 };
 
-// chosen [num_sequences, num_heads]: the heads that pay most to the middle. One block per sequence; `paid` [num_sequences, q_heads].
+// chosen [num_sequences, num_heads], `paid` [num_sequences, q_heads]. One block per sequence.
 __global__ void __launch_bounds__(kRowThreads)
     choose_heads(HeadSums a, std::int32_t sinks, std::int32_t recent, std::int32_t num_heads, float* paid, std::int32_t* chosen) {
   KVLAB_SHARED(float, shared, 33);
@@ -41,7 +41,7 @@ struct MeanOfHeads {
   HeadSums a;
   const std::int32_t* chosen;
   std::int32_t num_heads;
-  bool per_sequence;  // a list each, not one for all
+  bool per_sequence;
   float* scores;
   __device__ std::int64_t count(int row) const { return a.kv.len[row]; }
   __device__ void operator()(int row, std::int64_t i) const {

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Column sums of every query head of the sequence that starts at `row`: [q_heads, n].
+// [q_heads, n]; `row`: the sequence's first.
 HeadMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
   HeadMatrix sums = HeadMatrix::Zero(static_cast<Eigen::Index>(a.kv.kv_heads) * a.kv.group, a.kv.len[row]);
   for (std::int32_t h = 0; h < a.kv.kv_heads; ++h) {

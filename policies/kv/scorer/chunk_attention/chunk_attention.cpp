@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// One product over the channels per query head and pair of a piece; queries (2 bytes per element) and keys are read once.
+// Queries count 2 bytes per element.
 OpCall call(const ChunkAttention& a) {
   OpCall c{.op = "chunk_attention", .rows = a.kv.num_rows};
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {

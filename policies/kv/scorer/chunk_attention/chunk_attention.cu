@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A piece of a chunk in one row: `count` queries and `count` tokens from `begin` on.
+// `count` queries and `count` tokens of one row, from `begin` on.
 struct Piece {
   const float* query;  // of the row's first head, for the first token
   std::int32_t row, begin, count;

@@ -5,11 +5,10 @@
 
 namespace kvlab {
 
-// Attention inside chunks of `chunk_tokens` positions without a causal mask. The queries of a step see the keys of the step's own tokens
-// (the last `count` of each row) in the same chunk; a step's end splits a chunk into pieces. Word `channel` of each of these tokens becomes
-// (as float bits) the attention it receives: the sum over the queries of the piece of softmax(q.k), with 1/sqrt(d) where `scaled`; mean
-// over the group. `padded`: a piece shorter than a chunk is filled up with zero keys and zero queries that take part. Compactor, Chari and
-// Van Durme 2025.
+// Attention inside chunks of `chunk_tokens` positions without a causal mask. A step's queries see the step's own tokens (the last `count`
+// of each row) in the same chunk; a step's end splits a chunk into pieces. Word `channel` of these tokens becomes (as float bits) the sum
+// over the piece's queries of softmax(q.k), with 1/sqrt(d) if `scaled`; mean over the group. `padded`: shorter pieces are filled with zero
+// keys and queries that take part. Compactor, Chari and Van Durme 2025.
 struct ChunkAttention {
   KvRows kv;
   const Queries* queries = nullptr;  // [num_sequences]

@@ -29,7 +29,7 @@ double exponentials(float* row, std::int32_t n, float top) {
   return sum.sum();
 }
 
-// Adds what each of the piece's tokens receives from one query head. received: zeros after the last token, up to whole lanes.
+// From one query head. received: zeros after the last token, up to whole lanes.
 void add_received(const ChunkAttention& a, const Map& queries, const Matrix& keys, Eigen::ArrayXd& received) {
   const std::int32_t count = static_cast<std::int32_t>(keys.rows()), pads = a.padded ? a.chunk_tokens - count : 0;
   Matrix z = queries * keys.transpose();

@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// A cosine per token and source; keys are read once, those of the sources once more.
+// The sources' keys are read twice.
 OpCall call(const Diversify& a) {
   OpCall c{.op = "diversify", .rows = a.kv.num_rows, .tokens = a.kv.total(), .outputs = a.kv.total(), .bytes = 8 * a.kv.total()};
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {

@@ -5,9 +5,9 @@
 
 namespace kvlab {
 
-// Lowers scores of tokens whose keys repeat those of better ones. Sources are the `sources[r]` tokens of largest score of row r;
-// every token j becomes s_j * (1 - max(0, cos(k_j, k_src))), with the largest cosine over the sources other than j, or with the
-// product over them. Infinite scores stay. Scores must not be negative. In place.
+// Lowers scores of tokens with keys that repeat better ones. Sources are the `sources[r]` tokens of largest score; token j becomes s_j * (1
+// - max(0, cos(k_j, k_src))), with the largest cosine over the sources other than j, or with the product over them. Infinite scores stay.
+// Scores must not be negative.
 struct Diversify {
   KvRows kv;
   const std::int32_t* sources = nullptr;  // [num_rows], at most the row's length

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The row's sources by index, ascending, and all keys normalised.
+// Sources ascend.
 struct Row {
   std::vector<std::int32_t> sources;
   std::vector<float> keys;

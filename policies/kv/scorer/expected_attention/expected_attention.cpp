@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// Per token and query head d products for the mean and d^2 + d for the quadratic form; keys are read once, moments once per row.
+// Per token and query head d products for the mean and d^2 + d for the quadratic form.
 OpCall call(const ExpectedAttention& a) {
   const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group, square = a.uses_covariance ? d * d : 0;
   return {.op = "expected_attention",

@@ -19,8 +19,8 @@ struct Logits {
   int blocks;                // per row
 };
 
-// A tile of 64 keys of a row for one query head: k . (covariance k / (2 d) + mean / sqrt(d)), 64 columns of the covariance at a time. The
-// quadratic form is that of the transpose too, so lines of the covariance serve as columns.
+// A tile of 64 keys of a row for one query head: k . (covariance k / (2 d) + mean / sqrt(d)), 64 columns of the covariance at a time. Lines
+// of the covariance serve as columns: the quadratic form is that of the transpose too.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 2) expected_logits(Logits a) {
   KVLAB_SHARED(float4, shared, kTileFloats / 4);

@@ -19,7 +19,7 @@ struct Chunk {
   float mean = 0, entropy = 0;
 };
 
-// Entropy of the scores in [0, 1]; they are shifted up if one is negative.
+// In [0, 1]; scores are shifted up if one is negative.
 float entropy(std::span<const float> scores) {
   if (scores.size() == 1) return 0;
   const float shift = std::min(0.0F, *std::min_element(scores.begin(), scores.end()));
@@ -52,7 +52,6 @@ float median(const std::vector<Chunk>& chunks, float Chunk::*value) {
   return *middle;
 }
 
-// Keeps the `count` best of the tokens listed.
 void keep_best(std::vector<Candidate>& tokens, std::int32_t count, std::vector<char>& stays) {
   take_best(tokens, count, true);
   for (std::int32_t i = 0; i < count; ++i) stays[static_cast<std::size_t>(tokens[static_cast<std::size_t>(i)].at)] = 1;
@@ -81,7 +80,6 @@ std::vector<char> choose(const GatedChunks& a, std::span<const float> scores, st
 
 }  // namespace
 
-// Scores are read once and written once.
 OpCall call(const GatedChunks& a) {
   const std::int64_t n = a.kv.total();
   return {.op = "gated_chunks", .rows = a.kv.num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = 8 * n};

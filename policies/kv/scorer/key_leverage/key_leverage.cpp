@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// The sketch, the Gram matrix, the triangular solve; keys are read once, the sketch is written and read twice.
+// The sketch, the Gram matrix, the triangular solve.
 OpCall call(const KeyLeverage& a) {
   const std::int64_t n = a.kv.total(), d = a.kv.head_dim, m = a.sketch_dim > 0 ? a.sketch_dim : d;
   const std::int64_t sketch = a.sketch_dim > 0 ? 2 * n * d * m : 0;

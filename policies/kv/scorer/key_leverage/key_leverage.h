@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// Leverage of each token in its row's matrix of keys before RoPE: with X = (K - column means) G, G a Gaussian matrix
-// [head_dim, sketch_dim] of variance 1 / sketch_dim, the score is x (X^T X + ridge I)^-1 x^T, ridge 1e-6 of the mean diagonal so
-// that short rows have an inverse. Drawn from `seed`, the same G in every row. Compactor, Chari and Van Durme 2025.
+// Leverage of each token in its row's keys before RoPE: X = (K - column means) G, G a Gaussian matrix [head_dim, sketch_dim] of variance 1
+// / sketch_dim from `seed`, equal in all rows; score x (X^T X + ridge I)^-1 x^T, ridge 1e-6 of the mean diagonal. Compactor, Chari and Van
+// Durme 2025.
 struct KeyLeverage {
   KvRows kv;
-  const float* const* keys = nullptr;  // [num_sequences] -> [tokens, kv_heads, head_dim] by position, before RoPE
-  std::int32_t sketch_dim = 48;        // at most head_dim; 0: no sketch, X is the centred K
+  const float* const* keys = nullptr;  // [num_sequences] -> [tokens, kv_heads, head_dim] by position
+  std::int32_t sketch_dim = 48;        // at most head_dim; 0: X is the centred K
   std::uint64_t seed = 0;
   float* out = nullptr;  // [kv.total()]
 };

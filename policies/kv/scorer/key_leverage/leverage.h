@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// out_i = x_i^T (B + sum_j w_j x_j x_j^T)^-1 x_i in double: leverages of the n columns of x. Pointers are device memory.
+// out_i = x_i^T (B + sum_j w_j x_j x_j^T)^-1 x_i in double, for the n columns of x. Pointers are device memory.
 struct LeverageItem {
   const double* x = nullptr;       // [features, n]
   const double* weight = nullptr;  // [n], null: 1

@@ -13,7 +13,7 @@ struct Likeness {
   double* mean;          // [total]
   float* out;
 
-  // Row and token of an item; a row has kv.longest of them.
+  // A row has kv.longest of them.
   __device__ int row(std::int64_t item) const { return static_cast<int>(item / kv.longest); }
   __device__ std::int32_t token(std::int64_t item) const { return static_cast<std::int32_t>(item % kv.longest); }
   // By a whole warp.

@@ -11,7 +11,7 @@ namespace {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// The row's keys over their norms [len, head_dim].
+// [len, head_dim].
 RowMatrix unit_keys(const KeyRedundancy& a, std::int32_t r) {
   const std::int64_t d = a.kv.head_dim;
   RowMatrix keys(a.kv.len[r], d);
@@ -23,7 +23,6 @@ RowMatrix unit_keys(const KeyRedundancy& a, std::int32_t r) {
   return keys;
 }
 
-// Zeroes the entries of line j that do not count.
 void leave_out(float* line, Eigen::Index j, Eigen::Index n, float similar) {
   line[j] = 0.0F;
   Eigen::Index newest = n - 1;

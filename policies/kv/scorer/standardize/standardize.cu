@@ -7,8 +7,7 @@ namespace {
 
 constexpr int kThreads = 256, kEach = 16, kChunk = kThreads * kEach;
 
-// A pool's scores in chunks, a block each. Sums are doubles: partial [pools, chunks] are added in the same order by every block that
-// needs them.
+// A pool's scores in chunks, a block each. Every block adds the doubles of partial [pools, chunks] in the same order.
 struct Pools {
   const std::int64_t* first;  // [pools + 1]
   float* scores;

@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// Scores of a pool of rows (say the KV heads of a sequence) shifted to mean 0 and scaled to standard deviation 1 (divisor
-// n - 1). A pool of equal scores becomes 0. In place.
+// Per pool of rows: mean 0 and standard deviation 1 (divisor n - 1). A pool of equal scores becomes 0.
 struct Standardize {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]

@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// Q^T Q once (queries of 2 bytes per element), then d^2 products per iteration.
+// Q^T Q once (2 bytes per element), then d^2 products per iteration.
 OpCall call(const TopDirection& a) {
   OpCall c{.op = "top_direction", .rows = a.num_sequences * a.kv_heads};
   const std::int64_t d = a.head_dim;

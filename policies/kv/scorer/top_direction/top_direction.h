@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Per KV head the top right-singular vector u of its group's queries, stacked, by power iteration on Q^T Q from their mean, with the
-// sign that makes the mean of q.u positive. No queries, or all zero: u = 0. Q-Filters, Godey et al. 2025.
+// Per KV head the top right-singular vector u of its group's queries, by power iteration on Q^T Q from their mean, with the sign that makes
+// the mean of q.u positive. No queries, or all zero: u = 0. Q-Filters, Godey et al. 2025.
 struct TopDirection {
   const Queries* queries = nullptr;  // [num_sequences]
   std::int32_t num_sequences = 0, kv_heads = 1, group = 1, head_dim = 0;

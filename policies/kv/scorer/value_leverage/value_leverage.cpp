@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// Per query head: cosines, the d x d sum, its factor, the solve. K and V are read twice.
+// Per query head: cosines, the d x d sum, its factor, the solve.
 OpCall call(const ValueLeverage& a) {
   const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group;
   return {.op = "value_leverage",

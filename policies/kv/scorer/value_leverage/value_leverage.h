@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Leverage of values weighted by how well keys fit the mean future query of each head of the group:
+// Leverage of values weighted by the fit of keys to each query head's mean future query:
 //   w_i = exp(tau cos(mean, k_i)), divided by the largest in the row;   A = I + sum_i (w_i + epsilon) v_i v_i^T
 //   out_i = mean over the group of w_i v_i^T A^-1 v_i
 // over tokens at positions >= sinks; the others get 0.

@@ -9,7 +9,6 @@
 
 namespace kvlab {
 
-// One score per chunk is read, one count per row written.
 OpCall call(const WholeChunks& a) {
   std::int64_t chunks = 0;
   for (std::int32_t r = 0; r < a.num_rows; ++r) chunks += ceil_div(a.len[r], a.chunk_tokens);
@@ -24,7 +23,7 @@ KVLAB_WITHOUT_CUDA(WholeChunks)
 
 namespace {
 
-// Chunks of a row, the best first. With peer_ties only the first `kept` are in front.
+// Best first. With peer_ties only the first `kept` are in front.
 void rank_chunks(const WholeChunks& a, std::int32_t row, std::int32_t kept, std::vector<Candidate>& order) {
   const float* scores = a.scores + a.first[row] + a.begin[row];
   order.clear();

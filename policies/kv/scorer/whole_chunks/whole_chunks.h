@@ -4,10 +4,9 @@
 
 namespace kvlab {
 
-// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last one may be shorter) whose
-// tokens have equal scores; the row's other tokens all stay. Chunks are taken in the order of their scores (ties: the earlier one): until
-// the next one does not fit into keep[r] with the other tokens, or num_chunks[r] of them. keep[r] becomes the number of tokens kept. Rows
-// without chunks are left as they are.
+// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last may be shorter) with equal
+// scores; other tokens stay. Chunks are taken by score (ties: the earlier) until the next one does not fit into keep[r] with the other
+// tokens, or num_chunks[r] of them. keep[r] becomes the number of tokens kept; unchanged in rows without chunks.
 struct WholeChunks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;                  // [num_rows + 1]
@@ -16,7 +15,7 @@ struct WholeChunks {
   const float* scores = nullptr;             // [first[num_rows]]
   const std::int32_t* num_chunks = nullptr;  // [num_rows]; null: all that fit
   std::int32_t* keep = nullptr;              // [num_rows] in, out
-  // On the CPU alone: ties fall as in torch.topk, and tokens of the chunks that go get -infinity here. Needs num_chunks.
+  // CPU only: ties as in torch.topk; tokens of the chunks that go get -infinity here. Needs num_chunks.
   float* lowered = nullptr;  // [first[num_rows]], may be `scores`
   bool peer_ties = false;
 };

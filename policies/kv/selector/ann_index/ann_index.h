@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// Approximate search for the keys of largest product with a query: a hierarchical navigable small-world graph (Malkov and Yashunin
-// 2018) by hnswlib, one per row. Built by one thread from a fixed seed, so the same keys in the same order give the same graph.
+// Keys of largest product with a query: a hierarchical navigable small-world graph (Malkov and Yashunin 2018) by hnswlib, one per row. One
+// thread and a fixed seed: equal keys in equal order give an equal graph.
 class AnnIndex {
  public:
   struct Sizes {
-    std::int32_t links = 16, build_candidates = 200;  // edges of a node and layer; candidates when it is inserted
+    std::int32_t links = 16, build_candidates = 200;  // edges per node and layer; candidates at insertion
   };
   AnnIndex(std::int32_t head_dim, Sizes sizes);
   ~AnnIndex();
@@ -28,34 +28,33 @@ class AnnIndex {
   std::unique_ptr<Graph> graph_;
 };
 
-// Adds tokens [from[r], to[r]) of each row; fresh[r] = 1 begins a new index.
+// Tokens [from[r], to[r]) of each row; fresh[r] = 1 begins a new index.
 struct AnnAdd {
   KvRows kv;
   AnnIndex::Sizes sizes;
   const std::int32_t *from = nullptr, *to = nullptr, *fresh = nullptr;  // [kv.num_rows]
   std::unique_ptr<AnnIndex>* const* index = nullptr;                    // [kv.num_rows]
 };
-// Priced as if each insertion visited its candidates and twice the links, for any graph size: 2 FLOPs per channel.
+// Priced as if each insertion visited its candidates and twice the links, for any graph size.
 OpCall call(const AnnAdd&);
 void run_cpu(const AnnAdd&);
 
-// For each query head of a row at most keep[r] tokens of its index, ascending; the graph may find fewer.
+// Per query head at most keep[r] tokens, ascending; the graph may find fewer.
 struct AnnSearch {
   KvRows kv;
-  const Queries* queries = nullptr;    // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;    // [kv.num_sequences()], the last of each
   const std::int32_t* keep = nullptr;  // [kv.num_rows]
-  std::int32_t candidates = 0;         // looked through, at least keep
+  std::int32_t candidates = 0;         // at least keep
   const std::unique_ptr<AnnIndex>* const* index = nullptr;
-  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] offsets of lists with space for keep[r]
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] lists with space for keep[r]
   std::int32_t* found = nullptr;              // out
   std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
   std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound
 };
-// Prices the written lists; AnnVisits prices the visited keys, once their number is known.
+// Prices the written lists; AnnVisits prices the visited keys.
 OpCall call(const AnnSearch&);
 void run_cpu(const AnnSearch&);
 
-// The keys that a search visited are read and multiplied with the query.
 struct AnnVisits {
   std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
   const std::int32_t* visits = nullptr;  // [num_rows]

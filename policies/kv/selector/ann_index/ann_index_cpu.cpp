@@ -8,8 +8,7 @@
 #include "kernels/dot_cpu.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
 
-// hnswlib's own distances are compiled for the machine at hand and sum in an order that depends on it; ours do not. Included last: it
-// needs the headers above.
+// hnswlib's own distances sum in a machine-dependent order. Included last: it needs the headers above.
 #define NO_MANUAL_VECTORIZATION
 #include <hnswlib/hnswlib.h>
 
@@ -22,7 +21,7 @@ constexpr std::size_t kSeed = 100;
 }  // namespace
 
 struct AnnIndex::Graph {
-  // Minus the product as the distance; counts how often it is asked.
+  // Minus the product as the distance; counts calls.
   class CountedProducts final : public hnswlib::SpaceInterface<float> {
    public:
     explicit CountedProducts(std::int32_t head_dim) : asked_{head_dim, 0} {}

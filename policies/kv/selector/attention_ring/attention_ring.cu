@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A warp per token of a row's list. Lines of row r: query by query, then head by head, from line_first[r] on.
+// A warp per listed token. Lines of row r: query by query, then head by head, from line_first[r] on.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     push_probabilities(LineRows a, const QueryLine* lines, const LineStats* stats, const std::int64_t* line_first, std::int32_t first_word,

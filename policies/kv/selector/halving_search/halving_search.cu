@@ -17,13 +17,13 @@ struct Halving {
   DeviceRows kv;
   const HalvingRow* rows;
   std::int32_t block_tokens;
-  int2* groups;   // [first[num_rows]] begin and end of the groups left
+  int2* groups;   // [first[num_rows]] begin and end
   int2* halves;   // twice as many
   float* scores;  // of the halves
   std::int32_t* block;
 };
 
-// The row's middle token of [begin, end) times the query, by a whole warp.
+// By a whole warp: the middle token of [begin, end) times the query.
 template <class T>
 __device__ __forceinline__ float judge(const Halving& a, const HalvingRow& r, int row, int2 group) {
   const T* const key = key_at<T>(a.kv, row, r.base + (group.x + group.y) * a.block_tokens / 2);

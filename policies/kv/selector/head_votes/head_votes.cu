@@ -16,12 +16,12 @@ struct Candidates {
   const std::int64_t* first;  // [sequences + 1]
   const float* const* query;  // [sequences] the newest one, [kv_heads * group, head_dim]
   float scale;
-  float *z, *votes, *out;  // rows of a sequence one after the other: [group, n]; [n]; the sum over them
+  float *z, *votes, *out;  // rows of a sequence in turn: [group, n]; [n]; their sum
 
   __device__ std::int64_t size(int s) const { return first[s + 1] - first[s]; }
 };
 
-// A warp per candidate of a row: logits of all heads of its group; `blocks` of four candidates for each row.
+// A warp per candidate of a row and all heads of its group; `blocks` of four candidates per row.
 template <class T>
 __global__ void __launch_bounds__(128) candidate_logits(DeviceRows kv, Candidates a, int blocks) {
   const int row = static_cast<int>(blockIdx.x) / blocks, s = row / kv.kv_heads, head = row % kv.kv_heads;

@@ -7,17 +7,17 @@
 
 namespace kvlab {
 
-// Votes of all query heads of a sequence for its candidates, the n_s = first[s + 1] - first[s] tokens of its rows from begin[s] on:
+// Votes for candidates, the n_s = first[s + 1] - first[s] tokens of a sequence's rows from begin[s] on:
 //   out[first[s] + i] = sum over KV heads r and query heads h of r's group of softmax_i(q_h . k_r[begin[s] + i] / sqrt(d)),
-// the softmax over the candidates alone, in fp32. Soft voting of TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2.
+// softmax over the candidates in fp32. Soft voting of TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2.
 struct HeadVotes {
   KvRows kv;
-  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each counts; a sequence without query has no candidates
+  const Queries* queries = nullptr;     // [kv.num_sequences()], the last of each; none: no candidates
   const std::int32_t* begin = nullptr;  // [kv.num_sequences()]
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1]
   float* out = nullptr;                 // [first[kv.num_sequences()]]
 };
-// Keys of candidates are read once per KV head at their precision, votes written; products, and the softmax as one more multiply-add.
+// The softmax counts one multiply-add.
 OpCall call(const HeadVotes&);
 void run_cpu(const HeadVotes&);
 void run_cuda(const HeadVotes&, CudaContext&);  // all arrays but the queries' data, K and `out` are in CPU memory

@@ -12,7 +12,6 @@ namespace kvlab {
 
 namespace {
 
-// A pair of channels turned by `steps` positions.
 __device__ __forceinline__ float2 turned(float a, float b, const float* frequency, std::int32_t steps) {
   if (frequency == nullptr) return make_float2(a, b);
   const double angle = steps * double{*frequency};
@@ -36,7 +35,6 @@ struct Turn {
   }
 };
 
-// Rows of keys before RoPE and their codes.
 struct Coded {
   DeviceRows kv;
   const float* frequencies;  // [sequences, head_dim / 2]; null: no RoPE
@@ -54,7 +52,7 @@ struct Coded {
   double* distance;          // [key_first[num_rows]]
   double* matrix;            // [num_rows, head_dim, head_dim]
   const std::int64_t* seed;  // [num_rows] the first center's token
-  const double* uniform;     // [code_first[num_rows]] a draw for each center
+  const double* uniform;     // [code_first[num_rows]] draws
   int most;
 
   __device__ std::int32_t tokens(int row) const { return static_cast<std::int32_t>(key_first[row + 1] - key_first[row]); }
@@ -157,7 +155,7 @@ __global__ void __launch_bounds__(kRowThreads) measure_centers(Coded a, std::int
   if (lane_index() == 0) a.half_norms[c] = 0.5F * square;
 }
 
-// A warp per token, its lanes in turn over the centers.
+// A warp per token, its lanes over the centers.
 __global__ void __launch_bounds__(kRowThreads) find_nearest(Coded a, int chunks) {
   const int row = blockIdx.x / chunks, d = a.kv.head_dim;
   const std::int32_t i = static_cast<std::int32_t>(blockIdx.x) % chunks * (kRowThreads / kWarpSize) + warp_index();
@@ -177,7 +175,7 @@ __global__ void __launch_bounds__(kRowThreads) find_nearest(Coded a, int chunks)
   if (lane_index() == 0) a.which[a.key_first[row] + i] = nearest;
 }
 
-// A block per center: the mean of its keys, in their order.
+// A block per center. Keys are added in their order.
 __global__ void __launch_bounds__(kRowThreads) move_centers(Coded a) {
   const int row = blockIdx.x / a.most, c = blockIdx.x % a.most, d = a.kv.head_dim;
   if (c >= a.codes[row]) return;
@@ -222,7 +220,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (lane_index() == 0) table[(code_first[row] + c) * group + head] = z;
 }
 
-// The rows' tokens [from, to) and their scratch; host vectors live until the copies are enqueued.
+// Host vectors live until the copies are enqueued.
 struct Shape {
   std::vector<std::int64_t> key_first{0}, code_first{0};
   std::int64_t longest = 0;

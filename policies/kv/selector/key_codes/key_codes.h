@@ -5,25 +5,23 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// Keys before RoPE as indices into a codebook trained on the queries that will read them: A2ATS, He et al. 2025, arXiv:2502.12665, sections
-// 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * frequency; frequencies are radians per position of each pair in CPU
-// memory, null: no RoPE. The factor by which RoPE scaling multiplies queries and keys is not removed.
+// Keys before RoPE as codebook indices: A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 and 3.2. RoPE turns channel pairs (c, c +
+// d/2) by position * frequency; frequencies are in CPU memory, null: no RoPE. The factor of RoPE scaling is not removed.
 namespace kvlab {
 
-// The queries rotated as if all were at `position`.
+// As if all were at `position`.
 struct TurnQueries {
   std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
   const Queries* queries = nullptr;    // [num_sequences]
   float* const* out = nullptr;         // [num_sequences] -> [count, num_heads, head_dim]
 };
-// Read and written at 2 bytes per value; 3 FLOPs each.
 OpCall call(const TurnQueries&);
 void run_cpu(const TurnQueries&);
 void run_cuda(const TurnQueries&, CudaContext&);
 
-// Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under the distance (k - c)^T H (k - c), H the Gram matrix
-// of the queries scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays where it is.
+// Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under (k - c)^T H (k - c), H the Gram matrix of the queries
+// scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays.
 struct TrainCodes {
   KvRows kv;
   const float* frequencies = nullptr;  // [kv.num_sequences(), head_dim / 2]
@@ -34,12 +32,12 @@ struct TrainCodes {
   float* const* root = nullptr;         // [kv.num_rows] -> [head_dim, head_dim] out: L with H = L L^T
   float* const* centers = nullptr;      // [kv.num_rows] -> [codes, head_dim] out, keys before RoPE
 };
-// Costs nothing in a run: the method trains before it serves.
+// Costs nothing: the method trains before it serves.
 OpCall call(const TrainCodes&);
 void run_cpu(const TrainCodes&);
 void run_cuda(const TrainCodes&, CudaContext&);
 
-// The nearest center of tokens [from[r], to[r]); ties go to the lower one.
+// Tokens [from[r], to[r]); ties go to the lower center.
 struct AssignCodes {
   KvRows kv;
   const float* frequencies = nullptr;                 // [kv.num_sequences(), head_dim / 2]
@@ -49,16 +47,16 @@ struct AssignCodes {
   const float* const* centers = nullptr;
   std::int32_t* const* code = nullptr;  // [kv.num_rows] -> [to]
 };
-// Keys and centers are read, codes written at 2 bytes; 2 FLOPs per channel, key and center, and for the roots.
+// Codes count 2 bytes.
 OpCall call(const AssignCodes&);
 void run_cpu(const AssignCodes&);
 void run_cuda(const AssignCodes&, CudaContext&);
 
-// Logits by codes: scores of query head h for token begin[r] + i: q_h . center of its code / sqrt(d), at
-// group * first[r] + h * (first[r + 1] - first[r]) + i.
+// Score of query head h for token begin[r] + i: q_h . center of its code / sqrt(d), at group * first[r] + h * (first[r + 1] - first[r]) +
+// i.
 struct CodeScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last of each
   const std::int32_t* codes = nullptr;  // [num_rows]
   const float* const* centers = nullptr;
   const std::int32_t* const* code = nullptr;
@@ -66,7 +64,7 @@ struct CodeScores {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   float* scores = nullptr;              // [group * first[num_rows]] out
 };
-// Centers are read once per row, codes at 12 bits; a product with each center per head, then one look-up per token and head.
+// Codes count 12 bits.
 OpCall call(const CodeScores&);
 void run_cpu(const CodeScores&);
 void run_cuda(const CodeScores&, CudaContext&);

@@ -33,7 +33,6 @@ void turn(const float* x, std::int32_t d, const float* frequencies, std::int32_t
   }
 }
 
-// Those of one sequence.
 const float* of_sequence(const float* frequencies, std::int32_t sequence, std::int32_t d) {
   return frequencies == nullptr ? nullptr : frequencies + static_cast<std::ptrdiff_t>(sequence) * (d / 2);
 }
@@ -55,7 +54,7 @@ Matrix root_of(const float* gram, std::int32_t d) {
   return Eigen::MatrixXd(h.llt().matrixL()).cast<float>();
 }
 
-// Index of the nearest line of `centers` for each line of y, and the squared distance less |y|^2.
+// Per line of y; squared distances less |y|^2.
 void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& which) {
   which.resize(static_cast<std::size_t>(y.rows()));
   const Eigen::VectorXf half_norms = 0.5F * centers.rowwise().squaredNorm();
@@ -68,7 +67,7 @@ void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& 
   }
 }
 
-// Lines drawn with probability proportional to the squared distance to those drawn before.
+// With probability proportional to the squared distance to earlier ones.
 std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std::uint64_t seed) {
   const auto draw = [&](std::int32_t i) { return Draw{seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}; };
   std::vector<Eigen::Index> chosen{static_cast<Eigen::Index>(draw(0).below(static_cast<std::uint64_t>(y.rows())))};
@@ -99,7 +98,7 @@ void train_row(const TrainCodes& a, std::int32_t row) {
     Matrix sums = Matrix::Zero(codes, d);
     std::vector<std::int32_t> members(static_cast<std::size_t>(codes), 0);
     for (std::size_t i = 0; i < which.size(); ++i) {
-      sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the map to y is linear: the mean of keys is the mean there too
+      sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the mean of keys maps to the mean of y
       ++members[static_cast<std::size_t>(which[i])];
     }
     for (std::int32_t c = 0; c < codes; ++c)

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// x[0], x[stride], ... of one group become what decoding gives.
+// Decodes x[0], x[stride], ... of one group.
 void code_group(const LowBitCode& code, float* x, std::int64_t n, std::int64_t stride) {
   float low = x[0], high = x[0];
   for (std::int64_t i = 1; i < n; ++i) low = std::min(low, x[i * stride]), high = std::max(high, x[i * stride]);
@@ -54,7 +54,7 @@ void run_cpu(const LowBitCopy& a) {
       std::copy_n(a.kv.value(r, i), d, a.out.value(r, i));
       a.out.position[a.out.slot(r, i)] = a.kv.position[a.kv.slot(r, i)];
     }
-    for (std::int32_t i = 0; i < a.covered[r]; i += a.code.group)  // slots of a row of `out` follow each other
+    for (std::int32_t i = 0; i < a.covered[r]; i += a.code.group)  // slots of a row of `out` are consecutive
       for (std::int64_t c = 0; c < d; ++c) code_group(a.code, a.out.key(r, i) + c, a.code.group, d);
     for (std::int32_t i = 0; i < a.covered[r]; ++i)
       for (std::int64_t c = 0; c < d; c += a.code.group)

@@ -14,7 +14,6 @@ struct CopyCoded {
   int chunks;                   // of code.group tokens
 };
 
-// x(i), i < n, becomes what decoding gives.
 template <class Get, class Put>
 __device__ __forceinline__ void code_group(const LowBitCode& code, int n, Get&& get, Put&& put) {
   float low = get(0), high = low;

@@ -6,23 +6,21 @@
 #include "kernels/ops.h"
 #include "kernels/select/unit_lists/unit_lists.h"
 
-// Locality-sensitive hashing of keys by the signs of random projections (Charikar 2002), and a sample of them for each query. A key is
-// sampled if it is in the query's bucket in at least two of the tables. MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4.
+// Hashing by the signs of random projections (Charikar 2002). A key is sampled if it is in the query's bucket in at least two tables.
+// MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4.
 namespace kvlab {
 
 struct LshShape {
-  std::int32_t bits = 10, tables = 150;  // signs of a table's bucket number; at most 16
+  std::int32_t bits = 10, tables = 150;  // bits of a bucket number, at most 16
   [[nodiscard]] std::int64_t projections() const { return static_cast<std::int64_t>(bits) * tables; }
   [[nodiscard]] std::int64_t buckets() const { return std::int64_t{1} << bits; }
-  // Count of numbers stored for a row of keys: buckets' ends and the keys' numbers, for each table.
+  // Per table the ends of its buckets, then key numbers bucket by bucket.
   [[nodiscard]] std::int64_t table_size(std::int64_t keys) const { return tables * (buckets() + keys); }
-  // Probability that a key at this cosine to the query is sampled: two vectors have the same sign with w = 1 - acos(cosine) / pi, and
-  // 1 - (1 - w^K)^L - L w^K (1 - w^K)^(L - 1) for K bits and L tables.
+  // 1 - (1 - w^K)^L - L w^K (1 - w^K)^(L - 1) for K bits, L tables and w = 1 - acos(cosine) / pi.
   [[nodiscard]] double sampling_probability(double cosine) const;
 };
 
-// The mean of keys [begin[r], end[r]) of each row, and tables of these keys less their mean: of each table the ends of its buckets, then
-// the keys' numbers from begin[r] on, bucket by bucket.
+// The mean of keys [begin[r], end[r]) of each row, and tables of these keys less their mean; key numbers from begin[r] on.
 struct LshBuild {
   KvRows kv;
   LshShape shape;
@@ -31,28 +29,26 @@ struct LshBuild {
   float* const* center = nullptr;                       // [kv.num_rows] -> [head_dim] out
   std::int32_t* const* table = nullptr;                 // [kv.num_rows] -> [shape.table_size(end - begin)] out
 };
-// Keys and projections are read, tables written; 2 FLOPs per channel, key and projection.
 OpCall call(const LshBuild&);
 void run_cpu(const LshBuild&);
 
-// The keys that the query heads of a row sample from tables of keys[r] keys: ascending numbers of keys that any of them samples.
+// Ascending numbers of keys that any query head of the row samples.
 struct LshSample {
   KvRows kv;
   LshShape shape;
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   const float* projections = nullptr;
-  const std::int32_t* keys = nullptr;                   // [kv.num_rows]
+  const std::int32_t* keys = nullptr;                   // keys in the table
   const std::int32_t* const* table = nullptr;           // [kv.num_rows]
-  const std::int64_t* first = nullptr;                  // [kv.num_rows + 1] offsets of lists with space for keys[r]
+  const std::int64_t* first = nullptr;                  // [kv.num_rows + 1] lists with space for keys[r]
   std::int32_t* unit = nullptr;                         // out
-  std::uint32_t* heads = nullptr;                       // like unit: bit g is set if query head g of the group samples it
-  std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, and keys found in buckets
+  std::uint32_t* heads = nullptr;                       // as unit: bit g is set if query head g of the group samples it
+  std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, keys found in buckets
 };
-// Hashes the queries and reads the ends of their buckets; LshBuckets prices their content.
+// Without the buckets' content (LshBuckets).
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
 
-// Numbers of keys in the queries' buckets are read and counted.
 struct LshBuckets {
   std::int32_t num_rows = 0;
   const std::int32_t* looked_at = nullptr;  // [num_rows]
@@ -60,8 +56,8 @@ struct LshBuckets {
 OpCall call(const LshBuckets&);
 void run_cpu(const LshBuckets&);
 
-// Importance weights of attention over a sample: -log(p + 1e-4) for a key that a query head sampled with probability p, -infinity for one
-// that others sampled, 0 for tokens that are always there. p follows from the cosine of the query and the key less the center.
+// Importance weights: -log(p + 1e-4) for a key that a query head sampled with probability p, -infinity for one that only others sampled, 0
+// for tokens that are always there. p follows from the cosine of the query and the key less the center.
 struct LshWeights {
   KvRows kv;
   LshShape shape;
@@ -74,7 +70,6 @@ struct LshWeights {
   const std::int32_t* head = nullptr;         // [kv.num_rows]
   float* log_weight = nullptr;                // [index_first[kv.num_rows], kv.group] out
 };
-// Sampled keys are read, weights written; a product and a norm for each key.
 OpCall call(const LshWeights&);
 void run_cpu(const LshWeights&);
 

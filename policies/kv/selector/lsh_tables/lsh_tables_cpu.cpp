@@ -17,7 +17,6 @@ using LshMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 constexpr double kLeastProbability = 1e-4;  // added to a probability, as the authors do
 
-// Keys [begin, end) of a row less their mean, which it stores.
 LshMatrix centered_keys(const LshBuild& a, std::int32_t row) {
   const std::int64_t d = a.kv.head_dim, n = a.end[row] - a.begin[row];
   LshMatrix keys(n, d);
@@ -29,7 +28,7 @@ LshMatrix centered_keys(const LshBuild& a, std::int32_t row) {
   return keys;
 }
 
-// Sorts the keys' numbers by their buckets; `ends` [buckets], `order` [keys].
+// `ends` [buckets], `order` [keys].
 void fill_table(const std::vector<std::int32_t>& bucket, std::int64_t buckets, std::int32_t* ends, std::int32_t* order) {
   std::fill_n(ends, buckets, 0);
   for (const std::int32_t b : bucket)
@@ -58,7 +57,7 @@ const float* last_query(const KvRows& kv, const Queries& q, std::int32_t row) {
   return q.data + ((q.count - 1LL) * kv.kv_heads + row % kv.kv_heads) * kv.group * kv.head_dim;
 }
 
-// Numbers of keys in the bucket of the query, for each table: calls f(begin, end).
+// Calls f(begin, end) for each table.
 template <class F>
 void for_buckets(const LshSample& a, std::int32_t row, const float* query, F&& f) {
   const std::int64_t d = a.kv.head_dim, stride = a.shape.table_size(a.keys[row]) / a.shape.tables;

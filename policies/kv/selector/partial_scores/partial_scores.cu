@@ -18,7 +18,7 @@ struct Partial {
   const std::int64_t* first;
   std::int32_t num_rows, group, head_dim, width;
   float scale;
-  float* reduced;  // [num_rows, group, width] queries in the basis
+  float* reduced;  // [num_rows, group, width]
   float* logits;   // row r, head h from group * first[r] + h * tokens on
   float* top;      // [num_rows, group]
   float* scores;

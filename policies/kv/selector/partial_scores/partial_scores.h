@@ -7,24 +7,22 @@
 
 namespace kvlab {
 
-// Approximate logits from keys that were reduced to `width` directions (see query_basis.h), relative to the best one:
-// z_h[i] = (q_h . basis) . partial_i / sqrt(d); scores[first[r] + i] = max over the row's query heads of z_h[i] - max_j z_h[j],
-// which is 0 for the best token and negative for others.
+// Approximate logits from keys reduced to `width` directions (query_basis.h), relative to the best: z_h[i] = (q_h . basis) . partial_i /
+// sqrt(d); scores[first[r] + i] = max over the row's query heads of z_h[i] - max_j z_h[j].
 struct PartialScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2, width = 0;
-  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last of each
   const float* const* basis = nullptr;    // [num_rows] -> [width, head_dim]
   const float* const* partial = nullptr;  // [num_rows] -> [tokens, width]
   const std::int64_t* first = nullptr;    // [num_rows + 1] tokens scored: 0, 1, ... of the row
   float* scores = nullptr;                // [first[num_rows]] out
 };
-// Partial keys are read at the keys' precision, scores written; 2 FLOPs per direction, query head and token, and 3 for the maxima.
 OpCall call(const PartialScores&);
 void run_cpu(const PartialScores&);
 void run_cuda(const PartialScores&, CudaContext&);
 
-// Number of tokens that each KV head of a sequence takes: the number of scores above -alpha, averaged over its KV heads, rounded down, at
-// least 1, at most cap[r]. InfiniGen, Lee et al. 2024, section 4.3.
+// Tokens that each KV head of a sequence takes: scores above -alpha, averaged over KV heads, rounded down, 1 to cap[r]. InfiniGen, Lee et
+// al. 2024, section 4.3.
 struct FetchCounts {
   std::int32_t num_rows = 0, kv_heads = 1;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -33,7 +31,6 @@ struct FetchCounts {
   const std::int32_t* cap = nullptr;  // [num_rows]
   std::int32_t* count = nullptr;      // [num_rows] out
 };
-// Scores are read once.
 OpCall call(const FetchCounts&);
 void run_cpu(const FetchCounts&);
 void run_cuda(const FetchCounts&, CudaContext&);  // `count` is in CPU memory; waits for the stream.

@@ -36,7 +36,7 @@ struct MeanOfRing {
   }
 };
 
-// distance [sequences, most]: squares of each query's distance from the mean. A block per query.
+// distance [sequences, most]: squares. A block per query.
 __global__ void __launch_bounds__(kThreads) measure_ring(MeanOfRing a, int most, double* distance) {
   KVLAB_SHARED(double, shared, 33);
   const int s = blockIdx.x / most, i = blockIdx.x % most;
@@ -50,7 +50,6 @@ __global__ void __launch_bounds__(kThreads) measure_ring(MeanOfRing a, int most,
   if (threadIdx.x == 0) distance[blockIdx.x] = sum;
 }
 
-// Distances become the softmax's weights.
 __global__ void __launch_bounds__(kThreads) weigh_ring(const std::int32_t* held, int most, double* distance) {
   KVLAB_SHARED(double, shared, 33);
   double* const mine = distance + std::int64_t{blockIdx.x} * most;

@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-// Positions [begin, end) of one sequence.
 struct SplitRow {
   std::int32_t* sentence_of;
   std::int64_t step;  // the start of its entries of `steps`
@@ -45,7 +44,7 @@ struct Means {
   const std::int64_t* first;  // [num_rows + 1] candidates
   float* const* means;
   std::int32_t *const *token, *const *sentence;
-  std::int32_t *start, *count;  // start: of each sentence, the first candidate
+  std::int32_t *start, *count;  // start: first candidate of each sentence
   int most;                     // candidates of a row
 
   __device__ std::int32_t candidates(int row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
@@ -91,8 +90,7 @@ __global__ void __launch_bounds__(kRowThreads) mean_keys(Means a) {
   }
 }
 
-// Candidates ascend and sentences with them: of equal scores the earlier candidate is the earlier sentence's, or earlier in it. One block
-// per row.
+// Candidates and sentences ascend: of equal scores the earlier candidate is the earlier sentence's, or earlier in it. One block per row.
 __global__ void __launch_bounds__(kRowThreads) take_sentences(TakeSentences a) {
   KVLAB_SHARED(std::int32_t, counts, 33);
   KVLAB_SHARED(std::uint64_t, sums, 33);

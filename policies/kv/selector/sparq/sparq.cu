@@ -34,7 +34,7 @@ struct Sparq {
   __device__ float* each_of(int row, int head) const { return each + kv.group * kv.first[row] + std::int64_t{head} * kv.len[row]; }
 };
 
-// The row's channels and the heads' scales. One block per row; sums in the order of the CPU version, so that ties are the same.
+// One block per row. Sums are in the order of the CPU version, so that ties are the same.
 __global__ void __launch_bounds__(kRowThreads) choose_channels(Sparq a) {
   KVLAB_SHARED(std::int32_t, counts, 33);
   KVLAB_SHARED(std::uint64_t, sums, 33);

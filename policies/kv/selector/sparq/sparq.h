@@ -6,38 +6,34 @@
 #include "kernels/ops.h"
 #include "kernels/select/unit_lists/unit_lists.h"
 
-// Attention from few channels first, then from few tokens: SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; done inside the
-// storage device by InstInfer, Pan et al. 2024, arXiv:2409.04992.
+// SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; inside the storage device by InstInfer, Pan et al. 2024, arXiv:2409.04992.
 namespace kvlab {
 
-// The `channels` channels of largest sum_h |q_h| over the row's query heads (ties to the lower one), and with these alone
-// p_h[i] = softmax_i(q_h . k_i / sqrt(d |q_h on the channels|_1 / |q_h|_1)) over all tokens of the row; mean over the heads.
+// Over the `channels` channels of largest sum_h |q_h| in the row's query heads (ties to the lower one): p_h[i] = softmax_i(q_h . k_i /
+// sqrt(d |q_h on the channels|_1 / |q_h|_1)) over all tokens of the row; mean over the heads.
 struct SparqScores {
   KvRows kv;
   std::int32_t channels = 1;         // <= head_dim
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   float* each = nullptr;             // [kv.group * kv.total()] out: row r, head h from group * first[r] + h * len[r] on
   float* scores = nullptr;           // [kv.total()] out: the mean
 };
-// These channels of all keys are read at the keys' precision, scores written; 2 FLOPs per channel, head and token, 4 for the softmax.
 OpCall call(const SparqScores&);
 void run_cpu(const SparqScores&);
 void run_cuda(const SparqScores&, CudaContext&);
 
-// Sum of the values of each row: adds tokens [from[r], len[r]); from[r] = 0 starts anew.
+// Adds values of tokens [from[r], len[r]); from[r] = 0 starts from zero.
 struct ValueSums {
   KvRows kv;
   const std::int32_t* from = nullptr;  // [kv.num_rows]
   float* const* sum = nullptr;         // [kv.num_rows] -> [head_dim]
 };
-// New values are read, sums read and written in fp32.
 OpCall call(const ValueSums&);
 void run_cpu(const ValueSums&);
 void run_cuda(const ValueSums&, CudaContext&);
 
-// One token that replaces those not listed: its value is the mean of all values, and its share for head h is 1 - alpha_h with alpha_h = sum
-// of p_h over the listed tokens. Its key is 0 and its logit for head h is log sum exp of the listed tokens'
-// logits + log((1 - alpha_h) / alpha_h).
+// One token that replaces those not listed. Its value is the mean of all values. Its share for head h is 1 - alpha_h, alpha_h = sum of p_h
+// over the listed tokens. Its key is 0; its logit is log sum exp of the listed tokens' logits + log((1 - alpha_h) / alpha_h).
 struct SparqRest {
   KvRows kv;
   const Queries* queries = nullptr;
@@ -48,18 +44,18 @@ struct SparqRest {
   std::int32_t* position = nullptr;   // [kv.num_rows] out: 0, seen by every query
   float* log_weight = nullptr;        // [kv.num_rows * group] out
 };
-// The mean values are written. Logits of the listed tokens are those of the attention that follows, so they are not counted again.
+// Logits of the listed tokens are not counted: the attention that follows computes them.
 OpCall call(const SparqRest&);
 void run_cpu(const SparqRest&);
 void run_cuda(const SparqRest&, CudaContext&);
 
-// Distinct flash pages that hold the listed tokens, each page `page_tokens` neighbouring tokens.
+// Distinct pages of `page_tokens` neighbouring tokens.
 struct FlashPages {
   std::int32_t num_rows = 0, page_tokens = 1;
   UnitLists lists;
   std::int32_t* count = nullptr;  // [num_rows] in: upper bounds, out
 };
-// A diagnostic: it costs nothing.
+// Costs nothing (diagnostic).
 OpCall call(const FlashPages&);
 void run_cpu(const FlashPages&);
 void run_cuda(const FlashPages&, CudaContext&);  // `count` is in CPU memory; waits for the stream.

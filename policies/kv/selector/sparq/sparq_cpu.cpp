@@ -30,7 +30,6 @@ std::vector<std::int32_t> largest_channels(const SparqScores& a, const float* q)
   return order;
 }
 
-// Probabilities of one query head.
 void probabilities(const SparqScores& a, std::int32_t row, const float* q, const std::vector<std::int32_t>& channels, float* p) {
   const std::int32_t d = a.kv.head_dim, n = a.kv.len[row];
   float part = 0.0F, whole = 0.0F;
@@ -49,7 +48,6 @@ void probabilities(const SparqScores& a, std::int32_t row, const float* q, const
   for (std::int32_t i = 0; i < n; ++i) p[i] /= sum;
 }
 
-// log sum exp of the listed tokens' logits.
 float log_sum(const SparqRest& a, std::int32_t row, const float* q) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(a.kv.head_dim));
   std::vector<float> z;

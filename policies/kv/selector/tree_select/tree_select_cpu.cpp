@@ -15,8 +15,8 @@ struct Node {
   std::int32_t level;
   std::int64_t at;  // in its level
   [[nodiscard]] std::int64_t first_leaf() const { return at << level; }
-  // A parent's bound is never below its child's, in floating point too: sums of larger terms in the same order. Parents come first
-  // among equals, so that all equal leaves are known before one is taken.
+  // A parent's bound is never below its child's, in floating point too. Parents come first among equals, so that all equal leaves are known
+  // before one is taken.
   friend bool operator<(const Node& a, const Node& b) {
     if (a.bound != b.bound) return a.bound < b.bound;
     if ((a.level > 0) != (b.level > 0)) return b.level > 0;
