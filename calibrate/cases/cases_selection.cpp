@@ -8,8 +8,8 @@
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/select/cluster/cluster.h"
-#include "kernels/select/page_bounds/page_bounds.h"
 #include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/page_summaries_op.h"
 #include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
@@ -55,17 +55,17 @@ void add_top_k(std::vector<KernelFamily>& families) {
       top_k_matches, {shape(64, 32768, 4096), shape(8, 32768, 4096), shape(512, 8192, 1024)}, ElementType::kF32, families);
 }
 
-bool bounds_match(TimedDevice& device, const PageBounds& a, const Run& run) {
+bool bounds_match(TimedDevice& device, const PageSummaries& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 4)) {
-    const std::int64_t n = a.kv.len[r], pages = ceil_div(n, a.page_tokens);
+    const std::int64_t n = a.kv.len[r], pages = ceil_div(n, a.stride_tokens);
     const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
-                             out = read_floats(device, a.bounds[r], pages * 2 * d);
+                             out = read_floats(device, a.out[r], pages * 2 * d);
     for (std::int64_t at = 0; at < pages * d; ++at) {
       const std::int64_t page = at / d, c = at % d;
       float low = std::numeric_limits<float>::infinity(), high = -low;
-      for (std::int64_t i = page * a.page_tokens; i < std::min(n, (page + 1) * a.page_tokens); ++i) {
+      for (std::int64_t i = page * a.stride_tokens; i < std::min(n, (page + 1) * a.stride_tokens); ++i) {
         low = std::min(low, k[static_cast<std::size_t>(i * d + c)]);
         high = std::max(high, k[static_cast<std::size_t>(i * d + c)]);
       }
@@ -80,7 +80,7 @@ void add_page_bounds(std::vector<KernelFamily>& families) {
   const auto shape = [](std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d) {
     return Shape{{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}, {"page", 16}};
   };
-  add_policy_families<PageBounds>(
+  add_policy_families<PageSummaries>(
       {std::string(name_of(OpId::kPageBounds)),
        "",
        DeviceKind::kCpu,
@@ -89,13 +89,14 @@ void add_page_bounds(std::vector<KernelFamily>& families) {
        {shape(2, 37, 2, 16)},
        nullptr},
       [](Buffers& b, const Shape& s) {
-        PageBounds a;
+        PageSummaries a;
+        a.kind = PageSummaries::Kind::kBounds;
         a.kv = paged_rows(b, rows_spec(s));
-        a.page_tokens = static_cast<std::int32_t>(s.at("page")), a.from = equal_counts(b, a.kv.num_rows, 0);
+        a.span_tokens = a.stride_tokens = static_cast<std::int32_t>(s.at("page")), a.from = equal_counts(b, a.kv.num_rows, 0);
         std::vector<float*> bounds;
         for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-          bounds.push_back(b.room<float>(ceil_div(a.kv.len[r], a.page_tokens) * 2 * a.kv.head_dim));
-        a.bounds = b.host(std::move(bounds));
+          bounds.push_back(b.room<float>(ceil_div(a.kv.len[r], a.stride_tokens) * 2 * a.kv.head_dim));
+        a.out = b.host(std::move(bounds));
         return a;
       },
       bounds_match, {shape(64, 4096, 8, 128)}, ElementType::kBf16, families);

@@ -1,4 +1,4 @@
-#include "kernels/select/query_drift/query_drift.h"
+#include "kernels/select/query_drift_op.h"
 #include "kernels/storage/take_due/take_due.h"
 #include "policies/kv/selector/partial_scores/partial_scores.h"
 #include "tests/cuda/rows_fixture.h"

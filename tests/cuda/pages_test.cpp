@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "kernels/select/page_bounds/page_bounds.h"
-#include "kernels/select/page_means/page_means.h"
 #include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/tree_select/tree_select.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -17,6 +16,8 @@ void order_bounds(std::vector<float>& x, std::int32_t head_dim) {
       if (x[c] > x[c + d]) std::swap(x[c], x[c + d]);
 }
 
+constexpr auto kBounds = PageSummaries::Kind::kBounds;
+
 class PagesCuda : public CudaTest {
  protected:
   // Pages of the policy are not those of the memory.
@@ -29,8 +30,8 @@ class PagesCuda : public CudaTest {
     for (const std::int32_t n : len) sizes.push_back((n / page_tokens + 1LL) * 2 * head_dim);
     RowArrays<float> bounds(sizes, 0.5F);  // of pages that have begun
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
-      run_cpu(PageBounds{rows.host(), page_tokens, from.data(), bounds.host()});
-      run_cuda(PageBounds{rows.device(), page_tokens, from.data(), bounds.device()}, cuda());
+      run_cpu(PageSummaries{rows.host(), page_tokens, page_tokens, from.data(), bounds.host(), kBounds});
+      run_cuda(PageSummaries{rows.device(), page_tokens, page_tokens, from.data(), bounds.device(), kBounds}, cuda());
       EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
     }
   }
@@ -45,8 +46,8 @@ class PagesCuda : public CudaTest {
     for (const std::int32_t n : len) sizes.push_back((n / stride + 1LL) * head_dim);
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
       RowArrays<float> means(sizes, 0.5F);
-      run_cpu(PageMeans{rows.host(), span, stride, from.data(), means.host()});
-      run_cuda(PageMeans{rows.device(), span, stride, from.data(), means.device()}, cuda());
+      run_cpu(PageSummaries{rows.host(), span, stride, from.data(), means.host()});
+      run_cuda(PageSummaries{rows.device(), span, stride, from.data(), means.device()}, cuda());
       EXPECT_TRUE(all_near(means.device_contents(cuda()), means.contents(), 1e-5, 1e-5));
     }
   }

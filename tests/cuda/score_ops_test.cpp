@@ -4,8 +4,8 @@
 #include "kernels/score/protect/protect.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/word_scores_op.h"
-#include "kernels/select/block_max/block_max.h"
-#include "kernels/select/gather_scores/gather_scores.h"
+#include "kernels/select/block_max_op.h"
+#include "kernels/select/gather_scores_op.h"
 #include "policies/kv/scorer/standardize/standardize.h"
 #include "tests/cuda/rows_fixture.h"
 

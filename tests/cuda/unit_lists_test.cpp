@@ -1,9 +1,8 @@
-#include "kernels/select/unit_lists/unit_lists.h"
-
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/select/nearest_keys/nearest_keys.h"
+#include "kernels/select/nearest_keys_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -67,7 +66,7 @@ TEST_F(UnitListsCuda, ExpandUnits) {
   }
 }
 
-TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
+TEST_F(UnitListsCuda, CopyUnits) {
   const Longs first{0, 0, 1, 30, 500, 510, 510};
   Ints pick(510);
   std::mt19937 random(2);
@@ -76,21 +75,19 @@ TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
       pick[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random()) % lists().count[r];
   for (std::int32_t& p : pick) p = std::abs(p);
   Ints expected(510);
-  run_cpu(ComposeUnits{6, lists().host(), first.data(), pick.data(), expected.data()});
+  const auto copy = [&](CopyUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
+    return CopyUnits{6, gpu ? lists().device() : lists().host(), kind, nullptr, to_first.data(), picks, out};
+  };
+  run_cpu(copy(CopyUnits::Kind::kPick, first, pick.data(), expected.data(), false));
   const DeviceBuffer<std::int32_t> out(pick);  // in place
-  run_cuda(ComposeUnits{6, lists().device(), first.data(), out.data(), out.data()}, cuda());
+  run_cuda(copy(CopyUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
   Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(ComposeUnits{6, lists().host(), whole.data(), nullptr, copied.data(), true});
-  const DeviceBuffer<std::int32_t> copy(whole.back());
-  run_cuda(ComposeUnits{6, lists().device(), whole.data(), nullptr, copy.data(), true}, cuda());
-  EXPECT_EQ(copy.to_host(cuda().stream()), copied);
-
-  RowArrays<std::int32_t> kept(Longs(6, 600), -3);
-  run_cpu(KeepUnits{6, lists().host(), kept.host()});
-  run_cuda(KeepUnits{6, lists().device(), kept.device()}, cuda());
-  EXPECT_EQ(kept.device_contents(cuda()), kept.contents());
+  run_cpu(copy(CopyUnits::Kind::kAll, whole, nullptr, copied.data(), false));
+  const DeviceBuffer<std::int32_t> all(whole.back());
+  run_cuda(copy(CopyUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
+  EXPECT_EQ(all.to_host(cuda().stream()), copied);
 }
 
 TEST_F(UnitListsCuda, UnionUnits) {

@@ -16,8 +16,8 @@
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/token_stats/token_stats.h"
-#include "kernels/select/page_bounds/page_bounds.h"
 #include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/page_summaries_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "kernels/streams.h"
 
@@ -87,7 +87,7 @@ std::vector<float> results(std::size_t offset) {
   for (const auto& line : p) keep(line.data(), std::ssize(line));
 
   const std::vector<std::int32_t> none(kHeads, 0), few(kHeads, 5);
-  run_cpu(PageBounds{kv, kPage, none.data(), bound_rows.data()});
+  run_cpu(PageSummaries{kv, kPage, kPage, none.data(), bound_rows.data(), PageSummaries::Kind::kBounds});
   std::vector<std::int64_t> units{0}, chosen{0};
   for (std::int32_t h = 0; h < kHeads; ++h) units.push_back(units.back() + pages), chosen.push_back(chosen.back() + 5);
   const std::vector<const float*> summaries(bound_rows.begin(), bound_rows.end());

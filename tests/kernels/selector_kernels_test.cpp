@@ -3,12 +3,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/block_max_op.h"
 #include "kernels/select/cluster/cluster.h"
-#include "kernels/select/page_bounds/page_bounds.h"
-#include "kernels/select/page_means/page_means.h"
 #include "kernels/select/page_scores/page_scores.h"
-#include "kernels/select/unit_lists/unit_lists.h"
+#include "kernels/select/page_summaries_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/halving_search/halving_search.h"
 #include "policies/kv/selector/probe_query/probe_query.h"
 
@@ -45,9 +44,9 @@ TEST(PageMeans, WindowsOverlapAndGrowWithTheRow) {
     float* to = means.data();
     const std::int32_t zero = 0;
     row.n = before;
-    run_cpu(PageMeans{row.kv, 4, 2, &zero, &to});
+    run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
     row.n = 10;
-    const PageMeans rest{row.kv, 4, 2, &before, &to};
+    const PageSummaries rest{row.kv, 4, 2, &before, &to};
     run_cpu(rest);
     EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F})) << before;
     EXPECT_EQ(call(rest).outputs, before == 10 ? 0 : 5 - std::max(0, before < 4 ? 0 : (before - 4) / 2 + 1));
@@ -61,10 +60,10 @@ TEST(PageMeans, OlderKeysAreNotReadAgain) {
   float* to = means.data();
   const std::int32_t zero = 0, before = 7;
   row.n = before;
-  run_cpu(PageMeans{row.kv, 4, 2, &zero, &to});
+  run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
   std::fill_n(row.k.begin(), before, 100.0F);
   row.n = 10;
-  const PageMeans rest{row.kv, 4, 2, &before, &to};
+  const PageSummaries rest{row.kv, 4, 2, &before, &to};
   run_cpu(rest);
   EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F}));
   // Keys 7, 8, 9; windows 2 and 3 had begun, window 4 had not. Key 7 goes into windows 2 and 3, 8 and 9 into 3 and 4.
@@ -77,15 +76,15 @@ TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {
   float* to = bounds.data();
   std::int32_t from = 0;
   row.n = 2;
-  run_cpu(PageBounds{row.kv, 3, &from, &to});
+  run_cpu(PageSummaries{row.kv, 3, 3, &from, &to, PageSummaries::Kind::kBounds});
   EXPECT_EQ(bounds, (Floats{-1, 3, 100, 100, 100, 100}));
   from = 2, row.n = 7;
-  const PageBounds rest{row.kv, 3, &from, &to};
+  const PageSummaries rest{row.kv, 3, 3, &from, &to, PageSummaries::Kind::kBounds};
   run_cpu(rest);
   EXPECT_EQ(bounds, (Floats{-1, 4, -5, 9, 2, 2}));
   EXPECT_EQ(call(rest), (OpCall{.op = "page_bounds", .rows = 1, .tokens = 5, .outputs = 3, .bytes = (5 + 6 + 2) * 2, .flops = 10}));
   from = 7;
-  EXPECT_EQ(call(PageBounds{row.kv, 3, &from, &to}).bytes, 0);
+  EXPECT_EQ(call(PageSummaries{row.kv, 3, 3, &from, &to, PageSummaries::Kind::kBounds}).bytes, 0);
 }
 
 TEST(PageScores, SoftmaxCountsClustersByTheirSizes) {

@@ -56,7 +56,7 @@ OpCall call(const ShareOut& a) {
   const std::int64_t n = static_cast<std::int64_t>(a.num_pools) * a.members;
   return {.op = "share_out", .rows = a.num_pools, .outputs = n, .bytes = 16 * n, .flops = 8 * n};
 }
-KVLAB_WITHOUT_CUDA(ShareOut)
+void run_cuda(const ShareOut& a, CudaContext& /*cuda*/) { run_cpu(a); }
 
 void run_cpu(const ShareOut& a) {
   const auto members = static_cast<std::size_t>(a.members);

@@ -2,6 +2,7 @@
 
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
+#include "kernels/rows/search.h"
 
 namespace kvlab {
 
@@ -30,26 +31,6 @@ __device__ __forceinline__ T* value_at(const DeviceRows& kv, int row, std::int32
   return static_cast<T*>(kv.v) + kv.slot(row, token) * kv.head_dim;
 }
 
-// Leading values for which the monotone `holds` is true.
-template <class Holds>
-__device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& holds) {
-  std::int32_t low = 0, high = n;
-  while (low < high) {
-    const std::int32_t middle = (low + high) / 2;
-    if (holds(middle))
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-__device__ __forceinline__ std::int32_t count_below(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
-  return count_first(n, [&](std::int32_t i) { return ascending[i] < value; });
-}
-__device__ __forceinline__ bool is_among(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
-  const std::int32_t at = count_below(ascending, n, value);
-  return at < n && ascending[at] == value;
-}
 // Positions ascend along a row.
 __device__ __forceinline__ std::int32_t tokens_below(const DeviceRows& kv, int row, std::int32_t position) {
   return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(row, i)] < position; });

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "kernels/select/unit_lists/unit_lists.h"
+#include "kernels/select/unit_lists.h"
 
 namespace kvlab {
 

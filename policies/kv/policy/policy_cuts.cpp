@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/select/gather_scores/gather_scores.h"
+#include "kernels/select/gather_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/cache/renumber_rows.h"
 #include "policies/kv/policy/acting.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/mean_query/mean_query.h"
+#include "kernels/select/mean_query_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
 #include "policies/kv/selector/head_votes/head_votes.h"

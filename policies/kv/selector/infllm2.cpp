@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/block_max_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
 namespace kvlab {

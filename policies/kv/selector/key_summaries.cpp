@@ -1,17 +1,15 @@
 #include "policies/kv/selector/key_summaries.h"
 
 #include "base/ceil_div.h"
-#include "kernels/select/page_bounds/page_bounds.h"
-#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/page_summaries_op.h"
 
 namespace kvlab {
 
 void KeySummaries::update(LayerStep& step) {
   const std::int32_t* const from = progress_.advance(step);
-  if (kind_ == Kind::kBounds)
-    step.ops(PageBounds{step.kv, stride_, from, rows(step)});
-  else
-    step.ops(PageMeans{step.kv, span_, stride_, from, rows(step)});
+  const bool bounds = kind_ == Kind::kBounds;
+  step.ops(PageSummaries{step.kv, bounds ? stride_ : span_, stride_, from, rows(step),
+                         bounds ? PageSummaries::Kind::kBounds : PageSummaries::Kind::kMeans});
 }
 
 float* const* KeySummaries::rows(const LayerStep& step) {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/select/page_bounds/page_bounds.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 #include "policies/kv/selector/tree_select/tree_select.h"
@@ -35,11 +35,12 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     const std::int32_t n = step.kv.num_rows;
-    PageBounds leaves;
+    PageSummaries leaves;
     leaves.kv = step.kv;
-    leaves.page_tokens = leaf_;
+    leaves.kind = PageSummaries::Kind::kBounds;
+    leaves.span_tokens = leaves.stride_tokens = leaf_;
     leaves.from = progress_.advance(step);
-    leaves.bounds = level(step, 0);
+    leaves.out = level(step, 0);
     step.ops(leaves);
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
       MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};

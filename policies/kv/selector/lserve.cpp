@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/block_max_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
 namespace kvlab {
@@ -103,7 +103,7 @@ class LServe final : public PagedSelector {
     }
     if (all_whole(n, keep)) return;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = n;
     kept.lists = choose(step, {first, keep, nullptr, end});
     kept.to = pages_.rows(step, [&](std::int32_t r) { return kept.lists.size(r); });

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/query_drift/query_drift.h"
+#include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

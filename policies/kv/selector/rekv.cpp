@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/score/reduce_heads_op.h"
-#include "kernels/select/mean_query/mean_query.h"
-#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/mean_query_op.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selector.h"
@@ -133,7 +133,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
     float* scores = judge(step, asked, first, end);
     mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores);
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, first, scores, keep);
     kept.to = frames_.rows(step, [&](std::int32_t r) { return keep[r]; });
@@ -142,19 +142,19 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
 
   float* judge(LayerStep& step, const std::vector<Queries>& asked, const std::int64_t* first, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows, sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
-    PageMeans means;
+    PageSummaries means;
     means.kv = step.kv;
     means.span_tokens = means.stride_tokens = frame_;
     means.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * frame_; });
     means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
+    means.out = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
     step.ops(means);
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
     step.ops(MeanQuery{sequences, width, asked.data(), mean});
     std::vector<Queries> question;
     for (std::int32_t s = 0; s < sequences; ++s)
       question.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
-    PageScores scores = page_scores(step, means.means, first);
+    PageScores scores = page_scores(step, means.out, first);
     scores.queries = question.data();
     scores.kind = PageScores::Kind::kDot;
     scores.heads = PageScores::Heads::kSum;

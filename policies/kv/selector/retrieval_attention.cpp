@@ -1,4 +1,4 @@
-#include "kernels/select/nearest_keys/nearest_keys.h"
+#include "kernels/select/nearest_keys_op.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"

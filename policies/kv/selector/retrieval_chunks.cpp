@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
@@ -67,7 +67,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   void summarize(LayerStep& step, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
-    PageMeans means;
+    PageSummaries means;
     means.kv = step.kv;
     means.span_tokens = means.stride_tokens = chunk_;
     means.kv.len = per_row(step.ops, n, [&](std::int32_t r) {
@@ -77,7 +77,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     });
     if (all_whole(n, means.kv.len)) return;
     means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    means.means = this->means(step, end);
+    means.out = this->means(step, end);
     step.ops(means);
   }
 
@@ -112,7 +112,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);
     mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores.scores);
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
     kept.to = chunks_.rows(step, [&](std::int32_t r) { return keep[r]; });

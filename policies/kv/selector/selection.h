@@ -5,7 +5,7 @@
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/select/page_scores/page_scores.h"
-#include "kernels/select/unit_lists/unit_lists.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/row_state.h"
 #include "policies/kv/selector/selector.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/score/pool1d/pool1d.h"
-#include "kernels/select/mean_query/mean_query.h"
+#include "kernels/select/mean_query_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/sentences/sentences.h"
@@ -178,7 +178,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
     mask_ends(step.ops, n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }),
               tail, scores);
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
     kept.to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; });

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
 #include "policies/kv/selector/tiers.h"
@@ -44,7 +44,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     for (std::int32_t r = 0; r < n; ++r)
       if (built[r] == 1) chunks_.at(step, r) = std::max(0, held_prompt_tokens(step, r) / chunk_ - local_);
     const std::int32_t* from = per_row(step.ops, n, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
-    step.ops(PageMeans{step.kv, chunk_, chunk_, from, means(step)});
+    step.ops(PageSummaries{step.kv, chunk_, chunk_, from, means(step)});
     ChunkOutliers outliers;
     outliers.kv = step.kv;
     outliers.chunk_tokens = chunk_;
@@ -146,10 +146,10 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
   // The softmax is over chunks other than outliers.
   UnitLists choose(LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
-    ComposeUnits all;
+    CopyUnits all;
     all.num_rows = n;
-    all.base.rows = other(step);
-    all.takes_all = true;
+    all.lists.rows = other(step);
+    all.kind = CopyUnits::Kind::kAll;
     all.first = first;
     all.out = step.ops.ints(first[n]);
     step.ops(all);
@@ -162,10 +162,11 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);
     UnitLists best = best_units(step.ops, n, 1, first, scores.scores, keep);
-    ComposeUnits named;
+    CopyUnits named;
     named.num_rows = n;
-    named.base.first = first;
-    named.base.unit = all.out;
+    named.lists.first = first;
+    named.lists.unit = all.out;
+    named.kind = CopyUnits::Kind::kPick;
     named.first = best.first;
     named.pick = best.unit;
     named.out = step.ops.ints(best.first[n]);

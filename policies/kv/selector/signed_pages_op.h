@@ -13,7 +13,7 @@ namespace kvlab {
 struct SignedPages {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2, page_tokens = 1;
   const Queries* queries = nullptr;        // [num_rows / kv_heads], the last of each
-  const float* const* bounds = nullptr;    // [num_rows] -> [pages, 2, head_dim], as PageBounds has them
+  const float* const* bounds = nullptr;    // [num_rows] -> [pages, 2, head_dim], bounds of PageSummaries
   const std::int32_t* channels = nullptr;  // [num_rows] 1 to head_dim
   const std::int64_t* first = nullptr;     // [num_rows + 1] tokens scored, whole pages from the row's begin on
   float* scores = nullptr;                 // [first[num_rows]] out

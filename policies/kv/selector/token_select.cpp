@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/select/query_drift/query_drift.h"
+#include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/head_votes/head_votes.h"
 
@@ -103,7 +103,7 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);
     const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sizes(step, s * heads).top; });
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = sequences;
     kept.lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep);
     kept.to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; });

@@ -84,7 +84,7 @@ class WindowChoice final : public Budgeted<Selector> {
     pool_.smooth(
         some, [&](std::int32_t r) { return some.kv.len[r] - older[r]; }, scores);
     mask_ends(step.ops, n, some.kv.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), older, scores);
-    KeepUnits kept;
+    CopyUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, some.kv.first, scores, keep);
     kept.to = chosen_.rows(step, [&](std::int32_t r) { return keep[r]; });

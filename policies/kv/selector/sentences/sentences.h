@@ -4,7 +4,7 @@
 
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "kernels/select/unit_lists/unit_lists.h"
+#include "kernels/select/unit_lists.h"
 
 // SentenceKV, Zhu et al. 2025, arXiv:2504.00970.
 namespace kvlab {

@@ -4,7 +4,7 @@
 
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "kernels/select/unit_lists/unit_lists.h"
+#include "kernels/select/unit_lists.h"
 
 // SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; inside the storage device by InstInfer, Pan et al. 2024, arXiv:2409.04992.
 namespace kvlab {

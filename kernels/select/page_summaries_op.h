@@ -1,0 +1,123 @@
+#pragma once
+
+#include <algorithm>
+
+#include "base/ceil_div.h"
+#include "kernels/rows/channels.h"
+#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// A summary of the keys of each window [j * stride_tokens, j * stride_tokens + span_tokens), j < ceil(len / stride_tokens). Folds in tokens
+// [from[r], len[r]): a begun window's summary replaces its older keys, which may be encoded.
+//   kMeans   mean key. Chunks (TriForce, Sun et al. 2024) if stride = span; otherwise InfLLM v2's kernels (MiniCPM4, 2025)
+//   kBounds  minimum and maximum of each channel; stride = span. Quest, Tang et al. 2024, algorithm 1
+struct PageSummaries {
+  enum class Kind : std::uint8_t { kMeans, kBounds };
+  KvRows kv;
+  std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens
+  const std::int32_t* from = nullptr;               // [num_rows]
+  float* const* out = nullptr;                      // [num_rows] -> [windows, head_dim], or [windows, 2, head_dim]: minimum, maximum
+  Kind kind = Kind::kMeans;
+
+  [[nodiscard]] KVLAB_BOTH std::int32_t windows(std::int64_t row) const { return (kv.len[row] + stride_tokens - 1) / stride_tokens; }
+  [[nodiscard]] KVLAB_BOTH std::int32_t first_window(std::int64_t row) const {
+    if (from[row] >= kv.len[row]) return windows(row);
+    return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
+  }
+  // Windows begun before this step, which come first.
+  [[nodiscard]] std::int32_t begun_windows(std::int64_t row) const {
+    return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
+  }
+
+  // Reads new keys, and summaries of begun windows; writes summaries at the keys' precision. Per channel, window and new token or older
+  // summary an addition, or two comparisons per channel and token.
+  [[nodiscard]] OpCall cost() const {
+    const bool bounds = kind == Kind::kBounds;
+    OpCall c{.op = bounds ? "page_bounds" : "page_means", .rows = kv.num_rows};
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int64_t begin = first_window(r), end = windows(r), n = kv.len[r] - from[r], begun = begun_windows(r);
+      if (begin >= end) continue;
+      c.tokens += n;
+      c.outputs += end - begin;
+      c.bytes += (n + (bounds ? 2 : 1) * (end - begin + begun)) * kv.head_dim * kv.kv_bytes;
+      std::int64_t added = begun;
+      for (std::int64_t j = begin; j < end; ++j) added += last_token(r, j) - first_token(r, j);
+      c.flops += (bounds ? 2 * n : added) * kv.head_dim;
+    }
+    return c;
+  }
+  static constexpr std::int64_t kPart = 16;  // windows of a row
+  static constexpr bool kInParallel = true;
+  [[nodiscard]] std::int64_t rows() const {
+    std::int64_t most = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) most = std::max<std::int64_t>(most, windows(r) - first_window(r));
+    return kv.num_rows * ceil_div(most, kPart);
+  }
+  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(out, kv.num_rows), visit(kv); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
+    const std::int64_t row = part % kv.num_rows, begin = first_window(row) + part / kv.num_rows * kPart, rest = windows(row) - begin;
+    if (rest <= 0) return;
+    each_channels(team, rest < kPart ? rest : kPart, kv.head_dim, [&](std::int64_t j, std::int64_t c, auto wide) {
+      if (kind == Kind::kMeans)
+        write_means<wide.value>(team, row, begin + j, c);
+      else
+        write_bounds<wide.value>(team, row, begin + j, c);
+    });
+  }
+
+ private:
+  // New tokens of a window.
+  [[nodiscard]] KVLAB_BOTH std::int64_t first_token(std::int64_t row, std::int64_t window) const {
+    return window * stride_tokens < from[row] ? from[row] : window * stride_tokens;
+  }
+  [[nodiscard]] KVLAB_BOTH std::int64_t last_token(std::int64_t row, std::int64_t window) const {
+    const std::int64_t end = window * stride_tokens + span_tokens;
+    return end < kv.len[row] ? end : kv.len[row];
+  }
+
+  // add(key) for the window's new keys, from channel c on.
+  template <class Team, class Add>
+  KVLAB_BODY void each_key(const Team& /*team*/, std::int64_t row, std::int64_t window, std::int64_t c, Add&& add) const {
+    const auto end = static_cast<std::int32_t>(last_token(row, window));
+    for (auto i = static_cast<std::int32_t>(first_token(row, window)); i < end;) {
+      const std::int32_t rest = kv.page_tokens - i % kv.page_tokens, stop = end - i < rest ? end : i + rest;
+      std::int64_t at = kv.slot(static_cast<std::int32_t>(row), i) * kv.head_dim + c;
+      for (; i < stop; ++i, at += kv.head_dim) add(KvVector<Team>(kv.k, kv.type, at));
+    }
+  }
+
+  template <int kWide, class Team>
+  KVLAB_BODY void write_means(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c) const {
+    const std::int64_t begin = window * stride_tokens, older = first_token(row, window) - begin;
+    float* const mean = out[row] + window * kv.head_dim + c;
+    float sum[kWide] = {};
+    for (int j = 0; j < kWide && older > 0; ++j) sum[j] = mean[j] * static_cast<float>(older);
+    each_key(team, row, window, c, [&](const auto& key) {
+      for (int j = 0; j < kWide; ++j) sum[j] += key[j];
+    });
+    for (int j = 0; j < kWide; ++j) mean[j] = sum[j] / static_cast<float>(last_token(row, window) - begin);
+  }
+
+  template <int kWide, class Team>
+  KVLAB_BODY void write_bounds(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c) const {
+    const bool has_older = first_token(row, window) > window * stride_tokens;
+    float *const low = out[row] + window * 2 * kv.head_dim + c, *const high = low + kv.head_dim;
+    const auto first = key_of(team, kv, row, first_token(row, window)) + c;
+    float least[kWide], most[kWide];
+    for (int j = 0; j < kWide; ++j) least[j] = has_older ? low[j] : first[j], most[j] = has_older ? high[j] : first[j];
+    each_key(team, row, window, c, [&](const auto& key) {
+      for (int j = 0; j < kWide; ++j) {
+        const float x = key[j];
+        least[j] = x < least[j] ? x : least[j], most[j] = most[j] < x ? x : most[j];
+      }
+    });
+    for (int j = 0; j < kWide; ++j) low[j] = least[j], high[j] = most[j];
+  }
+};
+KVLAB_ROW_OP(PageSummaries)
+
+}  // namespace kvlab
