@@ -3,7 +3,7 @@
 #include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
-#include "policies/kv/selector/head_votes/head_votes.h"
+#include "policies/kv/selector/head_votes_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
-#include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
+#include "policies/kv/selector/low_bit_copy_op.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {

@@ -3,7 +3,7 @@
 #include "kernels/select/page_bounds/page_bounds.h"
 #include "kernels/select/page_means/page_means.h"
 #include "kernels/select/page_scores/page_scores.h"
-#include "policies/kv/selector/tree_select/tree_select.h"
+#include "policies/kv/selector/tree_select_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

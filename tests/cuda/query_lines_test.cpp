@@ -2,7 +2,7 @@
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
-#include "policies/kv/selector/attention_ring/attention_ring.h"
+#include "policies/kv/selector/attention_ring_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

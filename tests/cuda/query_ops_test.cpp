@@ -5,7 +5,7 @@
 #include "kernels/select/mean_query/mean_query.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
-#include "policies/kv/selector/probe_query/probe_query.h"
+#include "policies/kv/selector/probe_query_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
 #include "policies/kv/selector/key_codes/key_codes.h"
-#include "policies/kv/selector/sentences/sentences.h"
+#include "policies/kv/selector/sentences_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

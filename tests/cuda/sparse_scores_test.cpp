@@ -1,9 +1,9 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/scorer/diversify/diversify.h"
 #include "policies/kv/scorer/representatives_op.h"
-#include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
-#include "policies/kv/selector/halving_search/halving_search.h"
-#include "policies/kv/selector/sparq/sparq.h"
+#include "policies/kv/selector/chunk_outliers_op.h"
+#include "policies/kv/selector/halving_search_op.h"
+#include "policies/kv/selector/sparq_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -9,8 +9,8 @@
 #include "kernels/select/page_means/page_means.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/unit_lists/unit_lists.h"
-#include "policies/kv/selector/halving_search/halving_search.h"
-#include "policies/kv/selector/probe_query/probe_query.h"
+#include "policies/kv/selector/halving_search_op.h"
+#include "policies/kv/selector/probe_query_op.h"
 
 namespace kvlab {
 namespace {

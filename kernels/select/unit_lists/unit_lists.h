@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/element.h"
 #include "kernels/ops.h"
 
 // Units: pages, chunks, clusters or tokens.
@@ -14,8 +15,8 @@ struct UnitLists {
   const std::int32_t* const* rows = nullptr;  // [num_rows] used if `first` is null
   const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
 
-  [[nodiscard]] std::int64_t size(std::int32_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
-  [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t size(std::int64_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
+  [[nodiscard]] KVLAB_BOTH const std::int32_t* row(std::int64_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
 };
 
 // Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
