@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Parts a row's chunks by how well their mean key stands for them: a chunk's fit is the smallest cosine of its keys and the mean. The
+// Parts a row's chunks by how well their mean key represents them: a chunk's fit is the smallest cosine of its keys and the mean. The
 // outliers[r] chunks of lowest fit (ties: the lower one) are outliers. Both lists ascend. ShadowKV, Sun et al. 2024, algorithm 1.
 struct ChunkOutliers {
   KvRows kv;
