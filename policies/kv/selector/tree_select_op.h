@@ -57,7 +57,7 @@ struct TreeSelect {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   std::int32_t* index = nullptr;              // out
 
-  // Nodes whose bound a search computes at most: the roots and both children of each ancestor of a chosen leaf, or all there are.
+  // Nodes that a search scores at most: the roots and both children of each ancestor of a chosen leaf, or all there are.
   [[nodiscard]] std::int64_t most_nodes(std::int32_t row) const {
     std::int64_t all = 0, roots = 0;
     for (std::int32_t j = 0; j < levels; ++j) all += roots = (leaves[row] + (std::int64_t{1} << j) - 1) >> j;
