@@ -3,7 +3,6 @@
 #include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
-#include "policies/kv/selector/head_votes/head_votes.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -22,37 +21,6 @@ class BudgetOpsCuda : public CudaTest {
   const Ints len{0, 0, 1, 1, 700, 700, 64, 64};
   const Longs first = prefix_sums(len);
 };
-
-// Sequences without candidates, with one, with all of their tokens, and one without a query. Dots and exponentials in another order.
-template <class T>
-void check_votes(CudaContext& cuda, const RowsShape& shape, std::uint64_t seed) {
-  const Ints lengths{0, 1, 130, 64, 40}, begin{0, 0, 7, 0, 4};
-  const Longs first{0, 0, 1, 101, 165, 165};
-  Ints len;
-  for (const std::int32_t n : lengths) len.insert(len.end(), static_cast<std::size_t>(shape.kv_heads), n);
-  RowsFixture<T> rows(shape, len, seed);
-  const QueriesFixture queries({1, 1, 3, 1, 0}, {400, 400, 400, 400, 400}, shape.kv_heads * shape.group, shape.head_dim, seed + 10);
-  std::vector<float> expected(165);
-  HeadVotes a{rows.host(), queries.host(), begin.data(), first.data(), expected.data()};
-  run_cpu(a);
-  for (const auto& [from, to] : {std::pair{0, 1}, {1, 101}, {101, 165}})
-    EXPECT_NEAR(std::accumulate(expected.begin() + from, expected.begin() + to, 0.0), shape.kv_heads * shape.group, 1e-4);
-  a.kv = rows.device(), a.queries = queries.device();
-  const auto got = same_in_every_order([&] {
-    const DeviceBuffer<float> out(165);
-    a.out = out.data();
-    run_cuda(a, cuda);
-    return out.to_host(cuda.stream());
-  });
-  EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
-}
-
-TEST_F(BudgetOpsCuda, HeadVotesEqualCpuVersion) {
-  const FlatGrids flat;
-  check_votes<float>(cuda(), {2, 3, 33, 8}, 1);
-  check_votes<f16>(cuda(), {1, 1, 64}, 2);
-  check_votes<bf16>(cuda(), {3, 4, 128, 16}, 3);
-}
 
 TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {
   std::vector<float> x = random_elements<float>(first.back(), 2), y = random_elements<float>(first.back(), 3);

@@ -2,42 +2,12 @@
 
 #include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
-#include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {
 namespace {
 
 class CodecCuda : public CudaTest {};
-
-TEST_F(CodecCuda, LowBitCopyEqualsCpuVersion) {
-  const Ints len{0, 9, 70, 40}, covered{0, 8, 64, 0}, coded{0, 0, 32, 0};
-  for (const std::int32_t bits : {1, 2, 4}) {
-    RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 20, .page_tokens = 8}, len, 1),
-        copy({.kv_heads = 2, .head_dim = 20, .page_tokens = 70}, len, 2);
-    run_cpu(LowBitCopy{rows.host(), {bits, 8}, coded.data(), covered.data(), copy.host()});
-    run_cuda(LowBitCopy{rows.device(), {bits, 8}, coded.data(), covered.data(), copy.device()}, cuda());
-    const std::vector<float> k = copy.device_keys(cuda()), v = copy.device_values(cuda());
-    copy.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
-      for (std::size_t c = slot * 20; c < slot * 20 + 20; ++c) {
-        ASSERT_EQ(k[c], to_float(from_float<f16>(copy.k[c]))) << r << " " << i;
-        ASSERT_EQ(v[c], to_float(from_float<f16>(copy.v[c]))) << r << " " << i;
-      }
-    });
-    const QueriesFixture queries({1, 3}, {200, 200}, 2, 20, 3);
-    std::vector<float> sum(119, 0.0F);
-    const DeviceBuffer<float> device_sum(sum);
-    const auto attention = [&](const KvRows& kv, const Queries* q, float* out) {
-      LowBitAttention a;
-      a.stats.kv = kv, a.stats.queries = q, a.stats.sum = out, a.code = {bits, 8}, a.covered = covered.data();
-      return a;
-    };
-    for (float& x : copy.k) x = to_float(from_float<f16>(x));
-    run_cpu(attention(copy.host(), queries.host(), sum.data()));
-    run_cuda(attention(copy.device(), queries.device(), device_sum.data()), cuda());
-    EXPECT_TRUE(all_near(device_sum.to_host(cuda().stream()), sum, 1e-5, 1e-4));
-  }
-}
 
 // In float32 the decoded numbers are the CPU's; the bytes are so in every type.
 template <class T>

@@ -1,6 +1,6 @@
 #include "kernels/select/query_drift_op.h"
 #include "kernels/storage/take_due/take_due.h"
-#include "policies/kv/selector/partial_scores/partial_scores.h"
+#include "policies/kv/selector/partial_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -2,7 +2,6 @@
 
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/tree_select/tree_select.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -120,52 +119,6 @@ TEST_F(PagesCuda, ScoresEqualCpuVersion) {
   check_scores({2, 7, Kind::kBound, Heads::kEach, true, true, true});
   check_scores({5, 32, Kind::kBlend, Heads::kMean, true, false, true});
   check_scores({1, 260, Kind::kDot, Heads::kMax, true, false, false});
-}
-
-TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
-  constexpr std::int32_t kLevels = 4, kDim = 64, kGroup = 2;
-  const Ints leaves{37, 1, 200, 64}, keep{10, 1, 150, 0};
-  const QueriesFixture queries({1, 3}, {5, 9}, 2 * kGroup, kDim, 7);
-  std::vector<RowArrays<float>> levels;
-  std::vector<const float*> host_bounds, device_bounds;
-  for (std::int32_t j = 0; j < kLevels; ++j) {
-    Ints nodes, from(4, 0), children;
-    Longs sizes;
-    for (const std::int32_t n : leaves) {
-      nodes.push_back((n + (1 << j) - 1) >> j), sizes.push_back(2LL * nodes.back() * kDim);
-      children.push_back(j == 0 ? 0 : (n + (1 << (j - 1)) - 1) >> (j - 1));
-    }
-    levels.emplace_back(sizes);
-    RowArrays<float>& level = levels.back();
-    for (std::size_t r = 0; j == 0 && r < 4; ++r) {
-      std::vector<float>& row = level.row(r);
-      row = random_elements<float>(sizes[r], 20 + r);
-      order_bounds(row, kDim);
-    }
-    level.upload();
-    if (j > 0) {
-      RowArrays<float>& below = levels[levels.size() - 2];
-      for (const bool again : {false, true}) {
-        if (again) from = {30, 0, 77, 64};
-        run_cpu(MergeBounds{4, kDim, 2, from.data(), children.data(), below.host(), level.host()});
-        run_cuda(MergeBounds{4, kDim, 2, from.data(), children.data(), below.device(), level.device()}, cuda());
-        EXPECT_EQ(level.device_contents(cuda()), level.contents());
-      }
-    }
-  }
-  for (RowArrays<float>& level : levels)
-    for (std::size_t r = 0; r < 4; ++r) host_bounds.push_back(level.host()[r]), device_bounds.push_back(level.device()[r]);
-  const Longs index_first = prefix_sums(keep);
-  Ints expected(static_cast<std::size_t>(index_first.back()));
-  TreeSelect op;
-  op.num_rows = 4, op.kv_heads = 2, op.group = kGroup, op.head_dim = kDim, op.levels = kLevels, op.leaves = leaves.data();
-  op.keep = keep.data(), op.index_first = index_first.data();
-  op.queries = queries.host(), op.bounds = host_bounds.data(), op.index = expected.data();
-  run_cpu(op);
-  const DeviceBuffer<std::int32_t> index(index_first.back());
-  op.queries = queries.device(), op.bounds = device_bounds.data(), op.index = index.data();
-  run_cuda(op, cuda());
-  EXPECT_EQ(index.to_host(cuda().stream()), expected);
 }
 
 }  // namespace

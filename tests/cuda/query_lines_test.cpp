@@ -2,7 +2,6 @@
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
-#include "policies/kv/selector/attention_ring/attention_ring.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -33,29 +32,6 @@ TEST_F(QueryLinesCuda, ChosenHeadsEqualCpuVersion) {
       op_on(ChosenHeads{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), finds ? nullptr : heads.data(), 3,
                         finds, 4, 8, out});
     });
-}
-
-TEST_F(QueryLinesCuda, AttentionRingEqualsCpuVersion) {
-  const std::int32_t ring = 3;
-  RowsFixture<bf16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8, .num_words = 5}, {0, 1, 70, 40, 9, 33}, 3);
-  const QueriesFixture queries({1, 5, 2}, {5, 60, 500}, 4, 20, 4);
-  const Longs index_first{0, 0, 1, 31, 71, 80, 80};
-  Ints index{0};
-  for (std::int32_t i = 0; i < 30; ++i) index.push_back(2 * i);
-  for (std::int32_t i = 0; i < 40; ++i) index.push_back(i);
-  for (std::int32_t i = 0; i < 9; ++i) index.push_back(i);
-  const DeviceBuffer<std::int32_t> device_index(index);
-  for (const bool lists : {false, true, true}) {  // the second round begins with what the first one left
-    run_cpu(PushAttention{rows.host(), queries.host(), lists, index_first.data(), index.data(), 1, ring});
-    run_cuda(PushAttention{rows.device(), queries.device(), lists, index_first.data(), device_index.data(), 1, ring}, cuda());
-    const std::vector<std::uint32_t> got = rows.device_words(cuda());
-    const std::size_t slots = rows.position.size();
-    rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
-      for (std::size_t w = 1; w < 4; ++w)
-        EXPECT_NEAR(std::bit_cast<float>(got[w * slots + slot]), std::bit_cast<float>(rows.words[w * slots + slot]), 1e-5) << r << " " << i;
-      EXPECT_EQ(got[4 * slots + slot], rows.words[4 * slots + slot]);
-    });
-  }
 }
 
 TEST_F(QueryLinesCuda, ChunkAttentionEqualsCpuVersion) {

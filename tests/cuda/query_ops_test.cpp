@@ -5,7 +5,6 @@
 #include "kernels/select/mean_query_op.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
-#include "policies/kv/selector/probe_query/probe_query.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -51,47 +50,6 @@ TEST_F(QueryOpsCuda, SentenceQuery) {
     EXPECT_EQ(mean.to_host(cuda().stream()), expected);
     EXPECT_EQ(sums.device_contents(cuda()), sums.contents());
   }
-}
-
-TEST_F(QueryOpsCuda, QueryRing) {
-  constexpr std::int32_t kWidth = 90;
-  const QueriesFixture queries({0, 1, 3, 20}, {0, 5, 7, 29}, 1, kWidth, 3);
-  for (const std::int32_t capacity : {1, 8}) {
-    RowArrays<float> ring(Longs(4, capacity * kWidth), 7.0F);
-    run_cpu(QueryRing{4, kWidth, capacity, queries.host(), ring.host()});
-    run_cuda(QueryRing{4, kWidth, capacity, queries.device(), ring.device()}, cuda());
-    EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
-  }
-}
-
-// Doubles, rounded to float at the end.
-TEST_F(QueryOpsCuda, ProbeQuery) {
-  constexpr std::int32_t kWidth = 260;
-  const Ints held{1, 5, 33, 0};
-  RowArrays<float> ring(Longs(4, 33 * kWidth));
-  for (std::size_t s = 0; s < 4; ++s) ring.row(s) = random_elements<float>(33 * kWidth, 4 + s);
-  ring.upload();
-  std::vector<float> expected(4 * kWidth);
-  run_cpu(ProbeQuery{4, kWidth, held.data(), ring.host(), expected.data()});
-  const auto got = device_floats(4 * kWidth, [&](float* out) { run_cuda(ProbeQuery{4, kWidth, held.data(), ring.device(), out}, cuda()); });
-  EXPECT_TRUE(all_near(got, expected, 1e-7, 1e-6));
-}
-
-TEST_F(QueryOpsCuda, EntropyShare) {
-  const Ints units{30, 0, 500, 40, 0, 0}, average{5, 5, 100, 11, 3, 3};
-  const Longs first = prefix_sums(units);
-  std::vector<float> p = random_elements<float>(first.back(), 8);
-  for (float& x : p) x = std::max(0.0F, x * 0.01F);
-  const DeviceBuffer<float> device_p(p);
-  RowArrays<float> entropies(Longs(3, 4));
-  entropies.row(0) = {0.5F, 0.0F, 0.0F, 2.0F};
-  entropies.row(1) = {9.0F, 0.0F, 0.0F, 30.0F};
-  entropies.upload();
-  Ints expected(6, -1), got(6, -1);
-  run_cpu(EntropyShare{3, 2, 1, 4, first.data(), p.data(), average.data(), entropies.host(), expected.data()});
-  run_cuda(EntropyShare{3, 2, 1, 4, first.data(), device_p.data(), average.data(), entropies.device(), got.data()}, cuda());
-  EXPECT_EQ(got, expected);
-  EXPECT_TRUE(all_near(entropies.device_contents(cuda()), entropies.contents(), 0, 1e-6));
 }
 
 // Exponentials differ in their last bits.

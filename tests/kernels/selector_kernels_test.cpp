@@ -8,8 +8,9 @@
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/unit_lists_op.h"
-#include "policies/kv/selector/halving_search/halving_search.h"
-#include "policies/kv/selector/probe_query/probe_query.h"
+#include "policies/kv/scorer/query_ring_op.h"
+#include "policies/kv/selector/halving_search_op.h"
+#include "policies/kv/selector/probe_query_op.h"
 
 namespace kvlab {
 namespace {
@@ -235,13 +236,13 @@ TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {
   EXPECT_EQ((Ints{tokens.begin(), tokens.begin() + 3}), (Ints{0, 2, 3}));
 }
 
-TEST(QueryRing, KeepsTheNewestByPosition) {
+TEST(KeepQueries, KeepsTheNewestByPosition) {
   Floats ring(3, -1.0F), q{1, 2, 3, 4, 5};
   float* to = ring.data();
   const Queries queries{q.data(), 5, 7};  // positions 7 to 11
-  run_cpu(QueryRing{1, 1, 3, &queries, &to});
+  run_cpu(KeepQueries{1, 1, 3, &queries, &to});
   EXPECT_EQ(ring, (Floats{3, 4, 5}));  // 9, 10, 11
-  run_cpu(QueryRing{1, 1, 1, &queries, &to});
+  run_cpu(KeepQueries{1, 1, 1, &queries, &to});
   EXPECT_EQ(ring, (Floats{5, 4, 5}));
 }
 

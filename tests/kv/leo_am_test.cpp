@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/selector/tree_select/tree_select.h"
+#include "policies/kv/selector/tree_select_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "policies/kv/selector/sentences/sentences.h"
+#include "policies/kv/selector/sentences_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

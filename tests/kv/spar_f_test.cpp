@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "policies/kv/selector/sparq/sparq.h"
+#include "policies/kv/selector/sparq_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

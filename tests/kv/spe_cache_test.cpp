@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/storage/cast/stored_type.h"
-#include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
+#include "policies/kv/selector/low_bit_copy_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -3,7 +3,7 @@
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
-#include "policies/kv/selector/head_votes/head_votes.h"
+#include "policies/kv/selector/head_votes_op.h"
 
 namespace kvlab {
 

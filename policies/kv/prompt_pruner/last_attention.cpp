@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "policies/kv/prompt_pruner/prune_stages.h"
-#include "policies/kv/selector/head_votes/head_votes.h"
+#include "policies/kv/selector/head_votes_op.h"
 
 namespace kvlab {
 

@@ -8,24 +8,32 @@
 
 namespace kvlab {
 
-// The query at position p becomes element p mod ring_tokens.
+// Keeps the last ring_tokens queries of each sequence, all heads: the one at position p is element p % ring_tokens.
 struct KeepQueries {
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
   std::int32_t ring_tokens = 0;
-  const Queries* queries = nullptr;  // [num_sequences], at most ring_tokens each
+  const Queries* queries = nullptr;  // [num_sequences]
   float* const* ring = nullptr;      // [num_sequences] -> [ring_tokens, width]
+  bool in_half = false;              // counted at 2 bytes per value, as query_ring
 
   [[nodiscard]] OpCall cost() const {
     std::int64_t n = 0;
-    for (std::int32_t s = 0; s < num_sequences; ++s) n += queries[s].count;
-    return {.op = "keep_queries", .rows = num_sequences, .outputs = n, .bytes = 8 * n * width};
+    for (std::int32_t s = 0; s < num_sequences; ++s) n += kept(s);
+    return {.op = in_half ? "query_ring" : "keep_queries", .rows = num_sequences, .outputs = n, .bytes = (in_half ? 4 : 8) * n * width};
   }
   [[nodiscard]] std::int64_t rows() const { return num_sequences; }
   void shapes(auto&& visit) { visit(queries, num_sequences), visit(ring, num_sequences); }
 
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t s) const { return std::int64_t{queries[s].count} * width; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t s) const { return kept(s) * width; }
   KVLAB_BODY void operator()(std::int64_t s, std::int64_t i) const {
-    ring[s][(queries[s].first_position + i / width) % ring_tokens * width + i % width] = queries[s].data[i];
+    const Queries& q = queries[s];
+    const std::int64_t t = q.count - kept(s) + i / width, c = i % width;
+    ring[s][(q.first_position + t) % ring_tokens * width + c] = q.data[t * width + c];
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BOTH std::int64_t kept(std::int64_t s) const {
+    return queries[s].count < ring_tokens ? queries[s].count : ring_tokens;
   }
 };
 KVLAB_EACH_OP(KeepQueries)

@@ -3,6 +3,7 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/tiers.h"
 

@@ -1,7 +1,8 @@
 #include <algorithm>
 
+#include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/selector/paged_selector.h"
-#include "policies/kv/selector/probe_query/probe_query.h"
+#include "policies/kv/selector/probe_query_op.h"
 
 namespace kvlab {
 
@@ -77,11 +78,12 @@ class ActQkv final : public PagedSelector {
       fresh.push_back(seq.decoding() ? step.in.step[at] : seq.completes_prompt() ? step.in.window[at] : Queries{});
       held_.of_sequence(step, s) = seq.decoding() || seq.completes_prompt() ? std::min(window_, seq.end()) : 0;
     }
-    QueryRing ring;
+    KeepQueries ring;
     ring.num_sequences = sequences;
     ring.width = width;
-    ring.capacity = window_;
+    ring.ring_tokens = window_;
     ring.queries = fresh.data();
+    ring.in_half = true;
     ring.ring = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; });
     step.ops(ring);
   }

@@ -1,5 +1,5 @@
 #include "kernels/score/word_scores_op.h"
-#include "policies/kv/selector/attention_ring/attention_ring.h"
+#include "policies/kv/selector/attention_ring_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/halving_search/halving_search.h"
+#include "policies/kv/selector/halving_search_op.h"
 
 namespace kvlab {
 

@@ -1,7 +1,7 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/guessed_queries.h"
-#include "policies/kv/selector/partial_scores/partial_scores.h"
+#include "policies/kv/selector/partial_scores_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

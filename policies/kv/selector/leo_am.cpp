@@ -5,7 +5,7 @@
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
-#include "policies/kv/selector/tree_select/tree_select.h"
+#include "policies/kv/selector/tree_select_op.h"
 
 namespace kvlab {
 

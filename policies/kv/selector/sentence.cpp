@@ -6,7 +6,7 @@
 #include "kernels/select/mean_query_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/sentences/sentences.h"
+#include "policies/kv/selector/sentences_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
+#include "policies/kv/selector/chunk_outliers_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -3,7 +3,7 @@
 
 #include "base/ceil_div.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/sparq/sparq.h"
+#include "policies/kv/selector/sparq_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

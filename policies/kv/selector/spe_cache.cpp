@@ -2,7 +2,7 @@
 
 #include "kernels/select/list_dropped_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
+#include "policies/kv/selector/low_bit_copy_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "policies/kv/selector/probe_query/probe_query.h"
+#include "policies/kv/scorer/query_ring_op.h"
 
 namespace kvlab {
 
@@ -78,7 +78,8 @@ std::span<const Queries> LastQueries::before(const LayerStep& step) {
 
 void LastQueries::keep(LayerStep& step) {
   const std::int32_t width = step.model.q_heads * step.model.head_dim;
-  step.ops(QueryRing{step.kv.num_sequences(), width, 1, step.in.step.data(), memory_.sequences(step, [&](std::int32_t) { return width; })});
+  float* const* memory = memory_.sequences(step, [&](std::int32_t) { return width; });
+  step.ops(KeepQueries{step.kv.num_sequences(), width, 1, step.in.step.data(), memory, true});
   for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
     if (step.in.step[static_cast<std::size_t>(s)].count > 0) known_.of_sequence(step, s) = 1;
 }

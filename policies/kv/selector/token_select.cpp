@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/head_votes/head_votes.h"
+#include "policies/kv/selector/head_votes_op.h"
 
 namespace kvlab {
 

@@ -19,22 +19,7 @@ __device__ __forceinline__ float2 turned(float a, float b, const float* frequenc
   return make_float2(__fadd_rn(__fmul_rn(a, cosine), -__fmul_rn(b, sine)), __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }
 
-struct Turn {
-  const Queries* queries;
-  std::int32_t num_heads, head_dim, position;
-  const float* frequencies;
-  float* const* out;
-  __device__ std::int64_t count(int s) const { return std::int64_t{queries[s].count} * num_heads * head_dim / 2; }
-  __device__ void operator()(int s, std::int64_t i) const {
-    const std::int64_t half = head_dim / 2, at = i / half * head_dim, c = i % half;
-    const auto t = static_cast<std::int32_t>(i / half / num_heads);
-    const float* const x = queries[s].data + at;
-    const float2 y = turned(x[c], x[c + half], frequencies == nullptr ? nullptr : frequencies + s * half + c,
-                            position - (queries[s].first_position + t));
-    out[s][at + c] = y.x, out[s][at + c + half] = y.y;
-  }
-};
-
+// Rows of keys before RoPE and their codes.
 struct Coded {
   DeviceRows kv;
   const float* frequencies;  // [sequences, head_dim / 2]; null: no RoPE
@@ -195,32 +180,7 @@ struct PutCodes {
   __device__ void operator()(int row, std::int64_t i) const { code[row][a.from[row] + i] = a.which[a.key_first[row] + i]; }
 };
 
-struct Lookup {
-  const std::int32_t* begin;
-  const std::int64_t *first, *code_first;
-  const std::int32_t* const* code;
-  const float* table;  // [code_first[num_rows], group]
-  std::int32_t group;
-  float* scores;
-  __device__ std::int64_t count(int row) const { return first[row + 1] - first[row]; }
-  __device__ void operator()(int row, std::int64_t i) const {
-    const float* const of_code = table + (code_first[row] + code[row][begin[row] + i]) * group;
-    for (int h = 0; h < group; ++h) scores[group * first[row] + h * count(row) + i] = of_code[h];
-  }
-};
-
-// A warp per row, center and head.
-__global__ void __launch_bounds__(kRowThreads)
-    fill_table(const float* const* query, const float* const* centers, const std::int64_t* code_first, std::int32_t group, std::int32_t d,
-               std::int32_t rows, int most, float scale, float* table) {
-  const std::int64_t item = warp_item();
-  const auto head = static_cast<int>(item % group), c = static_cast<int>(item / group % most), row = static_cast<int>(item / group / most);
-  if (row >= rows || code_first[row] + c >= code_first[row + 1]) return;
-  const float z = scale * warp_dot(query[row] + head * d, centers[row] + std::int64_t{c} * d, d);
-  if (lane_index() == 0) table[(code_first[row] + c) * group + head] = z;
-}
-
-// Host vectors live until the copies are enqueued.
+// The rows' tokens [from, to) and their scratch; host vectors live until the copies are enqueued.
 struct Shape {
   std::vector<std::int64_t> key_first{0}, code_first{0};
   std::int64_t longest = 0;
@@ -268,17 +228,6 @@ void map_keys(const char* name, const Coded& a, const Shape& shape, ElementType 
 
 }  // namespace
 
-void run_cuda(const TurnQueries& a, CudaContext& cuda) {
-  std::int64_t most = 0;
-  for (std::int32_t s = 0; s < a.num_sequences; ++s) most = std::max<std::int64_t>(most, a.queries[s].count);
-  if (most == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const auto [queries, out, frequencies] = upload_all(cuda, host_array(a.queries, a.num_sequences), host_array(a.out, a.num_sequences),
-                                                      host_array(a.frequencies, std::int64_t{a.num_sequences} * (a.head_dim / 2)));
-  launch_over_rows("turn_queries", cuda, a.num_sequences, most * a.num_heads * (a.head_dim / 2),
-                   Turn{queries, a.num_heads, a.head_dim, a.position, frequencies, out});
-}
-
 void run_cuda(const TrainCodes& a, CudaContext& cuda) {
   const std::int32_t rows = a.kv.num_rows;
   const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows), 0);
@@ -321,30 +270,6 @@ void run_cuda(const AssignCodes& a, CudaContext& cuda) {
   map_keys("assign_codes", c, shape, a.kv.type, cuda);
   find_codes("assign_codes", c, shape, cuda);
   launch_over_rows("assign_codes", cuda, rows, shape.longest, PutCodes{c, code});
-}
-
-void run_cuda(const CodeScores& a, CudaContext& cuda) {
-  if (a.num_rows == 0 || a.first[a.num_rows] == a.first[0]) return;
-  const CudaContext::Frame frame(cuda);
-  std::vector<std::int64_t> code_first(1, 0);
-  std::vector<const float*> query;
-  std::int32_t most = 0;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const bool scored = a.first[r + 1] > a.first[r];
-    const Queries& q = a.queries[r / a.kv_heads];
-    const std::int64_t at = (static_cast<std::int64_t>(q.count - 1) * a.kv_heads + r % a.kv_heads) * a.group * a.head_dim;
-    query.push_back(scored ? q.data + at : nullptr);
-    code_first.push_back(code_first.back() + (scored ? a.codes[r] : 0));
-    most = std::max(most, scored ? a.codes[r] : 0);
-  }
-  const auto [queries, firsts, centers, code, begin, first] =
-      upload_all(cuda, std::span<const float* const>(query), std::span<const std::int64_t>(code_first), host_array(a.centers, a.num_rows),
-                 host_array(a.code, a.num_rows), host_array(a.begin, a.num_rows), host_array(a.first, a.num_rows + 1));
-  float* const table = cuda.scratch<float>(code_first.back() * a.group);
-  launch("code_scores", cuda, warp_each(std::int64_t{a.num_rows} * most * a.group), fill_table, queries, centers, firsts, a.group,
-         a.head_dim, a.num_rows, static_cast<int>(most), 1.0F / std::sqrt(static_cast<float>(a.head_dim)), table);
-  launch_over_rows("code_scores", cuda, a.num_rows, longest_row(a.first, a.num_rows),
-                   Lookup{begin, first, firsts, code, table, a.group, a.scores});
 }
 
 }  // namespace kvlab

@@ -9,19 +9,8 @@
 // d/2) by position * frequency; frequencies are in CPU memory, null: no RoPE. The factor of RoPE scaling is not removed.
 namespace kvlab {
 
-// As if all were at `position`.
-struct TurnQueries {
-  std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
-  const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
-  const Queries* queries = nullptr;    // [num_sequences]
-  float* const* out = nullptr;         // [num_sequences] -> [count, num_heads, head_dim]
-};
-OpCall call(const TurnQueries&);
-void run_cpu(const TurnQueries&);
-void run_cuda(const TurnQueries&, CudaContext&);
-
-// Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under (k - c)^T H (k - c), H the Gram matrix of the queries
-// scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays.
+// Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under the distance (k - c)^T H (k - c), H the Gram matrix
+// of the queries scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays where it is.
 struct TrainCodes {
   KvRows kv;
   const float* frequencies = nullptr;  // [kv.num_sequences(), head_dim / 2]
@@ -51,22 +40,5 @@ struct AssignCodes {
 OpCall call(const AssignCodes&);
 void run_cpu(const AssignCodes&);
 void run_cuda(const AssignCodes&, CudaContext&);
-
-// Score of query head h for token begin[r] + i: q_h . center of its code / sqrt(d), at group * first[r] + h * (first[r + 1] - first[r]) +
-// i.
-struct CodeScores {
-  std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last of each
-  const std::int32_t* codes = nullptr;  // [num_rows]
-  const float* const* centers = nullptr;
-  const std::int32_t* const* code = nullptr;
-  const std::int32_t* begin = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;  // [num_rows + 1]
-  float* scores = nullptr;              // [group * first[num_rows]] out
-};
-// Codes count 12 bits.
-OpCall call(const CodeScores&);
-void run_cpu(const CodeScores&);
-void run_cuda(const CodeScores&, CudaContext&);
 
 }  // namespace kvlab

@@ -6,7 +6,6 @@
 
 #include "base/parallel.h"
 #include "base/random.h"
-#include "kernels/dot_cpu.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 
 namespace kvlab {
@@ -108,17 +107,6 @@ void train_row(const TrainCodes& a, std::int32_t row) {
 
 }  // namespace
 
-void run_cpu(const TurnQueries& a) {
-  const std::int64_t width = static_cast<std::int64_t>(a.num_heads) * a.head_dim;
-  for (std::int32_t s = 0; s < a.num_sequences; ++s)
-    for (std::int32_t t = 0; t < a.queries[s].count; ++t)
-      for (std::int32_t h = 0; h < a.num_heads; ++h) {
-        const std::int64_t at = t * width + static_cast<std::int64_t>(h) * a.head_dim;
-        turn(a.queries[s].data + at, a.head_dim, of_sequence(a.frequencies, s, a.head_dim), a.position - (a.queries[s].first_position + t),
-             a.out[s] + at);
-      }
-}
-
 void run_cpu(const TrainCodes& a) {
   for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) {
     if (a.codes[r] > 0) train_row(a, static_cast<std::int32_t>(r));
@@ -133,25 +121,6 @@ void run_cpu(const AssignCodes& a) {
     const ConstMap root(a.root[r], d, d), centers(a.centers[r], a.codes[r], d);
     nearest(keys_before_rope(a.kv, r, a.from[r], a.to[r], a.frequencies) * root, centers * root, which);
     std::copy(which.begin(), which.end(), a.code[r] + a.from[r]);
-  }
-}
-
-void run_cpu(const CodeScores& a) {
-  const std::int64_t d = a.head_dim;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(d));
-  std::vector<float> table;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const std::int64_t n = a.first[r + 1] - a.first[r];
-    if (n == 0) continue;
-    const Queries& queries = a.queries[r / a.kv_heads];
-    const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv_heads + r % a.kv_heads) * a.group * d;
-    table.resize(static_cast<std::size_t>(a.codes[r]));
-    for (std::int64_t h = 0; h < a.group; ++h) {
-      for (std::size_t c = 0; c < table.size(); ++c)
-        table[c] = scale * lane_dot(q0 + h * d, a.centers[r] + static_cast<std::int64_t>(c) * d, d);
-      float* out = a.scores + a.group * a.first[r] + h * n;
-      for (std::int64_t i = 0; i < n; ++i) out[i] = table[static_cast<std::size_t>(a.code[r][a.begin[r] + i])];
-    }
   }
 }
 
