@@ -1,5 +1,4 @@
 #include "kernels/select/query_basis/query_basis.h"
-#include "policies/kv/scorer/diversify/diversify.h"
 #include "policies/kv/scorer/representatives_op.h"
 #include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
 #include "policies/kv/selector/halving_search/halving_search.h"
@@ -68,25 +67,6 @@ TEST_F(SparseScoresCuda, SparqEqualsCpuVersions) {
   run_cpu(FlashPages{4, 8, {first.data(), listed.data()}, count.data()});
   run_cuda(FlashPages{4, 8, {first.data(), device_listed.data()}, counted.data()}, cuda());
   EXPECT_EQ(counted, count);
-}
-
-TEST_F(SparseScoresCuda, DiversifyEqualsCpuVersion) {
-  RowsFixture<bf16> rows({.head_dim = 20, .page_tokens = 8}, {0, 1, 70, 300}, 3);
-  const Ints sources{0, 1, 9, 20};
-  std::vector<float> scores = random_elements<float>(371, 4);
-  for (float& x : scores) x = std::round(std::abs(x) * 8);
-  scores[20] = scores[200] = kInf;
-  for (const bool product : {false, true}) {
-    std::vector<float> expected = scores;
-    run_cpu(Diversify{rows.host(), sources.data(), product, expected.data()});
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(scores);
-      run_cuda(Diversify{rows.device(), sources.data(), product, out.data()}, cuda());
-      return out.to_host(cuda().stream());
-    });
-    for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) < 1e-5F * scores[i] + 1e-6F) << i;
-  }
 }
 
 TEST_F(SparseScoresCuda, HalvingSearchEqualsCpuVersion) {

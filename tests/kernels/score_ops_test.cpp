@@ -10,20 +10,20 @@
 
 #include "base/random.h"
 #include "kernels/allocate/row_numbers_op.h"
-#include "kernels/score/anchor_cosine/anchor_cosine.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/anchor_cosine_op.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "kernels/score/word_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
-#include "policies/kv/scorer/standardize/standardize.h"
-#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
+#include "policies/kv/scorer/standardize_op.h"
+#include "policies/kv/scorer/whole_chunks_op.h"
 
 namespace kvlab {
 namespace {

@@ -3,12 +3,12 @@
 #include <vector>
 
 #include "base/config/param_reader.h"
-#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "kernels/score/word_scores_op.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
-#include "policies/kv/scorer/standardize/standardize.h"
+#include "policies/kv/scorer/standardize_op.h"
 #include "policies/kv/step.h"
 
 namespace kvlab {
