@@ -1,6 +1,5 @@
 #include "kernels/score/fill_scores_op.h"
 #include "kernels/score/reduce_heads_op.h"
-#include "kernels/score/word_scores_op.h"
 #include "kernels/select/block_max/block_max.h"
 #include "kernels/select/gather_scores/gather_scores.h"
 #include "tests/cuda/rows_fixture.h"
@@ -77,17 +76,6 @@ TEST_F(ScoreOpsCuda, BlockMax) {
   const DeviceBuffer<float> out(first.back());
   run_cuda(BlockMax{kRows, 4, 1, 6, in_first.data(), device_in.data(), first.data(), out.data()}, cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
-}
-
-TEST_F(ScoreOpsCuda, WordScores) {
-  RowsFixture<bf16> rows({.head_dim = 4, .num_words = 4}, kLen, 9);
-  std::uint32_t next = 0x3F800000U;
-  for (std::uint32_t& word : rows.words) word = next += 77;
-  rows.upload();
-  std::vector<float> scores = random_elements<float>(rows.first.back(), 3);
-  for (std::size_t i = 0; i < scores.size(); i += 5) scores[i] = kInf;
-  for (const auto kind : {WordScores::Kind::kFloat, WordScores::Kind::kSum, WordScores::Kind::kMark})
-    check(scores, 0, [&](auto&& op_on, bool gpu, float* x) { op_on(WordScores{gpu ? rows.device() : rows.host(), 1, kind, x, 3}); });
 }
 
 // Heads that hold the same tokens, and heads that do not. The sums are in the CPU's order.
