@@ -28,6 +28,7 @@ struct Diversify {
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) { visit(kv), visit(sources, kv.num_rows); }
+  static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return 3LL * kv.len[row]; }  // 1 / |k|, marks and list of the sources
 
   template <class Team>

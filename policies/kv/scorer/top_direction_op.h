@@ -29,24 +29,22 @@ struct TopDirection {
   }
   [[nodiscard]] std::int64_t rows() const { return std::int64_t{num_sequences} * kv_heads; }
   void shapes(auto&& visit) { visit(queries, num_sequences); }
-  // Doubles: Q^T Q, the sum of the queries, u and the next u.
+  static constexpr bool kInParallel = true;
+  // Doubles: Q^T Q, the sum of the queries, u, and u of norm 1.
   [[nodiscard]] std::int64_t room(std::int64_t /*row*/) const { return 2LL * head_dim * (head_dim + 3); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    constexpr std::int64_t kWide = Team::kOnDevice ? 1 : 16;  // channels at a time
     const std::int64_t d = head_dim, pieces = (d + kWide - 1) / kWide;
-    double *const gram = team.doubles(), *const total = gram + d * d, *const u = total + d, *const next = u + d;
-    team.each((d + 1) * pieces, [&](std::int64_t at) { add_products(row, at / pieces, at % pieces * kWide, gram); });
+    double *const gram = team.doubles(), *const total = gram + d * d, *const u = total + d, *const unit = u + d;
+    team.each((d + 1) * pieces, [&](std::int64_t at) { add_products<kWide>(row, at / pieces, at % pieces * kWide, gram); });
     team.each(d, [&](std::int64_t c) { u[c] = total[c]; });
     const auto length = [&] { return std::sqrt(team.template sum<double>(d, [&](std::int64_t c) { return u[c] * u[c]; })); };
     double norm = length();
     for (std::int32_t i = 0; i < iterations && norm > 0; ++i) {
-      team.each(d, [&](std::int64_t c) {
-        double sum = 0;
-        for (std::int64_t k = 0; k < d; ++k) sum += gram[k * d + c] * (u[k] / norm);
-        next[c] = sum;
-      });
-      team.each(d, [&](std::int64_t c) { u[c] = next[c]; });
+      team.each(d, [&](std::int64_t c) { unit[c] = u[c] / norm; });
+      team.each(pieces, [&](std::int64_t at) { multiply<kWide>(gram, unit, at * kWide, u); });
       norm = length();
     }
     const double along = team.template sum<double>(d, [&](std::int64_t c) { return u[c] * total[c]; });
@@ -55,21 +53,35 @@ struct TopDirection {
   }
 
  private:
-  static constexpr std::int64_t kWide = 16;
-
-  // Channels [from, from + kWide) of a line of Q^T Q, or of the sum after the last line.
+  // Channels [from, from + Wide) of a line of Q^T Q, or of the sum after the last line.
+  template <std::int64_t Wide>
   KVLAB_BODY void add_products(std::int64_t row, std::int64_t line, std::int64_t from, double* gram) const {
-    const std::int64_t d = head_dim, width = d - from < kWide ? d - from : kWide;
+    const std::int64_t d = head_dim;
     const Queries q = queries[row / kv_heads];
-    double sum[kWide] = {};
+    double sum[Wide] = {};
     for (std::int64_t t = 0; t < q.count; ++t)
       for (std::int64_t g = 0; g < group; ++g) {
         const float* const x = q.data + ((t * kv_heads + row % kv_heads) * group + g) * d;
-        const double factor = line == d ? 1.0 : static_cast<double>(x[line]);
-        for (std::int64_t c = 0; c < kWide; ++c)
-          if (c < width) sum[c] += factor * static_cast<double>(x[from + c]);
+        add<Wide>(sum, line == d ? 1.0 : static_cast<double>(x[line]), x + from, d - from);
       }
-    for (std::int64_t c = 0; c < width; ++c) gram[line * d + from + c] = sum[c];
+    for (std::int64_t c = 0; c < Wide && from + c < d; ++c) gram[line * d + from + c] = sum[c];
+  }
+  // Channels [from, from + Wide) of the symmetric matrix times x.
+  template <std::int64_t Wide>
+  KVLAB_BODY void multiply(const double* matrix, const double* x, std::int64_t from, double* product) const {
+    const std::int64_t d = head_dim;
+    double sum[Wide] = {};
+    for (std::int64_t k = 0; k < d; ++k) add<Wide>(sum, x[k], matrix + k * d + from, d - from);
+    for (std::int64_t c = 0; c < Wide && from + c < d; ++c) product[from + c] = sum[c];
+  }
+  // Of the n channels left.
+  template <std::int64_t Wide, class T>
+  static KVLAB_BODY void add(double (&sum)[Wide], double factor, const T* x, std::int64_t n) {
+    if (n >= Wide) {
+      for (std::int64_t c = 0; c < Wide; ++c) sum[c] += factor * static_cast<double>(x[c]);
+    } else {
+      for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * static_cast<double>(x[c]);
+    }
   }
 };
 KVLAB_ROW_OP(TopDirection)
