@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Lowers scores of tokens whose keys repeat those of better ones. Sources are the `sources[r]` tokens of largest score of row r; every
-// token j becomes s_j * (1 - max(0, cos(k_j, k_src))), with the largest cosine over the sources other than j, or with the product over
-// them. Infinite scores stay. Scores must not be negative. In place.
+// Lowers scores of tokens with keys like those of better ones. Sources are the `sources[r]` tokens of largest score of row r; every token j
+// becomes s_j * (1 - max(0, cos(k_j, k_src))), with the largest cosine over the sources other than j, or the product over them. Infinite
+// scores stay. Scores must not be negative. In place. GraphKV, Li et al. 2025.
 struct Diversify {
   KvRows kv;
   const std::int32_t* sources = nullptr;  // [num_rows], at most the row's length

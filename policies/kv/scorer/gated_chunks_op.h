@@ -7,11 +7,11 @@
 
 namespace kvlab {
 
-// One set of tokens for all KV heads of a sequence, chunk by chunk, by scores summed over the heads. Chunks are taken in the order of their
-// mean scores until `budget` tokens are kept. They are kept whole, except that a chunk whose mean is at least the median and whose entropy
-// is below the median of entropies only keeps its best `peaked_tokens`. The entropy is that of a chunk's scores as shares, over the
-// logarithm of their number. The rest of the budget goes to the best of the other tokens. Scores of dropped tokens become -infinity. All
-// rows of a sequence have one length. Equal scores fall as torch.topk leaves them on a CPU; on a device the lower index comes first.
+// One set of tokens for all KV heads of a sequence, by scores summed over the heads. Chunks are taken by their mean score until `budget`
+// tokens are kept: whole, except that a chunk with at least the median mean and less than the median entropy keeps its best
+// `peaked_tokens`. The entropy is that of the scores as shares, over the logarithm of their number. The rest of the budget goes to the best
+// other tokens. Scores of dropped tokens become -infinity. Rows of a sequence have one length. Equal scores fall as torch.topk leaves them
+// on a CPU; on a device the lower index comes first.
 struct GatedChunks {
   KvRows kv;
   std::int32_t chunk_tokens = 10, peaked_tokens = 4;

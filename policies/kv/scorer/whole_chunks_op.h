@@ -7,10 +7,9 @@
 
 namespace kvlab {
 
-// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last one may be shorter) whose
-// tokens have equal scores; the row's other tokens all stay. Chunks are taken in the order of their scores (ties: the earlier one): until
-// the next one does not fit into keep[r] with the other tokens, or num_chunks[r] of them. keep[r] becomes the number of tokens kept. Rows
-// without chunks are left as they are.
+// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` with equal scores; the last one may be
+// shorter. Chunks are taken by score (ties: the earlier one) until the next one does not fit into keep[r] with the row's other tokens,
+// which all stay, or num_chunks[r] of them. keep[r] becomes the number of tokens kept; without chunks it stays.
 struct WholeChunks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;                  // [num_rows + 1]
