@@ -6,9 +6,9 @@
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/score/anchor_cosine/anchor_cosine.h"
-#include "kernels/score/pool1d/pool1d.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/anchor_cosine_op.h"
+#include "kernels/score/pool1d_op.h"
+#include "kernels/score/token_norms_op.h"
 
 namespace kvlab {
 

@@ -8,8 +8,10 @@
 
 namespace kvlab {
 
-// Scores from positions and the channels of TokenStats; higher stays. e = end_position[s], one past the last token; age = e - position: the
-// queries that saw the token, with its own.
+constexpr std::uint32_t kTokenMark = 1;  // in a word
+
+// A score per cached token from its position and from the words that policies keep, from `first_word` on, such as the statistics of
+// TokenStats; higher stays. age = end_position[s] - position: the queries that saw the token, its own included.
 //   kPosition    position
 //   kRandom      uniform in [0, 1), a function of seeds[s], KV head and position
 //   kSum         f0
@@ -21,8 +23,25 @@ namespace kvlab {
 //     LazyEviction, Zhang et al. 2025
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
+// Without end_position:
+//   kWord        f0                     kWordSum  f0 + f1 + ... of `words`
+//   kMark        -infinity where u0 has the mark; other scores, and +infinity, stay
 struct TokenScores {
-  enum class Kind : std::uint8_t { kPosition, kRandom, kSum, kMean, kSpread, kRingSet, kRingClear, kRecurrence, kLastHit, kHits };
+  enum class Kind : std::uint8_t {
+    kPosition,
+    kRandom,
+    kSum,
+    kMean,
+    kSpread,
+    kRingSet,
+    kRingClear,
+    kRecurrence,
+    kLastHit,
+    kHits,
+    kWord,
+    kWordSum,
+    kMark
+  };
   KvRows kv;
   Kind kind = Kind::kPosition;
   std::int32_t first_word = 0;
@@ -30,11 +49,18 @@ struct TokenScores {
   const std::int32_t* end_position = nullptr;  // [kv.num_sequences()]
   const std::int64_t* seeds = nullptr;         // [kv.num_sequences()]
   float* scores = nullptr;                     // [kv.total()] out
+  std::int32_t words = 1;                      // of kWordSum
 
+  // Words and positions are read, scores written; four operations per token and word. Without positions kWordSum adds each word, kMark
+  // reads the scores and compares twice.
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = kv.total(), words = num_words();
-    return {
-        .op = "token_scores", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = n * (8 + 4 * words), .flops = n * 4 * (1 + words)};
+    const std::int64_t n = kv.total(), read = num_words();
+    OpCall c{
+        .op = "token_scores", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = n * (8 + 4 * read), .flops = n * 4 * (1 + read)};
+    if (!is_of_words()) return c;
+    const std::int64_t numbers = kind == Kind::kMark ? 2 : read;
+    c.op = "word_scores", c.bytes = 4 * n * (numbers + 1), c.flops = kind == Kind::kWord ? 0 : n * numbers;
+    return c;
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) {
@@ -48,7 +74,11 @@ struct TokenScores {
         return 0;
       case Kind::kSum:
       case Kind::kMean:
+      case Kind::kWord:
+      case Kind::kMark:
         return 1;
+      case Kind::kWordSum:
+        return words;
       case Kind::kRingSet:
       case Kind::kRingClear:
         return (ring_tokens + 31) / 32;
@@ -61,12 +91,20 @@ struct TokenScores {
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
     const auto r = static_cast<std::int32_t>(row);
     const std::int64_t slot = kv.slot(r, static_cast<std::int32_t>(i));
-    const std::int32_t position = kv.position[slot];
-    const Token t{words_at(slot), kv.pool_tokens, position, end_position[kv.sequence(r)] - position};
-    scores[kv.first[row] + i] = score(r, t);
+    float& to = scores[kv.first[row] + i];
+    Token t{words_at(slot), kv.pool_tokens, 0, 0};
+    if (is_of_words()) {
+      to = of_words(t, to);
+    } else {
+      t.position = kv.position[slot], t.age = end_position[kv.sequence(r)] - t.position;
+      to = score(r, t);
+    }
   }
 
  private:
+  [[nodiscard]] KVLAB_BOTH bool is_of_words() const { return kind == Kind::kWord || kind == Kind::kWordSum || kind == Kind::kMark; }
+
+  // Word c of a token, its position and the queries that saw it.
   struct Token {
     const std::uint32_t* words;
     std::int64_t stride;
@@ -79,6 +117,13 @@ struct TokenScores {
     return kv.words == nullptr ? nullptr : kv.words + first_word * kv.pool_tokens + slot;
   }
 
+  [[nodiscard]] KVLAB_BODY float of_words(const Token& t, float old) const {
+    if (kind == Kind::kMark) return (t.u(0) & kTokenMark) != 0 && old != INFINITY ? -INFINITY : old;
+    if (kind == Kind::kWord) return t.f(0);
+    float sum = 0.0F;
+    for (std::int32_t c = 0; c < words; ++c) sum += t.f(c);
+    return sum;
+  }
   [[nodiscard]] KVLAB_BODY float score(std::int32_t row, const Token& t) const {
     switch (kind) {
       case Kind::kPosition:
@@ -102,6 +147,8 @@ struct TokenScores {
         return static_cast<float>(t.u(0) != 0 ? t.u(0) : static_cast<std::uint32_t>(t.position) + 1);
       case Kind::kHits:
         return static_cast<float>(t.u(1) + 1);
+      default:
+        break;
     }
     return 0.0F;
   }

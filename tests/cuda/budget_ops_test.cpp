@@ -2,7 +2,6 @@
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
-#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -92,26 +91,6 @@ TEST_F(BudgetOpsCuda, SpanQuotaEqualsCpuVersion) {
       return out.to_host(cuda().stream());
     });
     EXPECT_EQ(got, expected);
-  }
-}
-
-TEST_F(BudgetOpsCuda, WholeChunksEqualCpuVersion) {
-  const Ints begin{0, 0, 0, 1, 4, 0, 3, 0}, chunked{0, 0, 1, 0, 690, 700, 20, 64}, num_chunks{0, 0, 1, 0, 7, 3, 99, 2};
-  std::vector<float> scores = coarse(first.back(), 10);
-  for (const std::int32_t chunk : {7, 16}) {
-    for (std::size_t r = 0; r < len.size(); ++r)
-      for (std::int32_t i = 0; i < chunked[r]; ++i) {
-        const auto at = static_cast<std::size_t>(first[r] + begin[r]);
-        scores[at + static_cast<std::size_t>(i)] = scores[at + static_cast<std::size_t>(i / chunk * chunk)];
-      }
-    const DeviceBuffer<float> device_scores(scores);
-    for (const bool fixed : {false, true}) {
-      Ints keep{0, 0, 1, 1, 200, 33, 50, 63}, got = keep;
-      const std::int32_t* chunks = fixed ? num_chunks.data() : nullptr;
-      run_cpu(WholeChunks{8, first.data(), begin.data(), chunked.data(), chunk, scores.data(), chunks, keep.data()});
-      run_cuda(WholeChunks{8, first.data(), begin.data(), chunked.data(), chunk, device_scores.data(), chunks, got.data()}, cuda());
-      EXPECT_EQ(got, keep);
-    }
   }
 }
 

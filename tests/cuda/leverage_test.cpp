@@ -1,5 +1,4 @@
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
-#include "policies/kv/scorer/top_direction/top_direction.h"
 #include "policies/kv/scorer/value_leverage/value_leverage.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -36,20 +35,6 @@ TEST_F(LeverageCuda, ValueLeverageEqualsCpuVersion) {
     run_cpu(ValueLeverage{rows.host(), mean.data(), sinks, 5.0F, 1e-6F, expected.data()});
     run_cuda(ValueLeverage{rows.device(), device_mean.data(), sinks, 5.0F, 1e-6F, out.data()}, cuda());
     EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, 1e-6, 1e-5));
-  }
-}
-
-TEST_F(LeverageCuda, TopDirectionEqualsCpuVersion) {
-  for (const std::int32_t d : {5, 300}) {
-    const QueriesFixture queries({0, 1, 9}, {0, 4, 30}, 4, d, 4);
-    std::vector<float> expected(static_cast<std::size_t>(6 * d), 7.0F);
-    run_cpu(TopDirection{queries.host(), 3, 2, 2, d, 5, expected.data()});
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(6 * d);
-      run_cuda(TopDirection{queries.device(), 3, 2, 2, d, 5, out.data()}, cuda());
-      return out.to_host(cuda().stream());
-    });
-    EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-6));
   }
 }
 

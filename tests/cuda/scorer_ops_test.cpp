@@ -3,11 +3,12 @@
 
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
+#include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/lower_images_op.h"
 #include "policies/kv/scorer/query_centers_op.h"
@@ -328,6 +329,15 @@ TEST_F(ScorerOpsCuda, RowParts) {
     ScoreMap copy{3, from.data(), ScoreMap::Kind::kPart, part.at(gpu)};
     copy.out = x, copy.to = to.data();
     return copy;
+  });
+}
+
+// Without equal scores.
+TEST_F(ScorerOpsCuda, GatedChunks) {
+  RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 8}, kScorerLen, 4);
+  const Ints budget{0, 0, 1, 1, 20, 20, 130, 130};
+  check(random_elements<float>(rows.first.back(), 10), 0, [&](bool gpu, float* x) {
+    return GatedChunks{gpu ? rows.device() : rows.host(), 10, 4, budget.data(), x};
   });
 }
 

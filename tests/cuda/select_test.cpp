@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "kernels/allocate/row_numbers_op.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -125,24 +125,6 @@ TEST_F(SelectCuda, PooledCountsEqualCpuVersion) {
       run_cuda(TopKPooled{pools, per_pool, first.data(), nullptr, apart.data(), budget.data(), floors, got.data()}, cuda());
       EXPECT_EQ(got, expected);
     }
-  }
-}
-
-TEST_F(SelectCuda, MarkTopEqualsCpuVersion) {
-  const Ints len{0, 1, 700, 64, 3}, counts{0, 1, 333, 64, 1};
-  const Longs first = prefix_sums(len);
-  const std::vector<float> scores = drawn_scores(first.back(), 20);
-  for (const bool in_place : {false, true}) {
-    std::vector<float> expected = in_place ? scores : std::vector<float>(scores.size(), 0.0F);
-    const std::vector<float> marked = expected;
-    run_cpu(MarkTop{5, first.data(), in_place ? expected.data() : scores.data(), counts.data(), expected.data(), 5.0F});
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> device_scores(scores), device_marked(marked);
-      float* out = device_marked.data();
-      run_cuda(MarkTop{5, first.data(), in_place ? out : device_scores.data(), counts.data(), out, 5.0F}, cuda());
-      return device_marked.to_host(cuda().stream());
-    });
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
   }
 }
 

@@ -1,5 +1,4 @@
 #include "kernels/select/query_basis/query_basis.h"
-#include "policies/kv/scorer/diversify/diversify.h"
 #include "policies/kv/scorer/representatives_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -7,25 +6,6 @@ namespace kvlab {
 namespace {
 
 class SparseScoresCuda : public CudaTest {};
-
-TEST_F(SparseScoresCuda, DiversifyEqualsCpuVersion) {
-  RowsFixture<bf16> rows({.head_dim = 20, .page_tokens = 8}, {0, 1, 70, 300}, 3);
-  const Ints sources{0, 1, 9, 20};
-  std::vector<float> scores = random_elements<float>(371, 4);
-  for (float& x : scores) x = std::round(std::abs(x) * 8);
-  scores[20] = scores[200] = kInf;
-  for (const bool product : {false, true}) {
-    std::vector<float> expected = scores;
-    run_cpu(Diversify{rows.host(), sources.data(), product, expected.data()});
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(scores);
-      run_cuda(Diversify{rows.device(), sources.data(), product, out.data()}, cuda());
-      return out.to_host(cuda().stream());
-    });
-    for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) < 1e-5F * scores[i] + 1e-6F) << i;
-  }
-}
 
 TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
   const std::int32_t kv_heads = 2, group = 2, d = 13, width = 4, n = 6;

@@ -10,20 +10,20 @@
 
 #include "base/random.h"
 #include "kernels/allocate/row_numbers_op.h"
-#include "kernels/score/anchor_cosine/anchor_cosine.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/anchor_cosine_op.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
-#include "kernels/score/word_scores_op.h"
+#include "kernels/score/token_norms_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
-#include "policies/kv/scorer/standardize/standardize.h"
-#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
+#include "policies/kv/scorer/standardize_op.h"
+#include "policies/kv/scorer/whole_chunks_op.h"
 
 namespace kvlab {
 namespace {
@@ -163,24 +163,24 @@ TEST(Protect, InsideOrOutsideAndOneAboveTheOthersOfAllHeads) {
   EXPECT_EQ(protect(none, all, false, false), scores);
 }
 
-TEST(WordScores, FloatsSumsAndMarks) {
+TEST(TokenScores, WordsAsFloatsSumsAndMarks) {
   PositionRows rows(1, {{0, 1, 2}});
   std::vector<std::uint32_t> words(16, 0);
   rows.kv.words = words.data();
   for (std::int32_t i = 0; i < 3; ++i)
     rows.kv.word(1, 0, i) = std::bit_cast<std::uint32_t>(0.5F + static_cast<float>(i)) | (i == 1 ? 0U : 1U);
   Floats scores{kInf, 1, 2};
-  run_cpu(WordScores{rows.kv, 1, WordScores::Kind::kMark, scores.data()});
+  run_cpu(TokenScores{rows.kv, TokenScores::Kind::kMark, 1, 0, nullptr, nullptr, scores.data()});
   EXPECT_EQ(scores, (Floats{kInf, 1, -kInf}));
-  run_cpu(WordScores{rows.kv, 1, WordScores::Kind::kFloat, scores.data()});
+  run_cpu(TokenScores{rows.kv, TokenScores::Kind::kWord, 1, 0, nullptr, nullptr, scores.data()});
   EXPECT_EQ(scores[1], 1.5F);
-  run_cpu(WordScores{rows.kv, 0, WordScores::Kind::kSum, scores.data(), 2});  // of 0 and 1.5
+  run_cpu(TokenScores{rows.kv, TokenScores::Kind::kWordSum, 0, 0, nullptr, nullptr, scores.data(), 2});  // of 0 and 1.5
   EXPECT_EQ(scores[1], 1.5F);
-  const OpCall sum = call(WordScores{rows.kv, 0, WordScores::Kind::kSum, nullptr, 2}),
-               mark = call(WordScores{rows.kv, 1, WordScores::Kind::kMark});
+  const OpCall sum = call(TokenScores{rows.kv, TokenScores::Kind::kWordSum, 0, 0, nullptr, nullptr, nullptr, 2}),
+               mark = call(TokenScores{rows.kv, TokenScores::Kind::kMark, 1});
   EXPECT_EQ(sum.bytes, 3 * 4 * 3);
   EXPECT_EQ(mark.bytes, 3 * 12);
-  EXPECT_EQ(call(WordScores{rows.kv, 1}).flops, 0);
+  EXPECT_EQ(call(TokenScores{rows.kv, TokenScores::Kind::kWord, 1}).flops, 0);
 }
 
 TEST(CountScores, PerRowAndNotNan) {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/recipe/recipe.h"
 #include "tests/kv/allocator_fixture.h"

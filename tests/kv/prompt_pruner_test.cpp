@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "kernels/attention/query_votes/query_votes.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "sim/kv_cost/recipe_footprint.h"

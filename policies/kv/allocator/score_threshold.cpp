@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/allocate/row_numbers_op.h"
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "policies/kv/allocator/allocator.h"
 
 namespace kvlab {

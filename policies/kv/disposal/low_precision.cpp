@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/word_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/dequantize/dequantize.h"
@@ -58,7 +58,9 @@ class LowPrecision final : public Disposal {
     step.ops(balance);
   }
 
-  void rank(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kMark, scores}); }
+  void rank(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kMark, first_word(), 0, nullptr, nullptr, scores});
+  }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);

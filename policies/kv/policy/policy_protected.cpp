@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/policy/policy.h"
 

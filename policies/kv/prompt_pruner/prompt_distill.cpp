@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 

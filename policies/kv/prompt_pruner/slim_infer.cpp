@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "policies/kv/scorer/scorer.h"

@@ -3,12 +3,12 @@
 #include <vector>
 
 #include "base/config/param_reader.h"
-#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
-#include "kernels/score/word_scores_op.h"
+#include "kernels/score/token_norms_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
-#include "policies/kv/scorer/standardize/standardize.h"
+#include "policies/kv/scorer/standardize_op.h"
 #include "policies/kv/step.h"
 
 namespace kvlab {
@@ -34,7 +34,7 @@ class ChunkAttentionScore {
   void score(LayerStep& step, std::int32_t channel, float* scores) const {
     const KvRows& kv = step.kv;
     float* norms = step.ops.floats(kv.total());
-    step.ops(WordScores{kv, channel, WordScores::Kind::kFloat, scores});
+    step.ops(TokenScores{kv, TokenScores::Kind::kWord, channel, 0, nullptr, nullptr, scores});
     step.ops(TokenNorms{kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, norms});
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, 0.0F, true, norms, nullptr, scores});
     if (pool_ > 1) step.ops(Pool1d{kv.num_rows, kv.first, kv.len, scores, pool_, Pool1d::Kind::kAvg});

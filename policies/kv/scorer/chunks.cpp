@@ -2,12 +2,12 @@
 #include <vector>
 
 #include "base/ceil_div.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/tensor_memory.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
-#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
+#include "policies/kv/scorer/whole_chunks_op.h"
 
 namespace kvlab {
 

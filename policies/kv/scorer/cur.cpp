@@ -1,8 +1,8 @@
 #include <limits>
 
-#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "policies/kv/scorer/gated_chunks/gated_chunks.h"
+#include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {

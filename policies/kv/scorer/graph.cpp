@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policies/kv/scorer/diversify/diversify.h"
+#include "policies/kv/scorer/diversify_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {

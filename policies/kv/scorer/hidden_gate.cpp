@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "kernels/score/word_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/token_models_op.h"
@@ -64,7 +64,9 @@ class HiddenGate final : public Scorer {
     }
     step.ops(op);
   }
-  void score(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kFloat, scores}); }
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kWord, first_word(), 0, nullptr, nullptr, scores});
+  }
 
  private:
   static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }

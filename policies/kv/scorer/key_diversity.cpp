@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/anchor_cosine_op.h"
 #include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {

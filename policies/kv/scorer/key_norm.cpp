@@ -1,6 +1,6 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"

@@ -1,9 +1,9 @@
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "kernels/tensor_memory.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
-#include "policies/kv/scorer/top_direction/top_direction.h"
+#include "policies/kv/scorer/top_direction_op.h"
 
 namespace kvlab {
 

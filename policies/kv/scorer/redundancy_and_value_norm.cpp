@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/anchor_cosine_op.h"
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/mark_top/mark_top.h"
-#include "kernels/score/pool1d/pool1d.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/mark_top_op.h"
+#include "kernels/score/pool1d_op.h"
+#include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {

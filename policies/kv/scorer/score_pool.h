@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/config/param_reader.h"
-#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/step.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer_wrapper.h"

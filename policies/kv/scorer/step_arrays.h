@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "policies/kv/budget.h"
 #include "policies/kv/step.h"
 

@@ -1,5 +1,5 @@
 #include "kernels/score/score_map_op.h"
-#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/protect_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {

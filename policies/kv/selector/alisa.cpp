@@ -1,4 +1,4 @@
-#include "kernels/score/word_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "policies/kv/selector/attention_ring_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
@@ -46,7 +46,7 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
       return selection;
     }
     float* scores = step.ops.floats(step.kv.total());
-    step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kSum, scores, rows_});  // section IV-A
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kWordSum, first_word(), 0, nullptr, nullptr, scores, rows_});  // section IV-A
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
     mask_ends(step.ops, n, step.kv.first, head, tail, scores);
     const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);

@@ -2,7 +2,7 @@
 #include <sstream>
 
 #include "base/ceil_div.h"
-#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
