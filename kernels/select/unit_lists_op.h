@@ -29,7 +29,7 @@ struct ExpandUnits {
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
     visit_lists(lists, num_rows, visit), visit(index_first, num_rows + 1);
-    visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows);
+    visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
   }
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
     return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
