@@ -39,17 +39,17 @@ struct TokenNorms {
     float* const of_chunk = out + kv.first[chunk.row] + chunk.begin;
     team.each(chunk.count, [&](std::int64_t i) {
       const std::int64_t token = chunk.begin + i;
-      of_chunk[i] = number(team, chunk.row, of == Of::kKey ? key_of(team, kv, chunk.row, token) : value_of(team, kv, chunk.row, token));
+      of_chunk[i] = number<Team>(chunk.row, of == Of::kKey ? key_of(team, kv, chunk.row, token) : value_of(team, kv, chunk.row, token));
     });
   }
 
  private:
   template <class Team>
-  [[nodiscard]] KVLAB_BODY float number(const Team& team, std::int64_t row, const KvVector<Team>& x) const {
+  [[nodiscard]] KVLAB_BODY float number(std::int64_t row, const KvVector<Team>& x) const {
     const std::int64_t d = kv.head_dim;
     if (kind == Kind::kL1) return sum_in_lanes(d, [&](std::int64_t c) { return std::abs(x[c]); });
-    if (kind == Kind::kDot) return factor * team.dot(x, vectors + row * d, d);
-    const float squares = team.dot(x, x, d);
+    if (kind == Kind::kDot) return factor * dot_in_lanes(x, vectors + row * d, d);
+    const float squares = dot_in_lanes(x, x, d);
     return kind == Kind::kL2 ? std::sqrt(squares) : squares;
   }
 };
