@@ -7,6 +7,7 @@ file(GLOB kvlab_cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/c
 
 # Two units for each header of row operations (kernels/rows/row_op.h): kvlab_row_cpu, and kvlab_row_cu for their kernels.
 file(GLOB_RECURSE kvlab_row_ops RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*_op.h ${CMAKE_SOURCE_DIR}/policies/*_op.h)
+list(FILTER kvlab_row_ops EXCLUDE REGEX "^kernels/rows/")
 set(kvlab_row_cpu)
 set(kvlab_row_cu)
 foreach(header ${kvlab_row_ops})

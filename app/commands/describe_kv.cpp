@@ -90,6 +90,8 @@ void add_costs(const Recipe& recipe, Item& item) {
     const ShapeRun::Result prompt = run.step(seq);
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
     const ShapeRun::Result decode = run.step(seq);
+    if (const std::string_view reason = run.shapes().policy().needs().cpu_only; !reason.empty())
+      item.facts.emplace_back("backend cuda", fmt::format("no: it {}", reason));
     if (recipe.prunes()) item.facts.emplace_back("computes in prefill", computed_share(run.shapes().policy()));
     if (const PromptRewriter* const rewriter = run.shapes().policy().rewriter()) {
       const PromptRewriter::Scan scan = rewriter->scan(kShape);

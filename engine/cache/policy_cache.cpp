@@ -90,16 +90,7 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
 }
 
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
-  if (!needs.cpu_only) return;
-  if (recipe.prunes())
-    throw InputError(fmt::format("recipe '{}' {}; it runs with backend cpu alone", recipe.name,
-                                 recipe.rewrites() ? "rewrites prompts" : "prunes prompts between layers"));
-  if (turns_in_decode(recipe))
-    throw InputError(
-        fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
-                    "it runs with backend cpu alone",
-                    recipe.name));
-  throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
+  if (!needs.cpu_only.empty()) throw InputError(fmt::format("recipe '{}' {}; it runs only with backend cpu", recipe.name, needs.cpu_only));
 }
 
 // Views of several layers must not move while others grow.

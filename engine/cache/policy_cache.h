@@ -153,7 +153,7 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
 // Throws InputError if the recipe needs a pass inside a step (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
-// Throws InputError if an operation has no CUDA kernel or needs more than 16 bits.
+// Throws InputError with the reason if backend cuda refuses the recipe.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

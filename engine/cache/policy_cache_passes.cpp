@@ -77,7 +77,7 @@ class RowsPassHost final : public PassHost, AttentionHost {
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
   if (needs.pass.empty()) return;
   throw InputError(
-      fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step with backend cpu alone", recipe.name, needs.pass));
+      fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step only with backend cpu", recipe.name, needs.pass));
 }
 
 void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidden) {

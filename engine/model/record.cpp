@@ -240,7 +240,7 @@ RepeatPrompt byte_repeat_prompt() {
 std::vector<std::int32_t> byte_answer_template() { return byte_ids("\nQ: my text?\nA: "); }
 
 std::vector<std::vector<float>> PassHost::run_with_gradient(std::span<const std::int32_t>, Recorder&) {
-  throw InputError("pass 'reconstruct_gradient' has a backward pass, which runs with backend cpu alone");
+  throw InputError("pass 'reconstruct_gradient' has a backward pass, which runs only with backend cpu");
 }
 
 std::vector<std::string> extra_pass_names() {

@@ -20,7 +20,7 @@ void Needs::add(const Needs& other) {
   question |= other.question;
   future_queries |= other.future_queries;
   pass_hidden |= other.pass_hidden;
-  cpu_only |= other.cpu_only;
+  run_only_on_cpu(other.cpu_only);
   weights |= other.weights;
   if (pass.empty()) pass = other.pass;
   if (!other.pass.empty() && other.pass != pass) throw InternalError("two parts ask for different extra passes");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace kvlab {
 
@@ -10,6 +11,8 @@ namespace passes {
 inline constexpr const char *kLookahead = "lookahead", *kReconstruct = "reconstruct", *kReconstructGradient = "reconstruct_gradient",
                             *kRepeat = "repeat", *kTemplate = "template", *kWindows = "windows";
 }  // namespace passes
+
+inline constexpr std::string_view kBreaksPeerTies = "breaks ties as a library does on a CPU";  // for Needs::cpu_only
 
 // Tensors that a part reads beyond K and V. Hosts compute only these, or refuse the recipe.
 struct Needs {
@@ -27,9 +30,12 @@ struct Needs {
   bool future_queries = false;  // for oracles
   std::string pass;
   bool pass_hidden = false;
-  bool cpu_only = false;  // no CUDA kernel, or needs more than 16 bits
-  bool weights = false;   // trained tensors were not given: costs only
+  bool weights = false;  // trained tensors were not given: costs only
+  // Why backend cuda refuses the recipe, after "recipe 'x' "; empty: it does not. A string literal.
+  std::string_view cpu_only;
   void add(const Needs& other);
+  // Keeps an earlier reason.
+  void run_only_on_cpu(std::string_view reason) { cpu_only = cpu_only.empty() ? reason : cpu_only; }
   // Begins the last max(32, window_queries) prompt tokens; -1: not needed.
   [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };

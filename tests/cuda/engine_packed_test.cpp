@@ -107,7 +107,7 @@ std::vector<std::string> tested_recipes() {
 
 bool runs_on_gpu(const Recipe& recipe) {
   const PolicyCache cache(std::make_unique<ShapeModel>(2, TensorMemory(), ElementType::kF32), recipe, {});
-  return !cache.policy().needs().cpu_only && cache.policy().needs().pass.empty();
+  return cache.policy().needs().cpu_only.empty() && cache.policy().needs().pass.empty();
 }
 
 Recipe packed_recipe(const std::string& name) { return load_recipe(name, load_recipe(name).has_budget ? 140 : 0); }

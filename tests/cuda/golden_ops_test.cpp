@@ -98,7 +98,7 @@ std::vector<Line> lines_of(const std::string& recipe, CudaContext& cuda) {
   const Needs needs = cache_for(cut, TensorMemory(), ElementType::kF32).policy().needs();
   const bool needs_model = !needs.pass.empty() || cut.recipe.prunes();
   const auto cpu = needs_model ? in_model(cut) : on_cpu(cut);
-  const auto gpu = needs.cpu_only || needs_model ? std::map<std::string, WrittenWords::Op>{} : by_kernels(cut, cuda);
+  const auto gpu = !needs.cpu_only.empty() || needs_model ? std::map<std::string, WrittenWords::Op>{} : by_kernels(cut, cuda);
   std::vector<Line> lines;
   for (const auto& [name, op] : cpu) {
     Line line{recipe, name, fmt::format("{}:{:08x}", op.calls, op.call.value), fmt::format("{:08x}", op.written.value)};

@@ -83,11 +83,11 @@ TEST_F(PolicyRecordCuda, ExtraPasses) {
 TEST_F(PolicyRecordCuda, RefusesPassesInsideAStep) {
   const auto gpu = on_gpu(ElementType::kBf16);
   EXPECT_EQ(error_of([&] { record_with_policy(*gpu, tiny_ids(40, 3), {}, load_recipe("kvzip", 20)); }),
-            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
+            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step only with backend cpu");
   RecordOptions gradient;
   gradient.passes = {"reconstruct_gradient"};
   EXPECT_EQ(error_of([&] { record(*gpu, tiny_ids(40, 3), gradient); }),
-            "pass 'reconstruct_gradient' has a backward pass, which runs with backend cpu alone");
+            "pass 'reconstruct_gradient' has a backward pass, which runs only with backend cpu");
 }
 
 }  // namespace

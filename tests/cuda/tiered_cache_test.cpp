@@ -24,7 +24,7 @@ TEST_P(TieredCacheCuda, AnswersAsFromPagesWithWhatIsCountedFetched) {
   if (left_out_of_short_run(name)) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_tiered(name);
   const auto model = make_device_model(three_layers(), tiny_weights(three_layers()), {}, ElementType::kBf16);
-  if (KvPolicy(recipe, tiny_shape()).needs().cpu_only) GTEST_SKIP() << "it runs with backend cpu alone";
+  if (!KvPolicy(recipe, tiny_shape()).needs().cpu_only.empty()) GTEST_SKIP() << "it runs only with backend cpu";
   const auto paged = model->make_cache(recipe, {.kv_bytes = 2}),
              tiered = model->make_cache(recipe, {.kv_bytes = 2, .tiers = true, .poisons = true});
   EngineSequence a[2] = {sequence_of(0, tiny_ids(143, 3), 128), sequence_of(0, tiny_ids(143, 3), 128)};

@@ -1,5 +1,6 @@
 #include "engine/backend/engine_model.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,11 +81,15 @@ TEST(EngineModel, RefusesRecipesThatCudaDoesNotRun) {
   EXPECT_EQ(message("cpu", "kvzip", 64), "no error");
   EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "no error");
   EXPECT_EQ(message("cuda", "kvzip", 64),
-            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
-  for (const auto& [name, budget] :
-       {std::pair<std::string, std::int32_t>{"retrieval_attention_hnsw", 0}, {"keyformer", 64}, {"kvpress_knorm", 64}})
-    EXPECT_EQ(message("cuda", name, budget),
-              "recipe '" + name + "' has an operation without a CUDA kernel; it runs with backend cpu alone");
+            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step only with backend cpu");
+  struct Refused {
+    const char *name, *reason;
+    std::int32_t budget = 0;
+  };
+  for (const auto& [name, reason, budget] : {Refused{"retrieval_attention_hnsw", "searches a graph (HNSW) in CPU memory"},
+                                             {"keyformer", "draws its noise in double precision", 64},
+                                             {"kvpress_knorm", "breaks ties as a library does on a CPU", 64}})
+    EXPECT_EQ(message("cuda", name, budget), fmt::format("recipe '{}' {}; it runs only with backend cpu", name, reason));
 }
 
 }  // namespace

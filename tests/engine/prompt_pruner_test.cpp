@@ -237,7 +237,7 @@ TEST(PrunedPrompts, ErrorsSayWhatToDo) {
       }),
       HasSubstr("recipe 'pyramidinfer' prunes prompts and takes each in one piece, but a step has tokens 0 to 100 of a prompt of 600"));
   EXPECT_THAT(error_of([&] { require_recipe("cuda", cache.policy().recipe(), cache.policy().needs()); }),
-              HasSubstr("recipe 'pyramidinfer' prunes prompts between layers; it runs with backend cpu alone"));
+              HasSubstr("recipe 'pyramidinfer' prunes prompts between layers; it runs only with backend cpu"));
   ModelConfig windows = probe().config();
   windows.windows.assign(static_cast<std::size_t>(windows.layers), 64);
   EXPECT_THAT(error_of([&] { refuse_pruning(cache.policy().recipe(), windows); }), HasSubstr("write 'prompt_pruner: none'"));

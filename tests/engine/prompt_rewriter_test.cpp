@@ -171,7 +171,7 @@ TEST(RewrittenPrompts, NeedTheirQuestion) {
   EngineSequence s = sequence_of(0, some_ids(60, 3), 50);
   EXPECT_THAT(error_of([&] { cache.start(s); }), HasSubstr("needs to know where the question begins"));
   EXPECT_THAT(error_of([&] { refuse_cpu_only(cache.policy().recipe(), cache.policy().needs()); }),
-              HasSubstr("recipe 'ilre' rewrites prompts; it runs with backend cpu alone"));
+              HasSubstr("recipe 'ilre' rewrites prompts; it runs only with backend cpu"));
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ TEST(Renumbered, IsRefusedWhereTheModelHasWindowsOrKeysOf16BitsAreTurnedInDecode
   EXPECT_EQ(
       on_gpu(streaming),
       "recipe 'streaming_renumbered' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; it "
-      "runs with backend cpu alone");
+      "runs only with backend cpu");
   EXPECT_EQ(on_gpu(finch), "no error");
 }
 

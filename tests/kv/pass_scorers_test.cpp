@@ -141,7 +141,7 @@ TEST(Reconstruction, SinksStayUnlessAskedOtherwise) {
   EXPECT_TRUE(plus.pass_hidden && plus.output_weights);
   const Needs gradient = make_part<ScorerRegistry>("reconstruction", "{gradient: true}")->needs();
   EXPECT_EQ(gradient.pass, "reconstruct_gradient");
-  EXPECT_TRUE(gradient.output_weights && gradient.cpu_only && !gradient.pass_hidden && !plus.cpu_only);
+  EXPECT_TRUE(gradient.output_weights && !gradient.cpu_only.empty() && !gradient.pass_hidden && plus.cpu_only.empty());
   EXPECT_THROW(make_part<ScorerRegistry>("reconstruction", "{gradient: true, norms: true}"), InputError);
   EXPECT_THROW(make_part<ScorerRegistry>("reconstruction", "{gradient: true, pass: repeat}"), InputError);
 }

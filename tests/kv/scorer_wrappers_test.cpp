@@ -176,7 +176,7 @@ TEST(TextFirst, WithoutImagesItIsTheOtherScore) {
   LayerStep step = layer.prompt_step(0);
   auto plain = make_part<ScorerRegistry>("text_first", "{of: key_norm}");
   EXPECT_EQ(scored(*plain, step), scored(*make_part<ScorerRegistry>("key_norm"), step));
-  EXPECT_FALSE(plain->needs().token_ids || plain->needs().cpu_only);
+  EXPECT_TRUE(!plain->needs().token_ids && plain->needs().cpu_only.empty());
   EXPECT_TRUE(make_part<ScorerRegistry>("text_first", "{of: key_norm, image_id: 9}")->needs().token_ids);
 }
 

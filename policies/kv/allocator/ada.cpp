@@ -32,7 +32,7 @@ class Ada final : public Allocator {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = layers_->needs();
-    needs.cpu_only |= ties_ != Ties::kLowerIndex;
+    if (ties_ != Ties::kLowerIndex) needs.run_only_on_cpu(kBreaksPeerTies);
     return needs;
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return layers_->refuses(model); }

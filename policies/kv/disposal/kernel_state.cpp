@@ -25,7 +25,8 @@ class KernelState final : public InPlaceDisposal {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = needs.cpu_only = true;  // Attend with weights per query
+    needs.step_queries = true;
+    needs.run_only_on_cpu("weighs its states by each query in attention");
     needs.weights = weights_ == nullptr;
     return needs;
   }

@@ -54,7 +54,7 @@ std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCod
 Needs CodedVectors::needs() const {
   Needs needs;
   needs.turns = keys_turn();
-  needs.cpu_only = true;  // CodeVectors
+  needs.run_only_on_cpu("has a code without a CUDA kernel");
   return needs;
 }
 

@@ -42,7 +42,9 @@ void KvPolicy::take_parts() {
     resident_words_ += part->resident_words();
   }
   needs_.turns |= recipe_.renumbers();
-  needs_.cpu_only |= recipe_.peer_ties || turns_in_decode(recipe_);
+  if (recipe_.peer_ties) needs_.run_only_on_cpu(kBreaksPeerTies);
+  if (turns_in_decode(recipe_))
+    needs_.run_only_on_cpu("turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up");
 }
 
 void KvPolicy::refuse_model() const {

@@ -13,7 +13,8 @@ class PromptPruner : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = needs.cpu_only = true;
+    needs.step_queries = true;
+    needs.run_only_on_cpu("prunes prompts between layers");
     return needs;
   }
   [[nodiscard]] virtual std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,

@@ -17,7 +17,8 @@ class PromptRewriter : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.question = needs.cpu_only = true;
+    needs.question = true;
+    needs.run_only_on_cpu("rewrites prompts");
     return needs;
   }
   struct Scan {

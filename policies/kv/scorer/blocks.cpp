@@ -18,7 +18,7 @@ class Blocks final : public ScorerWrapper {
         peer_ties_(p.flag("peer_ties", false, "equal scores at a block's boundary fall as in torch.topk on a CPU")) {}
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    needs.cpu_only |= peer_ties_;
+    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {}; }

@@ -14,11 +14,6 @@ class EntropyChunks final : public ScorerWrapper {
         peaked_(p.optional<std::int32_t>("peaked_tokens", 4, 1, 1 << 20, "tokens kept of a chunk whose scores are concentrated")) {
     if (peaked_ >= chunk_) p.fail_at("peaked_tokens", "'peaked_tokens' must be smaller than 'chunk_tokens'");
   }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = ScorerWrapper::needs();
-    needs.cpu_only = true;
-    return needs;
-  }
   // Protected in chunks, with the largest score + 1.
   [[nodiscard]] Protected protects() const override { return {}; }
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kFound; }

@@ -20,7 +20,7 @@ class GumbelAttention final : public Scorer {
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;
-    needs.cpu_only = true;  // its noise
+    needs.run_only_on_cpu("draws its noise in double precision");
     return needs;
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }

@@ -28,7 +28,7 @@ class OutputAware final : public ScorerWrapper {
   [[nodiscard]] Needs needs() const override {
     Needs needs = inner().needs();
     needs.output_weights = true;
-    needs.cpu_only |= peer_ties_;
+    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return above_max_ ? Protected{} : inner().protects(); }

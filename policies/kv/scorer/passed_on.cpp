@@ -45,7 +45,7 @@ std::vector<std::string> fitting(const PassedOn& passed) {
 std::string first_not_given(const Needs& needs, const Needs& given) {
   // Lists all members, so that a new one does not compile.
   const auto& [step_queries, prompt_queries, window_queries, pre_rope_queries, pre_rope_keys, turns, output_weights, hidden, guessed_query,
-               token_ids, question, future_queries, pass, pass_hidden, cpu_only, weights] = needs;
+               token_ids, question, future_queries, pass, pass_hidden, weights, cpu_only] = needs;
   static_cast<void>(turns), static_cast<void>(cpu_only), static_cast<void>(weights);
   struct Tensor {
     bool needed, is_given;

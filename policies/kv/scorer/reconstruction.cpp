@@ -38,7 +38,7 @@ class Reconstruction final : public Scorer {
     needs.pass = pass_;
     needs.pass_hidden = norms_ == Norms::kHidden;
     needs.output_weights = norms_ != Norms::kNone;
-    needs.cpu_only = norms_ == Norms::kGradient;
+    if (norms_ == Norms::kGradient) needs.run_only_on_cpu("has a backward pass");
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {protects_ ? sinks_ : 0, 0}; }

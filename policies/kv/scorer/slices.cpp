@@ -22,7 +22,7 @@ class Slices final : public ScorerWrapper {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    needs.cpu_only |= peer_ties_;
+    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }

@@ -30,7 +30,8 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
     needs.prompt_queries = true;
-    needs.guessed_query = needs.cpu_only = query_ == Query::kGuessed;
+    needs.guessed_query = query_ == Query::kGuessed;
+    if (needs.guessed_query) needs.run_only_on_cpu("guesses queries from inputs in CPU memory");
     return needs;
   }
 

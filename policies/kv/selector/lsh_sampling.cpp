@@ -22,7 +22,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
-    needs.cpu_only = true;
+    needs.run_only_on_cpu("has hash tables in CPU memory");
     return needs;
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {

@@ -24,7 +24,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
-    needs.cpu_only = graph_;
+    if (graph_) needs.run_only_on_cpu("searches a graph (HNSW) in CPU memory");
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }

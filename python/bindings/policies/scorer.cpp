@@ -65,7 +65,7 @@ class PythonScorer final : public Scorer {
     Needs needs;
     if (charged_) needs = charged_->needs();
     needs.window_queries = std::max(needs.window_queries, window_queries_);
-    needs.cpu_only = true;
+    needs.run_only_on_cpu("has a scorer in Python");
     return needs;
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return charged_ ? charged_->refuses(model) : ""; }
