@@ -6,8 +6,7 @@
 namespace kvlab {
 namespace {
 
-class FetchTest : public AppTest {
- protected:
+struct FetchTest : AppTest {
   static bool has_curl() { return std::system("command -v curl >/dev/null 2>&1") == 0; }
   void write_list(const std::string& sha256, const std::string& address = "") {
     write("there.csv", "abc");
@@ -22,8 +21,7 @@ constexpr const char* kSumOfAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177
 TEST_F(FetchTest, DownloadsChecksAndKeeps) {
   if (!has_curl()) GTEST_SKIP() << "curl is absent";
   write_list(kSumOfAbc);
-  const Called first = call({"trace", "fetch", "mine", "--list", "list.yaml"});
-  EXPECT_EQ(first.status, 0) << first.err;
+  const Called first = call_ok({"trace", "fetch", "mine", "--list", "list.yaml"});
   EXPECT_EQ(read("public/mine.csv"), "abc");
   EXPECT_NE(first.out.find("wrote public/mine.csv: 3 bytes"), std::string::npos) << first.out;
   EXPECT_FALSE(std::filesystem::exists("public/mine.csv.part"));

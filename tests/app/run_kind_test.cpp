@@ -1,6 +1,4 @@
 // A kind of run that this file alone defines: the sweep runs it, joins its tables and prints its report.
-#include <gmock/gmock.h>
-
 #include "app/results/run_files.h"
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/run.h"
@@ -67,8 +65,7 @@ using RunKindTest = AppTest;
 
 TEST_F(RunKindTest, NewKindIsOneFile) {
   write("echo.yaml", "kind: echo\nword: [a, four]\n");
-  const Called called = call({"run", "echo.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "echo.yaml"});
   EXPECT_THAT(called.out, testing::HasSubstr("length"));
   EXPECT_THAT(called.out, testing::HasSubstr("note (all 2 runs): an echo"));
   const CsvTable summary = read_csv("results/echo/summary.csv"), echo = read_csv("results/echo/echo.csv");
@@ -82,8 +79,7 @@ TEST_F(RunKindTest, NewKindIsOneFile) {
 
 TEST_F(RunKindTest, KindMayDoItsRunsTogether) {
   write("echo.yaml", "kind: echo\ntogether: true\nword: [a, four]\n");
-  const Called called = call({"run", "echo.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "echo.yaml"});
   const CsvTable summary = read_csv("results/echo/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
   for (const auto& row : summary.rows) EXPECT_EQ(row[summary.at("in_batch")], "1");

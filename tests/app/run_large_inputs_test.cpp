@@ -1,5 +1,4 @@
 // Large inputs end in time, in memory, or in one line.
-#include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -12,16 +11,14 @@
 namespace kvlab {
 namespace {
 
-class LargeInputsTest : public AppTest {
- protected:
+struct LargeInputsTest : AppTest {
   // What a run of three requests prints; its results are in results/NAME.
   static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
                                int prompt_tokens) {
     write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
                               "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: " +
                               std::to_string(prompt_tokens) + "}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
-    const Called called = call({"run", name + ".yaml", "--force"});
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok({"run", name + ".yaml", "--force"});
     return called.out;
   }
 };
@@ -76,8 +73,7 @@ TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
   write("big.yaml", std::string(kSmall) + "scheduler: vllm_v1\nreplicas: " + replicas + "\n");
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
-  const Called called = call({"run", "big.yaml", "--set", "timeline_interval_ms=0", "--set", "memory.num_blocks=" + blocks, "--quiet"});
-  EXPECT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "big.yaml", "--set", "timeline_interval_ms=0", "--set", "memory.num_blocks=" + blocks, "--quiet"});
   ::getrusage(RUSAGE_SELF, &after);
   if (!kLimitsMemory) GTEST_SKIP() << "the sanitizer takes memory of its own";
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 200 << 10);  // KiB

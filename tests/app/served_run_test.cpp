@@ -19,17 +19,12 @@ const char* const kServed =
     "memory: {num_blocks: 100}\n"
     "max_model_len: 2048\n";
 
-class ServedRun : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("served.yaml", kServed);
-  }
+struct ServedRun : AppTest {
+  ServedRun() { write("served.yaml", kServed); }
 };
 
 TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
-  const Called called = call({"run", "served.yaml", "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "served.yaml", "--out", "out"});
   const CsvTable requests = read_csv("out/requests.csv"), steps = read_csv("out/engine_steps.csv"), summary = read_csv("out/summary.csv");
   EXPECT_EQ(requests.rows.size(), 24U);
   EXPECT_EQ(summary.rows.size(), 4U);
@@ -54,8 +49,7 @@ TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
 // A step of the engine's takes longer than the microsecond after which the runs stop.
 TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
   const std::vector<std::string> run{"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "stop.after_s=1e-6"};
-  const Called nothing = call(run);
-  ASSERT_EQ(nothing.status, 0) << nothing.err;
+  const Called nothing = call_ok(run);
   EXPECT_NE(nothing.out.find("nothing to compare\n"), std::string::npos) << nothing.out;
   std::vector<std::string> held = run;
   held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
@@ -74,8 +68,7 @@ TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
   EXPECT_NE(call(run).err.find("'weights: random'"), std::string::npos);
   std::vector<std::string> random = run;
   random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"});
-  const Called called = call(random);
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok(random);
   EXPECT_NE(called.out.find("random weights in the shape of tiny"), std::string::npos) << called.out;
   EXPECT_EQ(read_csv("out/requests.csv").rows.size(), 6U);
   random.insert(random.end(), {"--force", "--set", "model=opt-6.7b"});
@@ -90,9 +83,8 @@ TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
 }
 
 TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
-  const Called called = call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
-                              "trace.generate.requests=2000", "--set", "load_frac=0.5"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
+           "trace.generate.requests=2000", "--set", "load_frac=0.5"});
   const CsvTable summary = read_csv("out/summary.csv");
   const double capacity = std::stod(summary.rows[0][summary.at("capacity_per_s")]);
   EXPECT_NEAR(std::stod(summary.rows[0][summary.at("requests_per_s")]), capacity / 2, capacity * 0.02);

@@ -1,7 +1,4 @@
 // KV blocks and scheduler limits that follow from the hardware, against logs of engines.
-#include <gmock/gmock.h>
-
-#include <cmath>
 
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
@@ -90,8 +87,7 @@ TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
   std::string small = kSmall;
   small.replace(small.find("h100"), 4, "l40s");
   write("small.yaml", small + "scheduler: [vllm_v1, sarathi, orca]\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "small.yaml"});
   for (const char* limits : {"2048 tokens, 256 sequences (run ", "512 tokens, 128 sequences (run ", "any tokens, 128 sequences (run "})
     EXPECT_THAT(called.out, testing::HasSubstr(limits));
   const CsvTable summary = read_csv("results/small/summary.csv");
@@ -135,8 +131,7 @@ TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
 
 TEST_F(CapacityTest, RequestsOfThoseRecipesAreServed) {
   write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
-  const Called called = call({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"});
   EXPECT_THAT(called.out, testing::Not(testing::HasSubstr("rejected")));
 }
 

@@ -1,6 +1,4 @@
 // Recordings of a model whose layers attend within a window.
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,8 +8,7 @@
 namespace kvlab {
 namespace {
 
-class WindowRecord : public AppTest {
- protected:
+struct WindowRecord : AppTest {
   // The probe as a Mistral model with a window.
   void make_model(int window) {
     model_ = "window_" + std::to_string(window);  // a program keeps models and samples by their folders
