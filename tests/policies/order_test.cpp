@@ -146,7 +146,6 @@ TEST(SrptOrder, AHalfComputedPromptComesBackWithRoomForAllOfIt) {
   EXPECT_TRUE(d.steps_are({"0:8", "0:4"}));
 }
 
-// A request that was swapped out comes back without being computed again.
 TEST(SrptOrder, SwapsWhereAsked) {
   ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.host_blocks = 10, .order = "srpt", .order_params = "{preemption: swap}"});
   d.arrive(4, 5);

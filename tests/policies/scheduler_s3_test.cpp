@@ -52,7 +52,6 @@ TEST(S3, AReservationThatIsTooShortIsDoubled) {
   EXPECT_EQ(d.free_blocks(), 10);
 }
 
-// No reservation is larger than the memory, whatever is predicted.
 TEST(S3, ReservesNoMoreThanThereIs) {
   ReplicaDriver d(
       "s3", "{}",
