@@ -57,6 +57,12 @@ class AppTest : public ::testing::Test {
     if (called.status != 0) throw std::runtime_error("status " + std::to_string(called.status) + ": " + called.err);
     return called;
   }
+  // The message of a call that has to fail.
+  static std::string error_of_call(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}, int status = 2) {
+    const Called called = call(arguments, more);
+    EXPECT_EQ(called.status, status) << called.err;
+    return called.err;
+  }
   static std::string read(const std::filesystem::path& path) { return read_if_there(path); }
   // The id of the run in a row of a folder's summary.csv, and its folder.
   static std::string run_id(const std::filesystem::path& folder, std::size_t row = 0) {

@@ -174,8 +174,7 @@ TEST_F(ClaimsTest, ATinyClaimIsTheRatioComputedByHand) {
 
 TEST_F(ClaimsTest, AFigureThatDoesNotComeOutIsNoError) {
   write("tiny.yaml", with("12.8", "40"));
-  const Called called = call_ok({"reproduce", "tiny.yaml", "--out", "page"});
-  EXPECT_THAT(called.out, HasSubstr("verdict      direction (within 10 % counts)"));
+  EXPECT_THAT(call_ok({"reproduce", "tiny.yaml", "--out", "page"}).out, HasSubstr("verdict      direction (within 10 % counts)"));
   EXPECT_THAT(read("page/claims.md"),
               HasSubstr("| [tiny](#tiny) | paged memory | Orca (Max) | 40x memory of a request | 12.8x | direction |"));
   EXPECT_EQ(read_csv("page/claims.csv").rows.size(), 1U);

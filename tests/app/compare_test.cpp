@@ -130,9 +130,7 @@ TEST_F(CompareTest, RemarksOnOtherTraces) {
 TEST_F(CompareTest, NothingMatches) {
   folder("a", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n", kColumns);
   folder("b", "run,router,seed,ttft_mean_ms\n0001,y,1,100\n", kColumns);
-  const Called called = call({"compare", "a", "b"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_EQ(called.err, "kvlab: no run of a/summary.csv has the axes and seed of a run of b/summary.csv\n");
+  EXPECT_EQ(error_of_call({"compare", "a", "b"}), "kvlab: no run of a/summary.csv has the axes and seed of a run of b/summary.csv\n");
 }
 
 TEST_F(CompareTest, AnAxisThatOneLacks) {

@@ -81,11 +81,9 @@ TEST_F(DescribeTest, AModelByItsPath) {
   for (const char* text :
        {"M (models)", "parameters: 46.703 B", "weights: 46.97 GB", "quantized by fp8", "KV bytes per token: 131072 in bfloat16",
         "32 with 8 experts of 14336, 2 per token", "weights of experts: 8 bits, computed in fp8"})
-    EXPECT_THAT(folder.out, testing::HasSubstr(text));
+    EXPECT_THAT(folder.out, HasSubstr(text));
   write("M/config.json", R"({"model_type": "bert"})");
-  const Called refused = call({"describe", "M"});
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, testing::HasSubstr("config.json:1:16: model_type 'bert' is not priced"));
+  EXPECT_THAT(error_of_call({"describe", "M"}), HasSubstr("config.json:1:16: model_type 'bert' is not priced"));
 }
 
 // One bad file in profiles/models or profiles/hardware leaves the others as they are.
@@ -97,11 +95,11 @@ TEST_F(DescribeTest, ABadFileIsListedAsBad) {
   setenv("KVLAB_PROFILES", "profiles", 1);
   const Called models = call({"list", "models"}), hardware = call({"list", "hardware"}), good = call({"describe", "good"});
   EXPECT_EQ(models.status, 0) << models.err;
-  EXPECT_THAT(models.out, testing::HasSubstr("good"));
-  EXPECT_THAT(models.out, testing::HasSubstr("cannot be used: "));
+  EXPECT_THAT(models.out, HasSubstr("good"));
+  EXPECT_THAT(models.out, HasSubstr("cannot be used: "));
   EXPECT_EQ(hardware.status, 0) << hardware.err;
   EXPECT_EQ(good.status, 0) << good.err;
-  EXPECT_THAT(good.out, testing::HasSubstr("6.738 B"));
+  EXPECT_THAT(good.out, HasSubstr("6.738 B"));
 }
 
 TEST(UnitOf, Suffixes) {

@@ -122,8 +122,7 @@ TEST_F(EntryLabelsTest, TablesShowThemAndResultsKeepIds) {
   EXPECT_THAT(table, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
   EXPECT_THAT(table, Not(HasSubstr("#")));
   EXPECT_EQ(read_csv("results/two/summary.csv").rows.at(3).at(1), "sarathi#3");
-  const std::string listed = call({"results", "two"}).out;
-  EXPECT_THAT(listed, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
+  EXPECT_THAT(call({"results", "two"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
   const std::vector<std::string> pivot = {"pivot",    "results/two", "--rows",  "scheduler",
                                           "--metric", "requests",    "--where", "scheduler=sarathi#3"};
   EXPECT_THAT(call(pivot).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4}"));
@@ -153,8 +152,8 @@ TEST_F(EntryLabelsTest, JoinedFoldersWithOtherEntries) {
     write(file, kSmall + std::string("scheduler: [vllm_v1, {vllm_v1: {budget_tokens: ") + budget + "}}]\n");
     call_ok({"run", file, "--out", std::string("results/") + name, "--quiet"});
   }
-  const Called joined = call({"results", "join", "both", "a", "b"});
-  EXPECT_THAT(joined.out, HasSubstr("scheduler vllm_v1#2: names entries with other settings in each folder")) << joined.err;
+  EXPECT_THAT(call({"results", "join", "both", "a", "b"}).out,
+              HasSubstr("scheduler vllm_v1#2: names entries with other settings in each folder"));
   const std::string listed = call({"results", "both"}).out;
   EXPECT_THAT(listed, Not(HasSubstr("budget_tokens: 512}")));
   EXPECT_THAT(listed, HasSubstr("vllm_v1#2 "));

@@ -59,12 +59,9 @@ TEST_F(EstimateTest, TableAndErrors) {
   EXPECT_THAT(table.out, HasSubstr("llama-3.1-8b on 1 x H20 96GB, 1024 + 1 tokens; step times: roofline\n"));
   EXPECT_THAT(table.out, HasSubstr("\ntpot_ms                                  -   "));
   EXPECT_THAT(table.out, HasSubstr("no price: add 'price_per_hour: USD' to "));
-  const Called large = call({"estimate", "--model", "llama-3.1-70b", "--hardware", "h100"});
-  EXPECT_EQ(large.status, 2);
-  EXPECT_THAT(large.err, HasSubstr("0 sequences of 1024 + 128 tokens of llama-3.1-70b fit on 1 x H100 SXM 80GB"));
-  const Called many = call({"estimate", "--batch", "401"}, kLlama);
-  EXPECT_EQ(many.status, 2);
-  EXPECT_THAT(many.err, HasSubstr("400 sequences of"));
+  EXPECT_THAT(error_of_call({"estimate", "--model", "llama-3.1-70b", "--hardware", "h100"}),
+              HasSubstr("0 sequences of 1024 + 128 tokens of llama-3.1-70b fit on 1 x H100 SXM 80GB"));
+  EXPECT_THAT(error_of_call({"estimate", "--batch", "401"}, kLlama), HasSubstr("400 sequences of"));
   EXPECT_EQ(call({"estimate", "--hardware", "h100"}).status, 2);
   EXPECT_THAT(call({"estimate", "--model", "llama-3.1-8b", "--hardware", "h10O"}).err, HasSubstr("did you mean 'h100'"));
 }
@@ -86,8 +83,7 @@ TEST_F(EstimateTest, LaunchesOfAStep) {
   EXPECT_TRUE(figures("characterize", {"--batch", "32", "--dispatch-us", "25"})["transition_batch"].is_null());
   EXPECT_EQ(figures("characterize", {"--prefill", "--dispatch-us", "25"})["transition_batch"], 1);
   EXPECT_EQ(figures("characterize", {"--prefill", "--tokens", "128", "--dispatch-us", "25"})["transition_batch"], 4);
-  const Called table = call({"characterize"}, kLlama);
-  EXPECT_THAT(table.out, HasSubstr("the GPU is the bound at every batch of the sweep"));
+  EXPECT_THAT(call({"characterize"}, kLlama).out, HasSubstr("the GPU is the bound at every batch of the sweep"));
 }
 
 }  // namespace

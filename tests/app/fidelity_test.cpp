@@ -61,7 +61,7 @@ TEST_F(FidelityTest, Qwen3Of32BOnTwoRtxPro6000) {
   for (const char* statistic : {"mean", "p90", "p95", "p99"})
     EXPECT_LE(std::abs(found.at(std::string("ttft_first120 ") + statistic)), 0.06) << statistic;
   EXPECT_LE(std::abs(found.at("ttft_first120 p50")), 0.07);
-  EXPECT_THAT(read("validated/manifest.json"), testing::HasSubstr("all_reduce over 2 ranks by vllm 0.19.0, "));
+  EXPECT_THAT(read("validated/manifest.json"), HasSubstr("all_reduce over 2 ranks by vllm 0.19.0, "));
 }
 
 }  // namespace

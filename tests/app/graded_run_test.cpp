@@ -56,10 +56,9 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
 // One error, however many runs there are, and nothing is written.
 TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
   write("eval.jsonl", read("eval.jsonl") + R"({"task":"a","prompt":[1,2,9999],"turns":[{"question":[5],"answer":[7]}]})");
-  const Called called = call({"run", "graded.yaml", "--out", "out"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << called.err;
-  EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  const std::string error = error_of_call({"run", "graded.yaml", "--out", "out"});
+  EXPECT_NE(error.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << error;
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
@@ -105,10 +104,9 @@ TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
 
 TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
-  const Called from_option = call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
-  EXPECT_EQ(from_option.status, 2);
-  EXPECT_EQ(from_option.err.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option.err;
-  EXPECT_NE(from_option.err.find(why_no_gpu()), std::string::npos) << from_option.err;
+  const std::string from_option = error_of_call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
+  EXPECT_EQ(from_option.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option;
+  EXPECT_NE(from_option.find(why_no_gpu()), std::string::npos) << from_option;
   write("named.yaml", read("graded.yaml") + "backend: cuda\n");
   EXPECT_EQ(call({"run", "named.yaml", "--out", "out"}).err.find("kvlab: named.yaml:6:10: backend cuda: "), 0U);
   EXPECT_FALSE(std::filesystem::exists("out"));
@@ -237,9 +235,8 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
 }
 
 TEST_F(GradedRun, LengthsAreWholeNumbers) {
-  const Called called = call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find(": 'lengths': not a whole number: '90.7'\n"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"}),
+              HasSubstr(": 'lengths': not a whole number: '90.7'\n"));
   EXPECT_FALSE(std::filesystem::exists("out"));
   EXPECT_EQ(
       call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "out"}).status, 0);

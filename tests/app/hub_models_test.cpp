@@ -65,8 +65,8 @@ TEST_F(HubModelsTest, OtherIdsAreReadFromTheLocalCache) {
 TEST_F(HubModelsTest, ARunSaysWhichFileItRead) {
   put("aaa", "config.json", kConfig);
   write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  const Called cached = call_ok({"run", "exp.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"});
-  EXPECT_THAT(cached.out, HasSubstr("model: acme/Tiny-1B-Instruct is read from cache/hub/models--acme--Tiny-1B-Instruct/snapshots/aaa/"));
+  EXPECT_THAT(call_ok({"run", "exp.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"}).out,
+              HasSubstr("model: acme/Tiny-1B-Instruct is read from cache/hub/models--acme--Tiny-1B-Instruct/snapshots/aaa/"));
   EXPECT_THAT(read("a/manifest.json"), HasSubstr("snapshots/aaa/config.json"));  // among the inputs whose change makes the run old
   EXPECT_EQ(call({"run", "exp.yaml", "--set", "model=meta-llama/Llama-3.1-8B", "--out", "b"}).status, 0);
 }

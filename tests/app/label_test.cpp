@@ -12,8 +12,8 @@ constexpr const char* kLabelSample = KVLAB_SOURCE_DIR "/traces/samples/probe_nia
 
 struct Label : AppTest {
   static void label(const std::string& what, const std::vector<std::string>& options) {
-    const Called called = call_ok({"label", what, "--model", kLabelModel, "--out", what + ".safetensors"}, options);
-    EXPECT_NE(called.out.find("wrote " + what + ".safetensors: "), std::string::npos) << called.out;
+    EXPECT_THAT(call_ok({"label", what, "--model", kLabelModel, "--out", what + ".safetensors"}, options).out,
+                HasSubstr("wrote " + what + ".safetensors: "));
   }
   static void replay(const std::string& policies) {
     write("e.yaml",
@@ -54,9 +54,10 @@ TEST_F(Label, QueryFiltersAreWrittenAndRead) {
 }
 
 TEST_F(Label, PatternsAreWrittenAndRead) {
-  const Called called = call_ok(
-      {"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300", "--flops-frac", "0.6"});
-  EXPECT_NE(called.out.find("wrote p.json: 8 layers of 8 query heads"), std::string::npos) << called.out;
+  EXPECT_THAT(call_ok({"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300",
+                       "--flops-frac", "0.6"})
+                  .out,
+              HasSubstr("wrote p.json: 8 layers of 8 query heads"));
   replay("\n  - {recipe: minference, weights: p.json}\n  - minference");
   const CsvTable table = read_csv("out/prompts.csv");
   ASSERT_EQ(table.rows.size(), 2U);

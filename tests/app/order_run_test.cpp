@@ -158,8 +158,7 @@ TEST_F(OrderRunTest, S3UsesThePredictor) {
 
 TEST_F(OrderRunTest, ListedAndDescribed) {
   EXPECT_NE(call({"list", "orders"}).out.find("longest_prefix"), std::string::npos);
-  const std::string srpt = call({"describe", "srpt"}).out;
-  EXPECT_NE(srpt.find("preemptive"), std::string::npos) << srpt;
+  EXPECT_THAT(call({"describe", "srpt"}).out, HasSubstr("preemptive"));
 }
 
 }  // namespace

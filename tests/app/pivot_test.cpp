@@ -26,25 +26,24 @@ TEST_F(PivotTest, MeansOverSeedsByHand) {
 }
 
 TEST_F(PivotTest, Csv) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n");
 }
 
 TEST_F(PivotTest, TextsAndOneColumn) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding_limit", "--where", "scheduler=orca", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding_limit", "--where", "scheduler=orca", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");
 }
 
 TEST_F(PivotTest, AnAxisIsNeverAveragedOver) {
-  const Called called = call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("rate_per_s varies within a cell (1, 2): make it --rows or --columns, or choose one by --where"));
+  EXPECT_THAT(error_of_call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s"}),
+              HasSubstr("rate_per_s varies within a cell (1, 2): make it --rows or --columns, or choose one by --where"));
   EXPECT_EQ(call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=2"}).status, 0);
 }
 
 TEST_F(PivotTest, HeadingsOfThePrintedTableAreNamesToo) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding", "--where", "scheduler=orca", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding", "--where", "scheduler=orca", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");
   EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "$/1M tokens"}).err.find("has no column '$/1M tokens'; known: "),
             std::string::npos);
   EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "bindin"}).err.find("did you mean 'binding'"), std::string::npos);

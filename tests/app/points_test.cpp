@@ -135,10 +135,9 @@ TEST_F(PointsTest, TheProfileIsThatOfTheRow) {
 TEST_F(PointsTest, BadFiles) {
   const auto error = [](const std::string& text) {
     write("bad.csv", text);
-    const Called called = call({"validate", "--points", "bad.csv", "--out", "out"});
-    EXPECT_EQ(called.status, 2);
+    const std::string error = error_of_call({"validate", "--points", "bad.csv", "--out", "out"});
     EXPECT_FALSE(std::filesystem::exists("out"));
-    return called.err;
+    return error;
   };
   const std::string header = kHeader;
   std::string without = header;

@@ -18,8 +18,7 @@ TEST_F(ProfileCli, AFolderSaysItsFormat) {
   const TinyBundle bundle;
   call_ok({"profile", "convert", bundle.path(), "own"});
   for (const std::string& folder : {bundle.path(), std::string("own")}) {
-    const Called called = call_ok({"profile", "lint", folder}, kTinyMachine);
-    EXPECT_EQ(called.out, folder + ": 0 errors, 0 warnings\n");
+    EXPECT_EQ(call_ok({"profile", "lint", folder}, kTinyMachine).out, folder + ": 0 errors, 0 warnings\n");
   }
   EXPECT_EQ(call({"profile", "convert", "own", "again"}).status, 0);
   EXPECT_EQ(read("again/tp1/attention.csv"), read("own/tp1/attention.csv"));
@@ -36,19 +35,16 @@ TEST_F(ProfileCli, TablesOfAPackageAreConvertedByTheFrontDoor) {
   std::filesystem::create_directories("shapes");
   write("shapes/gemm_bfloat16.csv", "n,k,m,time_ns\n");
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--format", "aisimulate"}}) {
-    const Called called = call({"profile", "convert", "shapes", "own"}, more);
-    EXPECT_EQ(called.status, 2);
-    EXPECT_NE(called.err.find("needs Python: call it as ./kvlab"), std::string::npos) << called.err;
+    EXPECT_THAT(error_of_call({"profile", "convert", "shapes", "own"}, more), HasSubstr("needs Python: call it as ./kvlab"));
   }
 }
 
 TEST_F(ProfileCli, AFolderOfNoFormatIsRefused) {
   std::filesystem::create_directories("none/tp1");
   for (const char* const folder : {"none", "missing"}) {
-    const Called called = call({"profile", "lint", folder});
-    EXPECT_EQ(called.status, 2);
-    EXPECT_EQ(called.err, std::string("kvlab: ") + folder +
-                              ": holds no profile: tp<N>/ops.yaml would make it one of kvlab, tp<N>/dense.csv a bundle, mlp.csv Vidur's\n");
+    EXPECT_EQ(error_of_call({"profile", "lint", folder}),
+              std::string("kvlab: ") + folder +
+                  ": holds no profile: tp<N>/ops.yaml would make it one of kvlab, tp<N>/dense.csv a bundle, mlp.csv Vidur's\n");
   }
 }
 

@@ -50,8 +50,7 @@ TEST_F(ResultsCommandTest, ListsRunsOfOne) {
 }
 
 TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
-  const Called called = call_ok({"results", "join", "both", "one", "two"});
-  EXPECT_THAT(called.out, HasSubstr("joined 4 runs of 2 folders"));
+  EXPECT_THAT(call_ok({"results", "join", "both", "one", "two"}).out, HasSubstr("joined 4 runs of 2 folders"));
   const CsvTable both = read_csv("results/both/summary.csv");
   ASSERT_EQ(both.rows.size(), 4U);
   EXPECT_EQ((std::vector<std::string>(both.columns.begin(), both.columns.begin() + 4)),
@@ -99,8 +98,8 @@ TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
   }
   // One run in two folders, which differ: the first is taken, and it is said.
   call_ok({"run", "one.yaml", "--out", "results/again", "--quiet"});
-  const Called same = call({"results", "join", "x", "one", "again"});
-  EXPECT_THAT(same.out, HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders")) << same.err;
+  EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out,
+              HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders"));
   const fs::path manifest = run_folder("results/again") / "manifest.json";
   std::string text = read(manifest);
   const std::size_t at = text.find("\"summary.csv\": \"") + 16;
@@ -137,8 +136,8 @@ TEST_F(ResultsCommandTest, AnExperimentIncludesRunsOfOthers) {
   EXPECT_EQ(manifest["runs"].size(), 4U);
   EXPECT_EQ(manifest["runs"][3]["state"], "included");
   // Its own runs are exported and joined, and a line names the others.
-  const Called exported = call({"export", "results/one", "--format", "inferencex"});
-  EXPECT_THAT(exported.out, HasSubstr("2 runs of results/one are of results that it includes")) << exported.err;
+  EXPECT_THAT(call({"export", "results/one", "--format", "inferencex"}).out,
+              HasSubstr("2 runs of results/one are of results that it includes"));
   EXPECT_EQ(nlohmann::json::parse(read("results/one/export/inferencex/inferencex.json")).size(), 2U);
   const Called joined = call({"results", "join", "both", "one", "two"});
   EXPECT_THAT(joined.out, HasSubstr("2 runs of results/one are of results that it includes")) << joined.err;

@@ -21,8 +21,7 @@ using RunTest = AppTest;
 
 TEST_F(RunTest, WritesTheFilesOfTheResultsFolder) {
   write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi: {budget_tokens: 256}]\nseeds: 2\n");
-  const Called called = call_ok({"run", "small.yaml"});
-  EXPECT_THAT(called.out, has_all({"wrote results/small\n", "credibility: step time 0.0 % measured"}));
+  EXPECT_THAT(call_ok({"run", "small.yaml"}).out, has_all({"wrote results/small\n", "credibility: step time 0.0 % measured"}));
   const CsvTable summary = read_csv("results/small/summary.csv");
   ASSERT_EQ(summary.rows.size(), 4U);
   EXPECT_EQ(std::tuple(summary.columns[0], summary.columns[1], summary.columns[2]), std::tuple("run", "scheduler", "seed"));
@@ -125,9 +124,7 @@ TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
         "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n"
         "{\"timestamp\": 0, \"input_length\": -4, \"output_length\": 5, \"hash_ids\": [1, 2]}\n");
   write("two.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: [bad.jsonl, good.jsonl], block_size: 512}\n");
-  const Called called = call({"run", "two.yaml"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"run", "two.yaml"}), HasSubstr("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"));
   const CsvTable summary = read_csv("results/two/summary.csv");
   ASSERT_EQ(summary.rows.size(), 1U);
   EXPECT_EQ(summary.rows[0][1], "good.jsonl");
@@ -156,8 +153,7 @@ TEST_F(RunTest, KillLosesTheRunInProgressAtMost) {
     EXPECT_TRUE(nlohmann::json::accept(read(run.path() / "manifest.json")));
   }
   ASSERT_GE(complete, 2U);
-  const Called again = call({"run", "many.yaml", "--out", "many"});
-  EXPECT_NE(again.out.find(std::to_string(complete) + " of 60 runs were there already"), std::string::npos) << again.out;
+  EXPECT_THAT(call({"run", "many.yaml", "--out", "many"}).out, HasSubstr(std::to_string(complete) + " of 60 runs were there already"));
   EXPECT_EQ(read_csv("many/summary.csv").rows.size(), 60U);
   for (const auto& run : fs::directory_iterator("many/runs")) EXPECT_FALSE(run.path().filename().string().starts_with("."));
 }

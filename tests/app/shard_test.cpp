@@ -80,9 +80,7 @@ TEST_F(ShardsTest, AStoppedShardIsMissedAndDoneAgain) {
   fs::remove_all("parts/e");
   const fs::path runs = "parts/e.shards/2-of-2/runs";
   fs::remove_all(fs::directory_iterator(runs)->path());  // as if the shard had been killed before
-  const Called partly = call({"merge", "parts/e"});
-  EXPECT_EQ(partly.status, 1);
-  EXPECT_THAT(partly.err, HasSubstr("1 of 9 runs are missing, the first scheduler="));
+  EXPECT_THAT(error_of_call({"merge", "parts/e"}, {}, 1), HasSubstr("1 of 9 runs are missing, the first scheduler="));
   EXPECT_EQ(read_csv("parts/e/summary.csv").rows.size(), 8U);
   ASSERT_EQ(shard("2/2").status, 0);
   call_ok({"merge", "parts/e"});
@@ -93,9 +91,7 @@ TEST_F(ShardsTest, ADamagedRunIsNotTaken) {
   for (const char* which : {"1/2", "2/2"}) ASSERT_EQ(shard(which).status, 0);
   const fs::path run = fs::directory_iterator("parts/e.shards/1-of-2/runs")->path();
   write(run / "requests.csv", "run,request\n");
-  const Called merged = call({"merge", "parts/e", "--quiet"});
-  EXPECT_EQ(merged.status, 1);
-  EXPECT_THAT(merged.err, HasSubstr("1 of 9 runs are missing"));
+  EXPECT_THAT(error_of_call({"merge", "parts/e", "--quiet"}, {}, 1), HasSubstr("1 of 9 runs are missing"));
 }
 
 TEST_F(ShardsTest, MoreShardsThanRuns) {

@@ -119,9 +119,7 @@ TEST_F(WhyRuns, RunsWithoutALatencySayWhy) {
         "20}}, "
         "prompt_tokens: 100, output_tokens: 6, shared_prefix: {num_groups: 2, tokens: 32}}}\n");
   call_ok({"run", "m.yaml", "--quiet", "--out", "m"});
-  const Called called = call({"why", "m"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("is no run that serves requests, so there is no latency to explain"));
+  EXPECT_THAT(error_of_call({"why", "m"}), HasSubstr("is no run that serves requests, so there is no latency to explain"));
 }
 
 // Nothing can raise a rate that is the largest of its range.

@@ -43,8 +43,8 @@ TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
   EXPECT_EQ(plain.status, 0) << plain.err;
   const Called reads_pass = replay("{recipe: kvzip, budget_tokens: 80}");
   EXPECT_EQ(reads_pass.status, 2);
-  EXPECT_THAT(reads_pass.err, testing::HasSubstr("observes the extra pass 'reconstruct'"));
-  EXPECT_THAT(reads_pass.err, testing::HasSubstr("of a model with windows, a prompt that is shorter than the window"));
+  EXPECT_THAT(reads_pass.err, HasSubstr("observes the extra pass 'reconstruct'"));
+  EXPECT_THAT(reads_pass.err, HasSubstr("of a model with windows, a prompt that is shorter than the window"));
 }
 
 TEST_F(WindowRecord, AWideWindowHasRoomForPasses) {
@@ -59,7 +59,7 @@ TEST_F(WindowRecord, ALongPromptIsRefusedWithItsNumbers) {
   make_model(500);
   const Called called = replay("{recipe: snapkv, budget_tokens: 80}");
   EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, testing::HasSubstr("attends within a window of 500 tokens"));
+  EXPECT_THAT(called.err, HasSubstr("attends within a window of 500 tokens"));
   EXPECT_THAT(called.err, testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
 }
 
