@@ -1,18 +1,12 @@
 // The counts in a results folder, and the conditions under which they are made again.
-#include <gmock/gmock.h>
-
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
-using testing::HasSubstr;
-
-class Accounting : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct Accounting : AppTest {
+  Accounting() {
     write("steady.yaml",
           "name: steady\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\n"
           "trace: {generate: {requests: 100, arrival: {constant: {rate_per_s: 5}}, prompt_tokens: {fixed: {value: 100}}, output_tokens: "

@@ -1,7 +1,4 @@
 // The answer in the table: the limit that binds, rates per GPU, and searches over users, replicas and tensor parallelism.
-#include <fmt/format.h>
-
-#include <cmath>
 
 #include "app/runs/report/wait_watch.h"
 #include "app/runs/sweep/search.h"
@@ -59,9 +56,7 @@ TEST(Answer, RejectedRequestsMissNoLimitAndCanBind) {
   late.arrival = kStart + Span(kMs);  // at its limit
   metrics.add(late, kStart + Span(131 * kMs));
   const auto l = metrics.finish();
-  EXPECT_EQ(l.judged, 4U);
-  EXPECT_EQ(l.missed, (std::array<std::uint64_t, 4>{0, 0, 0, 2}));
-  EXPECT_EQ(l.judged_rejected, 2U);
+  EXPECT_EQ(std::tuple(l.judged, l.missed, l.judged_rejected), std::tuple(4U, (std::array<std::uint64_t, 4>{0, 0, 0, 2}), 2U));
   EXPECT_EQ(most_missed_limit(l), "e2e");
   MetricsCollector none(Slo{limits}, kStart);
   none.add(answered(10, 1));
@@ -95,8 +90,7 @@ TEST(WaitWatch, CountsSamplesInWhichRequestsWait) {
   EXPECT_EQ(after({sample(3, 1, 90), sample(3, 2, 95), sample(2, 1, 99)}), "kv_memory");
 }
 
-class AnswerRun : public AppTest {
- protected:
+struct AnswerRun : AppTest {
   // kSmall without its SLO.
   static std::string small() {
     std::string text = kSmall;
@@ -105,15 +99,8 @@ class AnswerRun : public AppTest {
   }
   CsvTable run(const std::string& yaml) {
     write("e.yaml", yaml);
-    called_ = call({"run", "e.yaml", "--out", "out", "--force"});
-    EXPECT_EQ(called_.status, 0) << called_.err;
+    called_ = call_ok({"run", "e.yaml", "--out", "out", "--force"});
     return read_csv("out/summary.csv");
-  }
-  static double number(const CsvTable& table, const std::string& column, std::size_t row = 0) {
-    return std::stod(table.rows.at(row)[table.at(column)]);
-  }
-  static std::string text(const CsvTable& table, const std::string& column, std::size_t row = 0) {
-    return table.rows.at(row)[table.at(column)];
   }
   Called called_;
 };

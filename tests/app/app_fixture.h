@@ -1,18 +1,19 @@
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "app/cli.h"
 #include "base/csv.h"
 #include "base/read_file.h"
+#include "tests/has_all.h"
 
 namespace kvlab {
 
@@ -25,7 +26,7 @@ struct Called {
 // A scratch folder as working directory, and the project's own profiles.
 class AppTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  AppTest() {
     before_ = std::filesystem::current_path();
     folder_ = std::filesystem::temp_directory_path() /
               ("kvlab_app_" + std::to_string(::getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
@@ -35,18 +36,32 @@ class AppTest : public ::testing::Test {
     ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
     ::unsetenv("KVLAB_RESULT_FILE");
   }
-  void TearDown() override {
-    std::filesystem::current_path(before_);
-    std::filesystem::remove_all(folder_);
+  ~AppTest() override {
+    std::error_code ignored;
+    std::filesystem::current_path(before_, ignored);
+    std::filesystem::remove_all(folder_, ignored);
   }
 
-  static Called call(const std::vector<std::string>& arguments) {
+  static Called call(std::vector<std::string> arguments, const std::vector<std::string>& more = {}) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
     std::ostringstream out, err;
     Called called;
     called.status = run_cli(arguments, out, err);
     called.out = out.str();
     called.err = err.str();
     return called;
+  }
+  // The same of a call that has to succeed.
+  static Called call_ok(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}) {
+    Called called = call(arguments, more);
+    if (called.status != 0) throw std::runtime_error("status " + std::to_string(called.status) + ": " + called.err);
+    return called;
+  }
+  // The message of a call that has to fail.
+  static std::string error_of_call(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}, int status = 2) {
+    const Called called = call(arguments, more);
+    EXPECT_EQ(called.status, status) << called.err;
+    return called.err;
   }
   static std::string read(const std::filesystem::path& path) { return read_if_there(path); }
   // The id of the run in a row of a folder's summary.csv, and its folder.
@@ -63,6 +78,12 @@ class AppTest : public ::testing::Test {
     for (const auto& run : std::filesystem::directory_iterator(folder / "runs", error))
       count += run.path().filename().string().starts_with(".") ? 0 : 1;
     return count;
+  }
+  static const std::string& text(const CsvTable& table, const std::string& column, std::size_t row = 0) {
+    return table.rows.at(row).at(table.at(column));
+  }
+  static double number(const CsvTable& table, const std::string& column, std::size_t row = 0) {
+    return std::stod(text(table, column, row));
   }
   static void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 

@@ -26,8 +26,7 @@ struct TraceFile {
   }
 };
 
-class BadSample : public AppTest {
- protected:
+struct BadSample : AppTest {
   // The message of `kvlab run` about sample.safetensors.
   static std::string message() {
     write("replay.yaml", "host: replay\nsamples: {s: {file: sample.safetensors}}\nkv_policy: full\n");
@@ -115,8 +114,7 @@ TEST_F(BadSample, AFolderAndAnEmptyFile) {
 TEST_F(BadSample, TheGoodOneRuns) {
   TraceFile().write("good.safetensors");
   write("replay.yaml", "host: replay\nsamples: {s: {file: good.safetensors}}\nkv_policy: [{recipe: snapkv, budget_tokens: 40}, full]\n");
-  const Called called = call({"run", "replay.yaml", "--out", "out"});
-  EXPECT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "replay.yaml", "--out", "out"});
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "app/runs/report/bill.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <map>
 
@@ -10,8 +8,6 @@
 
 namespace kvlab {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Three replicas of two GPUs for 36 s, of which the two GPUs of each spend 9 s at peak, and a million tokens.
 TEST(Bill, ByHand) {
@@ -57,8 +53,7 @@ TEST(Bill, SumsOverPools) {
   EXPECT_THAT(none.remark, HasSubstr("no energy for small: add 'power: {idle_w: WATTS, peak_w: WATTS}' to s.yaml"));
 }
 
-class BillTest : public AppTest {
- protected:
+struct BillTest : AppTest {
   // A run on an H100 with these keys in place of its own on power and price; more: added to the experiment.
   CsvTable run(const std::string& keys, const std::string& more = "", const std::vector<std::string>& options = {}) {
     std::string card;
@@ -66,16 +61,10 @@ class BillTest : public AppTest {
       if (!line.starts_with("power:") && !line.starts_with("price_per_hour:")) card += line + "\n";
     write("card.yaml", card + keys);
     write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n" + more);
-    std::vector<std::string> arguments{"run", "small.yaml", "--set", "hardware=card.yaml", "--out", "r" + std::to_string(++runs_)};
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    const Called called = call(arguments);
-    EXPECT_EQ(called.status, 0) << called.err;
-    out_ = called.out;
-    folder_of_run_ = "r" + std::to_string(runs_);
+    folder_of_run_ = "r" + std::to_string(++runs_);
+    out_ = call_ok({"run", "small.yaml", "--set", "hardware=card.yaml", "--out", folder_of_run_.string()}, options).out;
     return read_csv(folder_of_run_ / "summary.csv");
   }
-  static double number(const CsvTable& summary, const char* column) { return std::stod(summary.rows.at(0).at(summary.at(column))); }
-  static std::string text(const CsvTable& summary, const char* column) { return summary.rows.at(0).at(summary.at(column)); }
 
   std::filesystem::path folder_of_run_;
   std::string out_;
@@ -133,8 +122,7 @@ TEST_F(BillTest, JobCompletionTimeOfSessions) {
   write("turns.csv",
         "arrival_ns,prompt_tokens,output_tokens,session,delay_ns\n0,100,5,1,\n,120,5,1,1000000\n5000000,80,4,2,\n6000000,90,4,,\n");
   write("turns.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: turns.csv}\n");
-  const Called called = call({"run", "turns.yaml", "--out", "t"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "turns.yaml", "--out", "t"});
   const CsvTable requests = read_csv("t/requests.csv"), summary = read_csv("t/summary.csv");
   std::map<std::string, std::pair<double, double>> sessions;  // first arrival, last token
   for (const auto& row : requests.rows) {

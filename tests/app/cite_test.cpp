@@ -1,7 +1,5 @@
 #include "app/commands/cite.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <regex>
 #include <set>
@@ -15,12 +13,10 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class CiteTest : public AppTest {
- protected:
+struct CiteTest : AppTest {
   static bool has(const std::string& text, const char* pattern) { return std::regex_search(text, std::regex(pattern)); }
 };
 
@@ -178,9 +174,8 @@ TEST_F(CiteTest, KnownPapersAreCitedAndOthersAreRemarked) {
 
 TEST_F(CiteTest, AResultCitesWhatItUsed) {
   write("exp.yaml", std::string(kSmall) + "scheduler: [orca, {sarathi: {budget_tokens: 256}}]\nkv_policy: full\n");
-  ASSERT_EQ(call({"run", "exp.yaml", "--quiet"}).status, 0);
-  const Called called = call({"cite", "results/small"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "exp.yaml", "--quiet"});
+  const Called called = call_ok({"cite", "results/small"});
   for (const char* text : {"Orca: A Distributed Serving System", "Sarathi-Serve", "https://huggingface.co/meta-llama/Llama-3.1-8B"})
     EXPECT_THAT(called.out, HasSubstr(text));
   EXPECT_THAT(called.out, Not(HasSubstr("S3-FIFO")));

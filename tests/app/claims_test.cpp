@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "app/claims/claim.h"
@@ -11,7 +9,6 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 // ---- verdicts ----
@@ -160,12 +157,11 @@ TEST(ClaimFile, AnInlineExperimentKeepsItsLines) {
               StartsWith("tiny.yaml:11:3: unknown key 'max_model_lenn'"));
 }
 
-class ClaimsTest : public AppTest {};
+struct ClaimsTest : AppTest {};
 
 TEST_F(ClaimsTest, ATinyClaimIsTheRatioComputedByHand) {
   write("tiny.yaml", kTiny);
-  const Called called = call({"reproduce", "tiny.yaml", "--json", "--quiet"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"reproduce", "tiny.yaml", "--json", "--quiet"});
   const nlohmann::json list = nlohmann::json::parse(called.out);
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].size(), 5U);
@@ -178,9 +174,7 @@ TEST_F(ClaimsTest, ATinyClaimIsTheRatioComputedByHand) {
 
 TEST_F(ClaimsTest, AFigureThatDoesNotComeOutIsNoError) {
   write("tiny.yaml", with("12.8", "40"));
-  const Called called = call({"reproduce", "tiny.yaml", "--out", "page"});
-  EXPECT_EQ(called.status, 0) << called.err;
-  EXPECT_THAT(called.out, HasSubstr("verdict      direction (within 10 % counts)"));
+  EXPECT_THAT(call_ok({"reproduce", "tiny.yaml", "--out", "page"}).out, HasSubstr("verdict      direction (within 10 % counts)"));
   EXPECT_THAT(read("page/claims.md"),
               HasSubstr("| [tiny](#tiny) | paged memory | Orca (Max) | 40x memory of a request | 12.8x | direction |"));
   EXPECT_EQ(read_csv("page/claims.csv").rows.size(), 1U);
@@ -204,8 +198,7 @@ TEST_F(ClaimsTest, ErrorsHaveAStatusAndOneLine) {
 }
 
 TEST_F(ClaimsTest, AShippedClaimIsRunByItsName) {
-  const Called called = call({"reproduce", "sarathi_end_to_end", "--json", "--quiet"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"reproduce", "sarathi_end_to_end", "--json", "--quiet"});
   EXPECT_EQ(nlohmann::json::parse(called.out).at(0).at("verdict"), "reproduced");
 }
 

@@ -1,7 +1,5 @@
 #include "app/commands/describe.h"
 
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "sim/kv_cost/recipe_footprint.h"
@@ -16,16 +14,14 @@ using DescribeTest = AppTest;
 TEST_F(DescribeTest, EveryKindHasItemsAndEveryPolicyDescribesItself) {
   for (const std::string& kind : list_kinds()) {
     if (kind == "experiments") continue;  // those of the working directory
-    const Called listed = call({"list", kind, "--json"});
-    ASSERT_EQ(listed.status, 0) << listed.err;
+    const Called listed = call_ok({"list", kind, "--json"});
     const auto items = nlohmann::json::parse(listed.out);
     EXPECT_FALSE(items.empty()) << kind;
     for (const auto& item : items) {
       EXPECT_FALSE(item["name"].get<std::string>().empty());
       EXPECT_FALSE(item["summary"].get<std::string>().empty()) << item;
       if (left_out_of_short_run(item["name"])) continue;
-      const Called described = call({"describe", item["name"], "--json"});
-      EXPECT_EQ(described.status, 0) << described.err;
+      const Called described = call_ok({"describe", item["name"], "--json"});
       EXPECT_TRUE(nlohmann::json::accept(described.out));
       EXPECT_EQ(call({"describe", item["name"]}).status, 0);
     }
@@ -50,8 +46,7 @@ TEST_F(DescribeTest, ParametersHaveUnitsRangesAndDefaults) {
 // Counts that only data tells are stated as a bound, and a share in tokens of the example's prompt.
 TEST_F(DescribeTest, ABoundIsCalledOne) {
   const std::string kvzip = call({"describe", "kvzip"}).out, snapkv = call({"describe", "snapkv"}).out;
-  EXPECT_NE(kvzip.find("budget: 0.3 of the prompt, 2457 of 8192 tokens"), std::string::npos) << kvzip;
-  EXPECT_NE(kvzip.find("holds then: at most "), std::string::npos) << kvzip;
+  EXPECT_THAT(kvzip, has_all({"budget: 0.3 of the prompt, 2457 of 8192 tokens", "holds then: at most "}));
   EXPECT_NE(snapkv.find("holds then: 12.6 %"), std::string::npos) << snapkv;
 }
 
@@ -86,11 +81,9 @@ TEST_F(DescribeTest, AModelByItsPath) {
   for (const char* text :
        {"M (models)", "parameters: 46.703 B", "weights: 46.97 GB", "quantized by fp8", "KV bytes per token: 131072 in bfloat16",
         "32 with 8 experts of 14336, 2 per token", "weights of experts: 8 bits, computed in fp8"})
-    EXPECT_THAT(folder.out, testing::HasSubstr(text));
+    EXPECT_THAT(folder.out, HasSubstr(text));
   write("M/config.json", R"({"model_type": "bert"})");
-  const Called refused = call({"describe", "M"});
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, testing::HasSubstr("config.json:1:16: model_type 'bert' is not priced"));
+  EXPECT_THAT(error_of_call({"describe", "M"}), HasSubstr("config.json:1:16: model_type 'bert' is not priced"));
 }
 
 // One bad file in profiles/models or profiles/hardware leaves the others as they are.
@@ -102,11 +95,11 @@ TEST_F(DescribeTest, ABadFileIsListedAsBad) {
   setenv("KVLAB_PROFILES", "profiles", 1);
   const Called models = call({"list", "models"}), hardware = call({"list", "hardware"}), good = call({"describe", "good"});
   EXPECT_EQ(models.status, 0) << models.err;
-  EXPECT_THAT(models.out, testing::HasSubstr("good"));
-  EXPECT_THAT(models.out, testing::HasSubstr("cannot be used: "));
+  EXPECT_THAT(models.out, HasSubstr("good"));
+  EXPECT_THAT(models.out, HasSubstr("cannot be used: "));
   EXPECT_EQ(hardware.status, 0) << hardware.err;
   EXPECT_EQ(good.status, 0) << good.err;
-  EXPECT_THAT(good.out, testing::HasSubstr("6.738 B"));
+  EXPECT_THAT(good.out, HasSubstr("6.738 B"));
 }
 
 TEST(UnitOf, Suffixes) {

@@ -1,9 +1,5 @@
 #include "app/runs/plan/engine_flags.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
-
 #include "base/config/config_file.h"
 #include "base/config/foreign_keys.h"
 #include "base/error.h"
@@ -15,15 +11,10 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class EngineFlagsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  }
+struct EngineFlagsTest : AppTest {
+  EngineFlagsTest() { write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
   static EngineFlags vllm(const std::string& text, const std::vector<std::string>& set = {}) {
     return read_engine_flags("vllm", text, "exp.yaml", set);
   }
@@ -82,7 +73,6 @@ TEST_F(EngineFlagsTest, NothingIsSilent) {
   for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&, &given = text] { vllm(given); }), HasSubstr(message)) << text;
 }
 
-// Lines as people paste them.
 TEST_F(EngineFlagsTest, WholeLinesOfAShell) {
   EXPECT_THAT(
       vllm("CUDA_VISIBLE_DEVICES=0,1 vllm serve llama-2-7b \\\n  --port 8000 \\\n  -tp 2 --max_num_seqs=16  # comment\n 2>&1 | tee log")
@@ -141,31 +131,23 @@ TEST_F(EngineFlagsTest, AllWrongOptionsOfALineAreNamed) {
 
 TEST_F(EngineFlagsTest, AnEmptyLineSetsNothing) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--vllm-args", ""}, {"--vllm-args="}, {"--vllm-args", " "}}) {
-    std::vector<std::string> all = {"run", "exp.yaml"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    all.insert(all.end(), {"--out", "r"});
-    const Called called = call(all);
-    EXPECT_EQ(called.status, 0) << called.err;
-    EXPECT_THAT(called.out, HasSubstr("--vllm-args is empty: it sets nothing\n"));
+    EXPECT_THAT(call_ok({"run", "exp.yaml", "--out", "r"}, arguments).out, HasSubstr("--vllm-args is empty: it sets nothing\n"));
     EXPECT_TRUE(std::filesystem::exists("r/summary.csv"));
   }
   EXPECT_THAT(call({"run", "exp.yaml", "--out=", "r"}).err, HasSubstr("--out= has no value after the '='"));
 }
 
-// The command prints what is set, and resolved.yaml has it.
 TEST_F(EngineFlagsTest, RunSaysAndRecordsWhatIsSet) {
-  const Called called = call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs 4 --block-size 32"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_THAT(called.out, HasSubstr("--max-num-seqs 4 of vLLM sets scheduler.vllm_v1.max_num_seqs=4\n"));
+  EXPECT_THAT(call_ok({"run", "exp.yaml", "--vllm-args", "--max-num-seqs 4 --block-size 32"}).out,
+              HasSubstr("--max-num-seqs 4 of vLLM sets scheduler.vllm_v1.max_num_seqs=4\n"));
   EXPECT_THAT(read("results/small/resolved.yaml"), HasSubstr("max_num_seqs: 4"));
   EXPECT_THAT(read("results/small/resolved.yaml"), HasSubstr("block_tokens: 32"));
   EXPECT_THAT(read("results/small/manifest.json"), HasSubstr("memory.block_tokens=32"));
 }
 
 TEST_F(EngineFlagsTest, OptionsWithoutQuotesAreToldFromTheCommands) {
-  const Called called = call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
+  EXPECT_THAT(error_of_call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"}),
+              HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
 }
 
 TEST_F(EngineFlagsTest, CachesOfVllmWithAScaleForEachTokenAndHead) {

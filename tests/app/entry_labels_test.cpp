@@ -1,19 +1,15 @@
 // List entries of one policy: ids in results tell them apart by place, tables by the parameters in which they differ.
 #include "app/results/entry_labels.h"
 
-#include <gmock/gmock.h>
-
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
-class EntryLabelsTest : public AppTest {
- protected:
+struct EntryLabelsTest : AppTest {
   // A results folder whose runs a, b, ... have these settings, and the view of them with their labels on the axis `scheduler`.
   static View folder_with(const fs::path& folder, const std::vector<std::pair<std::string, std::string>>& runs) {
     View view{{"scheduler"}, {}};
@@ -114,12 +110,10 @@ TEST_F(EntryLabelsTest, AxesOfAnEntry) {
   EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#1"));
 }
 
-// The front: run, results, pivot, and the ids that stay.
 TEST_F(EntryLabelsTest, TablesShowThemAndResultsKeepIds) {
   write("two.yaml",
         std::string(kSmall) + "scheduler:\n  - {sarathi: {budget_tokens: [256, 1024]}}\n  - sarathi\n  - {sarathi: {max_num_seqs: 4}}\n");
-  const Called ran = call({"run", "two.yaml", "--out", "results/two"});
-  ASSERT_EQ(ran.status, 0) << ran.err;
+  const Called ran = call_ok({"run", "two.yaml", "--out", "results/two"});
   const std::size_t begin = ran.out.find("run   ");
   const std::string table = ran.out.substr(begin, ran.out.find("\nalso in") - begin);
   EXPECT_THAT(table, ::testing::ContainsRegex("sarathi \\{max_num_seqs: 128\\} +256 "));
@@ -128,24 +122,22 @@ TEST_F(EntryLabelsTest, TablesShowThemAndResultsKeepIds) {
   EXPECT_THAT(table, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
   EXPECT_THAT(table, Not(HasSubstr("#")));
   EXPECT_EQ(read_csv("results/two/summary.csv").rows.at(3).at(1), "sarathi#3");
-  const std::string listed = call({"results", "two"}).out;
-  EXPECT_THAT(listed, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
+  EXPECT_THAT(call({"results", "two"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
   const std::vector<std::string> pivot = {"pivot",    "results/two", "--rows",  "scheduler",
                                           "--metric", "requests",    "--where", "scheduler=sarathi#3"};
   EXPECT_THAT(call(pivot).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4}"));
   std::vector<std::string> as_csv = pivot;
   as_csv.emplace_back("--csv");
   EXPECT_EQ(call(as_csv).out, "scheduler,requests\nsarathi#3,60\n");
-  ASSERT_EQ(call({"run", "two.yaml", "--out", "results/again", "--quiet"}).status, 0);
-  ASSERT_EQ(call({"results", "join", "both", "two", "again"}).status, 0);
+  call_ok({"run", "two.yaml", "--out", "results/again", "--quiet"});
+  call_ok({"results", "join", "both", "two", "again"});
   EXPECT_THAT(call({"results", "both"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
 }
 
 // vLLM's budget of tokens is 8192 on an H100 and 2048 on an L40S where the entry does not set it.
 TEST_F(EntryLabelsTest, DefaultsFollowTheHardware) {
   write("lab.yaml", kSmall + std::string("scheduler: [vllm_v1, {vllm_v1: {budget_tokens: 4096}}]\n"));
-  const Called ran = call({"run", "lab.yaml", "--out", "results/lab", "--set", "hardware=[l40s, h100]"});
-  ASSERT_EQ(ran.status, 0) << ran.err;
+  call_ok({"run", "lab.yaml", "--out", "results/lab", "--set", "hardware=[l40s, h100]"});
   ASSERT_NE(read(run_folder("results/lab", 0) / "resolved.yaml").find("scheduler.vllm_v1.budget_tokens: 2048\n"), std::string::npos);
   ASSERT_NE(read(run_folder("results/lab", 2) / "resolved.yaml").find("scheduler.vllm_v1.budget_tokens: 8192\n"), std::string::npos);
   const std::string listed = call({"results", "lab"}).out;
@@ -158,10 +150,10 @@ TEST_F(EntryLabelsTest, JoinedFoldersWithOtherEntries) {
   for (const auto& [name, budget] : {std::pair{"a", "512"}, {"b", "4096"}}) {
     const std::string file = name + std::string(".yaml");
     write(file, kSmall + std::string("scheduler: [vllm_v1, {vllm_v1: {budget_tokens: ") + budget + "}}]\n");
-    ASSERT_EQ(call({"run", file, "--out", std::string("results/") + name, "--quiet"}).status, 0);
+    call_ok({"run", file, "--out", std::string("results/") + name, "--quiet"});
   }
-  const Called joined = call({"results", "join", "both", "a", "b"});
-  EXPECT_THAT(joined.out, HasSubstr("scheduler vllm_v1#2: names entries with other settings in each folder")) << joined.err;
+  EXPECT_THAT(call({"results", "join", "both", "a", "b"}).out,
+              HasSubstr("scheduler vllm_v1#2: names entries with other settings in each folder"));
   const std::string listed = call({"results", "both"}).out;
   EXPECT_THAT(listed, Not(HasSubstr("budget_tokens: 512}")));
   EXPECT_THAT(listed, HasSubstr("vllm_v1#2 "));
@@ -180,8 +172,7 @@ TEST_F(EntryLabelsTest, RecipesOfAReplay) {
                        "/traces/samples/probe_niah.safetensors}}\nkv_policy:\n"
                        "  - {recipe: snapkv, budget_tokens: 128, scorer: {window_attention: {window_tokens: 16}}}\n"
                        "  - {recipe: snapkv, budget_tokens: 128, scorer: {window_attention: {window_tokens: 64}}}\n");
-  const Called ran = call({"run", "replay.yaml"});
-  ASSERT_EQ(ran.status, 0) << ran.err;
+  const Called ran = call_ok({"run", "replay.yaml"});
   EXPECT_THAT(ran.out, HasSubstr("snapkv  snapkv 128 scorer window_attention {window_tokens: 16} "));
   EXPECT_THAT(ran.out, HasSubstr("snapkv  snapkv 128 scorer window_attention {window_tokens: 64} "));
 }

@@ -1,7 +1,5 @@
 #include "app/commands/estimate.h"
 
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"
@@ -9,31 +7,20 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
-
-class EstimateTest : public AppTest {
- protected:
-  static nlohmann::json figures(const std::string& command, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{command, "--json"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Called called = call(arguments);
-    EXPECT_EQ(called.status, 0) << called.err;
-    return nlohmann::json::parse(called.out);
+struct EstimateTest : AppTest {
+  static nlohmann::json figures(const std::string& command, std::vector<std::string> more) {
+    more.insert(more.end(), kLlama.begin(), kLlama.end());
+    return nlohmann::json::parse(call_ok({command, "--json"}, more).out);
   }
   static const std::vector<std::string> kLlama;
 };
 
 const std::vector<std::string> EstimateTest::kLlama = {"--model", "llama-3.1-8b", "--hardware", "h100"};
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // Llama 3.1 8B: 32 layers of 218.1 M weights in products, a head of 525.3 M, 2 x 32 x 8 x 128 values of K and V in bf16. H100: 989.4
 // TFLOP/s, 3.35 TB/s, 84,983,939,072 bytes.
 TEST_F(EstimateTest, MemoryAndPeakTimesByHand) {
-  const nlohmann::json e = figures("estimate", with(kLlama, {"--prompt-tokens", "1024", "--output-tokens", "128"}));
+  const nlohmann::json e = figures("estimate", {"--prompt-tokens", "1024", "--output-tokens", "128"});
   EXPECT_EQ(e["kv_bytes_per_token"], 131'072);
   EXPECT_EQ(e["sequence_kv_bytes"], 1152 * 131'072);
   EXPECT_EQ(e["weights_bytes"], 16'060'522'496);
@@ -42,16 +29,15 @@ TEST_F(EstimateTest, MemoryAndPeakTimesByHand) {
   const double layer_weights = 32 * 218.1e6, head_weights = 525.3e6;
   const double prompt_flops = 2 * layer_weights * 1024 + 2.0 * 1024 * 1024 * 4096 * 32 + 2 * head_weights;
   EXPECT_NEAR(e["ttft_at_peak_ms"].get<double>(), 1e3 * prompt_flops / 989.4e12, 0.01 * 14.7);
-  const nlohmann::json one = figures("estimate", with(kLlama, {"--batch", "1"}));
+  const nlohmann::json one = figures("estimate", {"--batch", "1"});
   const double step_bytes = 2 * (layer_weights + head_weights) + 1087.0 * 131'072;
   EXPECT_NEAR(one["tpot_at_peak_ms"].get<double>(), 1e3 * step_bytes / 3.35e12, 0.01 * 4.52);
   EXPECT_GT(one["tpot_ms"].get<double>(), one["tpot_at_peak_ms"].get<double>());
 }
 
-// Rates, energy and price follow from the times.
 TEST_F(EstimateTest, RatesEnergyAndPriceByHand) {
   const nlohmann::json e =
-      figures("estimate", with(kLlama, {"--batch", "50", "--output-tokens", "101", "--watts", "1000", "--pue", "1.25", "--tp", "2"}));
+      figures("estimate", {"--batch", "50", "--output-tokens", "101", "--watts", "1000", "--pue", "1.25", "--tp", "2"});
   const double ttft = e["ttft_ms"], tpot = e["tpot_ms"], ttft_peak = e["ttft_at_peak_ms"], tpot_peak = e["tpot_at_peak_ms"];
   const double seconds = 1e-3 * (50 * ttft + 100 * tpot), at_peak = 1e-3 * (50 * ttft_peak + 100 * tpot_peak), tokens = 50 * 101;
   const auto expect = [&](const char* key, double value) { EXPECT_NEAR(e[key].get<double>(), value, 1e-9 * value) << key; };
@@ -61,7 +47,7 @@ TEST_F(EstimateTest, RatesEnergyAndPriceByHand) {
   expect("energy_j_per_token", joules);
   expect("power_bound_tokens_per_s", 1000 / (1.25 * joules));
   expect("bound_tokens_per_s", std::min(1000 / (1.25 * joules), tokens / seconds));
-  const nlohmann::json alone = figures("estimate", with(kLlama, {"--batch", "1", "--output-tokens", "101", "--tp", "2"}));
+  const nlohmann::json alone = figures("estimate", {"--batch", "1", "--output-tokens", "101", "--tp", "2"});
   expect("alone_ms", alone["ttft_ms"].get<double>() + 100 * alone["tpot_ms"].get<double>());
   expect("alone_dollars", 2 * 3.99 / 3600 * 1e-3 * e["alone_ms"].get<double>());
   expect("alone_energy_j", 2 * 700 * 1e-3 * e["alone_ms"].get<double>());
@@ -69,16 +55,13 @@ TEST_F(EstimateTest, RatesEnergyAndPriceByHand) {
 }
 
 TEST_F(EstimateTest, TableAndErrors) {
-  const Called table = call(with({"estimate", "--output-tokens", "1"}, {"--model", "llama-3.1-8b", "--hardware", "h20"}));
+  const Called table = call({"estimate", "--output-tokens", "1"}, {"--model", "llama-3.1-8b", "--hardware", "h20"});
   EXPECT_THAT(table.out, HasSubstr("llama-3.1-8b on 1 x H20 96GB, 1024 + 1 tokens; step times: roofline\n"));
   EXPECT_THAT(table.out, HasSubstr("\ntpot_ms                                  -   "));
   EXPECT_THAT(table.out, HasSubstr("no price: add 'price_per_hour: USD' to "));
-  const Called large = call({"estimate", "--model", "llama-3.1-70b", "--hardware", "h100"});
-  EXPECT_EQ(large.status, 2);
-  EXPECT_THAT(large.err, HasSubstr("0 sequences of 1024 + 128 tokens of llama-3.1-70b fit on 1 x H100 SXM 80GB"));
-  const Called many = call(with({"estimate", "--batch", "401"}, kLlama));
-  EXPECT_EQ(many.status, 2);
-  EXPECT_THAT(many.err, HasSubstr("400 sequences of"));
+  EXPECT_THAT(error_of_call({"estimate", "--model", "llama-3.1-70b", "--hardware", "h100"}),
+              HasSubstr("0 sequences of 1024 + 128 tokens of llama-3.1-70b fit on 1 x H100 SXM 80GB"));
+  EXPECT_THAT(error_of_call({"estimate", "--batch", "401"}, kLlama), HasSubstr("400 sequences of"));
   EXPECT_EQ(call({"estimate", "--hardware", "h100"}).status, 2);
   EXPECT_THAT(call({"estimate", "--model", "llama-3.1-8b", "--hardware", "h10O"}).err, HasSubstr("did you mean 'h100'"));
 }
@@ -86,7 +69,7 @@ TEST_F(EstimateTest, TableAndErrors) {
 // A layer of Llama: two norms, QKV, rotary, append, attention, output, gate and up, activation, down. A step: embedding, norm, head,
 // sampler.
 TEST_F(EstimateTest, LaunchesOfAStep) {
-  const nlohmann::json c = figures("characterize", with(kLlama, {"--batch", "48", "--dispatch-us", "25"}));
+  const nlohmann::json c = figures("characterize", {"--batch", "48", "--dispatch-us", "25"});
   std::vector<int> batches;
   for (const auto& point : c["points"]) {
     batches.push_back(point["batch"]);
@@ -97,11 +80,10 @@ TEST_F(EstimateTest, LaunchesOfAStep) {
   // Launches take 8.1 ms. Weights of 15 GB at 0.8 x 3.35 TB/s take 5.6 ms, to which 128 products and 32 attentions add floors of 4 and 10
   // us, and each row 67 MB of KV: 25 us. 512 prompt tokens at 0.8 x 989 TFLOP/s take 9 ms.
   EXPECT_EQ(c["transition_batch"], 48);
-  EXPECT_TRUE(figures("characterize", with(kLlama, {"--batch", "32", "--dispatch-us", "25"}))["transition_batch"].is_null());
-  EXPECT_EQ(figures("characterize", with(kLlama, {"--prefill", "--dispatch-us", "25"}))["transition_batch"], 1);
-  EXPECT_EQ(figures("characterize", with(kLlama, {"--prefill", "--tokens", "128", "--dispatch-us", "25"}))["transition_batch"], 4);
-  const Called table = call(with({"characterize"}, kLlama));
-  EXPECT_THAT(table.out, HasSubstr("the GPU is the bound at every batch of the sweep"));
+  EXPECT_TRUE(figures("characterize", {"--batch", "32", "--dispatch-us", "25"})["transition_batch"].is_null());
+  EXPECT_EQ(figures("characterize", {"--prefill", "--dispatch-us", "25"})["transition_batch"], 1);
+  EXPECT_EQ(figures("characterize", {"--prefill", "--tokens", "128", "--dispatch-us", "25"})["transition_batch"], 4);
+  EXPECT_THAT(call({"characterize"}, kLlama).out, HasSubstr("the GPU is the bound at every batch of the sweep"));
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ void EveryRecipeServes::serve(const std::string& scheduler, const std::vector<st
                     "100, max: 2400}}}}, output_tokens: {{uniform: {{min: 10, max: 60}}}}}}}}\n"
                     "scheduler: {}\nkv_policy: [{}]\n",
                     name_of_all, kGpus.at(GetParam()), scheduler, fmt::join(recipes, ", ")));
-  const Called called = call({"run", "every.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "every.yaml"});
   const CsvTable s = read_csv("results/" + name_of_all + "/summary.csv");
   ASSERT_EQ(s.rows.size(), recipes.size());
   for (const std::vector<std::string>& row : s.rows) {

@@ -1,6 +1,4 @@
 // Logs of other tools. Inputs are written by hand from each format's definition.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +11,6 @@ namespace {
 
 using Exchange = AppTest;
 using Json = nlohmann::json;
-using ::testing::HasSubstr;
 
 const LogStatistic* statistic_in(const RealLog& log, const std::string& metric, const std::string& statistic) {
   for (const LogStatistic& s : log.statistics)
@@ -30,9 +27,7 @@ TEST_F(Exchange, BenchTotalsAreStatistics) {
   write("bench.json", R"({"completed": 8, "failed": 2, "request_throughput": 1.5, "mean_ttft_ms": 150.0, "median_ttft_ms": 120.5,
     "std_ttft_ms": 20, "p99_ttft_ms": 400, "mean_itl_ms": 9.5, "mean_e2el_ms": 900, "p99_9_ttft_ms": 1, "mean_ttft": 3})");
   const RealLog log = read_real_log("bench.json");
-  EXPECT_TRUE(log.requests.empty());
-  EXPECT_EQ(log.num_completed, 8);
-  EXPECT_EQ(log.statistics.size(), 6U);
+  EXPECT_EQ(std::tuple(log.requests.empty(), log.num_completed, log.statistics.size()), std::tuple(true, 8, 6U));
   EXPECT_EQ(ms_of(log, "ttft", "p50"), 120.5);
   EXPECT_EQ(ms_of(log, "e2e", "mean"), 900);
   EXPECT_EQ(ms_of(log, "itl", "mean"), 9.5);
@@ -63,7 +58,6 @@ TEST_F(Exchange, AiperfReportHasUnits) {
               HasSubstr("report.json:1: 'request_latency.avg' is in \"hours\"; known: s, ms, us, ns"));
 }
 
-// The places where the formats name the model that was served.
 TEST_F(Exchange, ModelsOfLogs) {
   const auto model_of = [](const std::string& text) {
     write("log", text);

@@ -1,8 +1,6 @@
 // Limits of results that an experiment expects.
 #include "app/runs/report/expectations.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
 
 #include "app/runs/report/known_metrics.h"
@@ -13,14 +11,9 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
-class ExpectationsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  }
+struct ExpectationsTest : AppTest {
+  ExpectationsTest() { write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
   static Called run(const std::string& limits, std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"run", "exp.yaml", "--set", "expect=" + limits});
     return call(more);
@@ -79,7 +72,7 @@ TEST_F(ExpectationsTest, WrongOnesAreToldBeforeTheRuns) {
 
 // Otherwise a figure of that metric, or a limit, would be refused.
 TEST_F(ExpectationsTest, EveryColumnWithNumbersIsKnown) {
-  ASSERT_EQ(call({"run", "exp.yaml"}).status, 0);
+  call_ok({"run", "exp.yaml"});
   const CsvTable table = read_csv("results/small/summary.csv");
   const auto& known = known_metrics();
   for (std::size_t c = table.at("seed") + 1; c < table.columns.size(); ++c) {

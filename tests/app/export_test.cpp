@@ -1,6 +1,4 @@
 // Results in the formats of other tools, and read back from them.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -13,25 +11,18 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using ::testing::HasSubstr;
 
-class Export : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct Export : AppTest {
+  Export() {
     write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-    ASSERT_EQ(call({"run", "small.yaml", "--out", "out", "--quiet"}).status, 0);
+    call_ok({"run", "small.yaml", "--out", "out", "--quiet"});
     summary_ = read_csv("out/summary.csv");
   }
   double summary(const std::string& column) const { return std::stod(summary_.rows[0][summary_.at(column)]); }
-  static void write_export(const std::string& format) {
-    const Called called = call({"export", "out", "--format", format});
-    ASSERT_EQ(called.status, 0) << called.err;
-  }
+  static void write_export(const std::string& format) { call_ok({"export", "out", "--format", format}); }
   // Every comparison of a validation with the run's own export.
   static void expect_equal(const std::string& file, double most) {
-    const Called called = call({"validate", "--requests", file, "--against", "out"});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"validate", "--requests", file, "--against", "out"});
     const CsvTable table = read_csv("out/validation.csv");
     ASSERT_GE(table.rows.size(), 10U) << file;
     for (const auto& row : table.rows) EXPECT_LT(std::abs(std::stod(row[table.at("diff_frac")])), most) << file << row[0] << row[1];
@@ -52,8 +43,7 @@ TEST_F(Export, RemarksOnTheModelOfTheLog) {
   const auto told = [](const std::string& model) {
     write("bench.json",
           R"({"completed": 60, "request_throughput": 1.5, "mean_ttft_ms": 50.0, "mean_e2el_ms": 900, "model_id": ")" + model + "\"}");
-    const Called called = call({"validate", "--requests", "bench.json", "--against", "out"});
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok({"validate", "--requests", "bench.json", "--against", "out"});
     const std::size_t at = called.out.find("the log is of model");
     return at == std::string::npos ? "" : called.out.substr(at, called.out.find('\n', at) - at);
   };
@@ -107,8 +97,7 @@ TEST_F(Export, OpenMetricsBracketTheRun) {
                            "vllm:prefix_cache_queries_total{", "vllm:prefix_cache_hits_total{", "vllm:num_preemptions_total{",
                            "vllm:time_to_first_token_seconds_bucket{"})
     EXPECT_THAT(text, HasSubstr(name));
-  const Called called = call({"validate", "--requests", "out/export/openmetrics/metrics.txt", "--against", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"validate", "--requests", "out/export/openmetrics/metrics.txt", "--against", "out"});
   const CsvTable table = read_csv("out/validation.csv");
   ASSERT_EQ(table.rows.size(), 15U);  // of ttft, tpot and e2e
   std::size_t exact = 0;
@@ -127,9 +116,8 @@ TEST_F(Export, OpenMetricsBracketTheRun) {
 }
 
 TEST_F(Export, InferenceXIsInSecondsAndPerGpu) {
-  const Called called = call({"run", "small.yaml", "--out", "two", "--quiet", "--set", "parallel={tp: 2}"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  ASSERT_EQ(call({"export", "two", "--format", "inferencex", "--out", "x"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "two", "--quiet", "--set", "parallel={tp: 2}"});
+  call_ok({"export", "two", "--format", "inferencex", "--out", "x"});
   const CsvTable two = read_csv("two/summary.csv");
   const auto value = [&](const char* column) { return std::stod(two.rows[0][two.at(column)]); };
   const Json row = Json::parse(read("x/inferencex.json"))[0];
@@ -146,8 +134,7 @@ TEST_F(Export, InferenceXIsInSecondsAndPerGpu) {
 
 TEST_F(Export, InferenceXHasTheValuesOfASearch) {
   const auto row_of = [](const std::string& search) {
-    const Called called = call({"run", "small.yaml", "--out", "found", "--quiet", "--set", "search=" + search});
-    EXPECT_EQ(called.status, 0) << called.err;
+    call_ok({"run", "small.yaml", "--out", "found", "--quiet", "--set", "search=" + search});
     EXPECT_EQ(call({"export", "found", "--format", "inferencex"}).status, 0);
     return Json::parse(read("found/export/inferencex/inferencex.json"))[0];
   };
@@ -166,9 +153,8 @@ TEST_F(Export, InferenceXHasTheValuesOfASearch) {
 }
 
 TEST_F(Export, MlflowLayout) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "out", "--quiet", "--set", "scheduler=[vllm_v1, sarathi]"}).status, 0);
-  const Called called = call({"export", "out", "--format", "mlflow", "--out", "mlruns"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml", "--out", "out", "--quiet", "--set", "scheduler=[vllm_v1, sarathi]"});
+  call_ok({"export", "out", "--format", "mlflow", "--out", "mlruns"});
   std::size_t num_runs = 0;
   for (const auto& experiment : fs::directory_iterator("mlruns")) {
     EXPECT_THAT(read(experiment.path() / "meta.yaml"), HasSubstr("name: 'small'"));
@@ -187,14 +173,14 @@ TEST_F(Export, MlflowLayout) {
 }
 
 TEST_F(Export, SweepsHaveAFolderPerRunAndMistakesAreNamed) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "out", "--quiet", "--set", "scheduler=[vllm_v1, sarathi]"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "out", "--quiet", "--set", "scheduler=[vllm_v1, sarathi]"});
   const std::string first = run_id("out", 0), second = run_id("out", 1);
-  ASSERT_EQ(call({"export", "out", "--format", "aiperf"}).status, 0);
+  call_ok({"export", "out", "--format", "aiperf"});
   EXPECT_TRUE(fs::exists("out/export/aiperf/" + first + "/profile_export.jsonl"));
   EXPECT_TRUE(fs::exists("out/export/aiperf/" + second + "/profile_export.jsonl"));
-  ASSERT_EQ(call({"export", "out", "--format", "vllm_bench", "--run", second, "--out", "x"}).status, 0);
+  call_ok({"export", "out", "--format", "vllm_bench", "--run", second, "--out", "x"});
   EXPECT_EQ(Json::parse(read("x/vllm_bench.json"))["label"], second);
-  ASSERT_EQ(call({"export", "out", "--format", "vllm_bench", "--run", first, "--out", "y"}).status, 0);
+  call_ok({"export", "out", "--format", "vllm_bench", "--run", first, "--out", "y"});
   EXPECT_EQ(Json::parse(read("y/vllm_bench.json"))["label"], first) << "the runs after it are not wanted";
   EXPECT_THAT(call({"export", "out", "--format", "aiperfx"}).err, HasSubstr("unknown export format 'aiperfx'; did you mean 'aiperf'?"));
   EXPECT_THAT(call({"export", "out", "--format", "aiperf", "--run", "nope"}).err,
@@ -206,9 +192,9 @@ TEST_F(Export, SweepsHaveAFolderPerRunAndMistakesAreNamed) {
 
 // Warm-up requests are marked or left out, and what did not complete is counted.
 TEST_F(Export, WarmUpAndUnservedRequestsAreApart) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "warmup_ms=1000", "--set", "stop={after_s: 5}"}).status, 0);
-  ASSERT_EQ(call({"export", "cut", "--format", "aiperf", "--out", "a"}).status, 0);
-  ASSERT_EQ(call({"export", "cut", "--format", "vllm_bench", "--out", "v"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "warmup_ms=1000", "--set", "stop={after_s: 5}"});
+  call_ok({"export", "cut", "--format", "aiperf", "--out", "a"});
+  call_ok({"export", "cut", "--format", "vllm_bench", "--out", "v"});
   const CsvTable cut = read_csv("cut/summary.csv");
   const Json bench = Json::parse(read("v/vllm_bench.json"));
   EXPECT_EQ(std::to_string(bench["completed"].get<int>()), cut.rows[0][cut.at("completed")]);

@@ -6,8 +6,7 @@
 namespace kvlab {
 namespace {
 
-class FetchTest : public AppTest {
- protected:
+struct FetchTest : AppTest {
   static bool has_curl() { return std::system("command -v curl >/dev/null 2>&1") == 0; }
   void write_list(const std::string& sha256, const std::string& address = "") {
     write("there.csv", "abc");
@@ -22,8 +21,7 @@ constexpr const char* kSumOfAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177
 TEST_F(FetchTest, DownloadsChecksAndKeeps) {
   if (!has_curl()) GTEST_SKIP() << "curl is absent";
   write_list(kSumOfAbc);
-  const Called first = call({"trace", "fetch", "mine", "--list", "list.yaml"});
-  EXPECT_EQ(first.status, 0) << first.err;
+  const Called first = call_ok({"trace", "fetch", "mine", "--list", "list.yaml"});
   EXPECT_EQ(read("public/mine.csv"), "abc");
   EXPECT_NE(first.out.find("wrote public/mine.csv: 3 bytes"), std::string::npos) << first.out;
   EXPECT_FALSE(std::filesystem::exists("public/mine.csv.part"));
@@ -43,9 +41,7 @@ TEST_F(FetchTest, AnInterruptedDownloadGoesOn) {
 TEST_F(FetchTest, AWrongSumIsNotKeptAndAnUnknownOneIsPrinted) {
   if (!has_curl()) GTEST_SKIP() << "curl is absent";
   write_list(std::string(64, '0'));
-  const Called wrong = call({"trace", "fetch", "mine", "--list", "list.yaml"});
-  EXPECT_EQ(wrong.status, 2);
-  EXPECT_NE(wrong.err.find(std::string("is ") + kSumOfAbc + ", not 0000"), std::string::npos) << wrong.err;
+  EXPECT_THAT(error_of_call({"trace", "fetch", "mine", "--list", "list.yaml"}), HasSubstr(std::string("is ") + kSumOfAbc + ", not 0000"));
   EXPECT_FALSE(std::filesystem::exists("public/mine.csv"));
   EXPECT_FALSE(std::filesystem::exists("public/mine.csv.part"));
   write_list("unknown");
@@ -54,16 +50,14 @@ TEST_F(FetchTest, AWrongSumIsNotKeptAndAnUnknownOneIsPrinted) {
 
 TEST_F(FetchTest, WithoutAConnectionItSaysWhereToPutTheFile) {
   write_list("unknown", "file:///nonexistent/there.csv");
-  const Called called = call({"trace", "fetch", "mine", "--list", "list.yaml"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("save it elsewhere and put it at public/mine.csv"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"trace", "fetch", "mine", "--list", "list.yaml"}),
+              HasSubstr("save it elsewhere and put it at public/mine.csv"));
   EXPECT_EQ(call({"trace", "fetch", "mien", "--list", "list.yaml"}).err, "kvlab: unknown public trace 'mien'; did you mean 'mine'?\n");
 }
 
 TEST_F(FetchTest, TheShippedListCanBeRead) {
   EXPECT_NE(call({"trace", "fetch"}).out.find("azure2023_conv"), std::string::npos);
-  const Called missing = call({"trace", "inspect", "mooncake_conversation"});
-  EXPECT_NE(missing.err.find("mooncake_conversation"), std::string::npos) << missing.err;
+  EXPECT_THAT(call({"trace", "inspect", "mooncake_conversation"}).err, HasSubstr("mooncake_conversation"));
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // The validation experiments against the logs of a real engine, as anybody would run them. Needs the data: KVLAB_DATA.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -13,15 +11,13 @@
 namespace kvlab {
 namespace {
 
-class FidelityTest : public AppTest {
- protected:
+struct FidelityTest : AppTest {
   // diff_frac by "metric statistic"; empty where the data is not there.
   std::map<std::string, double> differences(const std::string& card, const std::string& log) {
     const std::string data = data_folder();
     if (!std::filesystem::exists(data + "/vllm-reference/" + log)) return {};
     ::setenv("KVLAB_DATA", data.c_str(), 1);
-    const Called called = call({"run", KVLAB_SOURCE_DIR "/experiments/validate_" + card + ".yaml", "--out", "validated", "--quiet"});
-    EXPECT_EQ(called.status, 0) << called.err;
+    call_ok({"run", KVLAB_SOURCE_DIR "/experiments/validate_" + card + ".yaml", "--out", "validated", "--quiet"});
     const std::string out = "validated";
     const CsvTable table = read_csv(out + "/validation.csv");
     std::map<std::string, double> found;
@@ -65,7 +61,7 @@ TEST_F(FidelityTest, Qwen3Of32BOnTwoRtxPro6000) {
   for (const char* statistic : {"mean", "p90", "p95", "p99"})
     EXPECT_LE(std::abs(found.at(std::string("ttft_first120 ") + statistic)), 0.06) << statistic;
   EXPECT_LE(std::abs(found.at("ttft_first120 p50")), 0.07);
-  EXPECT_THAT(read("validated/manifest.json"), testing::HasSubstr("all_reduce over 2 ranks by vllm 0.19.0, "));
+  EXPECT_THAT(read("validated/manifest.json"), HasSubstr("all_reduce over 2 ranks by vllm 0.19.0, "));
 }
 
 }  // namespace

@@ -11,10 +11,8 @@
 namespace kvlab {
 namespace {
 
-class GradedRun : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct GradedRun : AppTest {
+  GradedRun() {
     std::string samples;
     for (int s = 0; s < 2; ++s) {
       std::string prompt = "0";
@@ -46,8 +44,7 @@ class GradedRun : public AppTest {
 TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "), std::string::npos)
-      << called.err;
+  EXPECT_THAT(called.err, HasSubstr("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "));
   EXPECT_NE(called.out.find("2 samples, 2 policies: about"), std::string::npos) << called.out;
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 4U);
@@ -59,16 +56,15 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
 // One error, however many runs there are, and nothing is written.
 TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
   write("eval.jsonl", read("eval.jsonl") + R"({"task":"a","prompt":[1,2,9999],"turns":[{"question":[5],"answer":[7]}]})");
-  const Called called = call({"run", "graded.yaml", "--out", "out"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << called.err;
-  EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  const std::string error = error_of_call({"run", "graded.yaml", "--out", "out"});
+  EXPECT_NE(error.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << error;
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
 TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   write("eval.jsonl", R"({"task":"qa, \"hard\"","prompt":[1,2,3],"turns":[{"question":[5],"answer":[7]}]})");
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 1U);
   EXPECT_EQ(answers.rows[0][answers.at("task")], "qa, \"hard\"");
@@ -76,12 +72,12 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
 
 // If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"});
   const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
   make_partial();
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
   EXPECT_FALSE(std::filesystem::exists(partial));
   EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may continue
@@ -89,7 +85,7 @@ TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   std::filesystem::remove_all(run_folder("out"));
   std::filesystem::create_directories("out/partial");
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n1 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
   EXPECT_NE(read("out/answers.csv").find(",9.000000,"), std::string::npos);
 }
 
@@ -108,10 +104,9 @@ TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
 
 TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
-  const Called from_option = call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
-  EXPECT_EQ(from_option.status, 2);
-  EXPECT_EQ(from_option.err.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option.err;
-  EXPECT_NE(from_option.err.find(why_no_gpu()), std::string::npos) << from_option.err;
+  const std::string from_option = error_of_call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
+  EXPECT_EQ(from_option.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option;
+  EXPECT_NE(from_option.find(why_no_gpu()), std::string::npos) << from_option;
   write("named.yaml", read("graded.yaml") + "backend: cuda\n");
   EXPECT_EQ(call({"run", "named.yaml", "--out", "out"}).err.find("kvlab: named.yaml:6:10: backend cuda: "), 0U);
   EXPECT_FALSE(std::filesystem::exists("out"));
@@ -120,18 +115,14 @@ TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
 // Evaluation files may have different tasks; what varies besides the policy has a column.
 TEST_F(GradedRun, TheTableHasADashForATaskThatARunDoesNotHave) {
   write("b.jsonl", R"({"task":"b","prompt":[1,2,3,4],"turns":[{"question":[5],"answer":[7,8]}]})");
-  const Called called = call({"run", "graded.yaml", "--set", "eval=[eval.jsonl, b.jsonl]", "--set",
-                              "kv_policy=[full, {recipe: streaming, budget_tokens: 40, allocator: pyramid}]", "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "graded.yaml", "--set", "eval=[eval.jsonl, b.jsonl]", "--set",
+                                 "kv_policy=[full, {recipe: streaming, budget_tokens: 40, allocator: pyramid}]", "--out", "out"});
   const std::string header = "run           recipe     budget                eval        bytes     kl  a     b      mean\n";
   ASSERT_NE(called.out.find(header), std::string::npos) << called.out;
   const std::string table = called.out.substr(called.out.find(header));
-  EXPECT_NE(table.find("\n" + run_id("out") + "  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"),
-            std::string::npos)
-      << table;
-  EXPECT_NE(table.find("\n" + run_id("out", 3) + "  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"),
-            std::string::npos)
-      << table;
+  EXPECT_THAT(table,
+              has_all({"\n" + run_id("out") + "  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n",
+                       "\n" + run_id("out", 3) + "  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"}));
 }
 
 // An only answer of one token takes no step: the bytes are those at the prompt's end, and the answer is the full cache's.
@@ -141,12 +132,10 @@ TEST_F(GradedRun, AnswersOfOneToken) {
     samples += read("eval.jsonl").substr(0, read("eval.jsonl").find("\"answer\":") + 9) + answer + "}]}\n";
   write("eval.jsonl", samples);
   const std::string policies = "kv_policy=[full, {recipe: streaming, budget_tokens: 40}]";
-  const Called called = call({"run", "graded.yaml", "--set", policies, "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_NE(called.out.find("\n2 of 3 first answers have one token, which is predicted before the policy acts: they say nothing about it; "
-                            "'question: decoded' asks after it acted\n"),
-            std::string::npos)
-      << called.out;
+  const Called called = call_ok({"run", "graded.yaml", "--set", policies, "--out", "out"});
+  EXPECT_THAT(called.out,
+              HasSubstr("\n2 of 3 first answers have one token, which is predicted before the policy acts: they say nothing about it; "
+                        "'question: decoded' asks after it acted\n"));
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 6U);
   for (const std::size_t row : {0U, 3U}) {
@@ -190,9 +179,8 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   const auto turn = [](const std::string& answer) { return R"({"question":[5,6],"answer":)" + answer + "}"; };
   write("eval.jsonl",
         sample(turn(held(20)) + "," + turn(held(80)) + "," + turn("[124,125,126,1]") + "," + turn(held(20))) + sample(turn(held(20))));
-  const Called called = call({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
-                              "replay={per_task: 1, steps: 18}", "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
+           "replay={per_task: 1, steps: 18}", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 10U);
   std::string found;
@@ -205,15 +193,14 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
   // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
   write("eval.jsonl", sample(turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"}).status,
-            0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"});
   const CsvTable whole = read_csv("whole/answers.csv");
   EXPECT_EQ(whole.rows[0][whole.at("needle_found")], "1");
   EXPECT_EQ(whole.rows[1][whole.at("needle_found")], "");
 }
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
-  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
+  call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"});
   make_partial();
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   const auto stopped = [] {
@@ -234,9 +221,8 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"a\"", "\"b\""}, {"[7,8,9]", "[7]"}})
     for (std::size_t at = other.find(from); at != std::string::npos; at = other.find(from, at)) other.replace(at, from.size(), to);
   write("eval.jsonl", read("eval.jsonl") + other);
-  const Called called = call(
+  const Called called = call_ok(
       {"run", "graded.yaml", "--set", "kv_policy={recipe: streaming, budget_tokens: 40}", "--set", "question=decoded", "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
   const CsvTable summary = read_csv("out/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
   double sum = 0;
@@ -245,15 +231,12 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
   char mean[16];
   std::snprintf(mean, sizeof mean, "  %.3f  ", sum / 2);
   EXPECT_NE(called.out.find(mean), std::string::npos) << mean << called.out;
-  EXPECT_NE(called.out.find("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"),
-            std::string::npos)
-      << called.out;
+  EXPECT_THAT(called.out, HasSubstr("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"));
 }
 
 TEST_F(GradedRun, LengthsAreWholeNumbers) {
-  const Called called = call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find(": 'lengths': not a whole number: '90.7'\n"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"}),
+              HasSubstr(": 'lengths': not a whole number: '90.7'\n"));
   EXPECT_FALSE(std::filesystem::exists("out"));
   EXPECT_EQ(
       call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "out"}).status, 0);

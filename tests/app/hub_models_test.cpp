@@ -1,7 +1,5 @@
 #include "sim/cost/hub_models.h"
 
-#include <gmock/gmock.h>
-
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
@@ -12,22 +10,16 @@ namespace kvlab {
 namespace {
 
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
 // A local cache of the hub, laid out as huggingface_hub does.
-class HubModelsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct HubModelsTest : AppTest {
+  HubModelsTest() {
     ::unsetenv("HF_HUB_CACHE");
     ::setenv("HF_HOME", "cache", 1);
   }
-  void TearDown() override {
-    ::unsetenv("HF_HOME");
-    AppTest::TearDown();
-  }
+  ~HubModelsTest() override { ::unsetenv("HF_HOME"); }
   static void put(const std::string& snapshot, const std::string& name, const std::string& text) {
     fs::create_directories(kModel + "/snapshots/" + snapshot);
     write(kModel + "/snapshots/" + snapshot + "/" + name, text);
@@ -73,9 +65,8 @@ TEST_F(HubModelsTest, OtherIdsAreReadFromTheLocalCache) {
 TEST_F(HubModelsTest, ARunSaysWhichFileItRead) {
   put("aaa", "config.json", kConfig);
   write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  const Called cached = call({"run", "exp.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"});
-  EXPECT_EQ(cached.status, 0) << cached.err;
-  EXPECT_THAT(cached.out, HasSubstr("model: acme/Tiny-1B-Instruct is read from cache/hub/models--acme--Tiny-1B-Instruct/snapshots/aaa/"));
+  EXPECT_THAT(call_ok({"run", "exp.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"}).out,
+              HasSubstr("model: acme/Tiny-1B-Instruct is read from cache/hub/models--acme--Tiny-1B-Instruct/snapshots/aaa/"));
   EXPECT_THAT(read("a/manifest.json"), HasSubstr("snapshots/aaa/config.json"));  // among the inputs whose change makes the run old
   EXPECT_EQ(call({"run", "exp.yaml", "--set", "model=meta-llama/Llama-3.1-8B", "--out", "b"}).status, 0);
 }

@@ -11,14 +11,9 @@ namespace kvlab {
 namespace {
 
 // KV policies in serving experiments.
-class KvServingTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
-  }
+struct KvServingTest : AppTest {
+  KvServingTest() { ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1); }
   static CsvTable summary(const std::string& name) { return read_csv("results/" + name + "/summary.csv"); }
-  static double value(const CsvTable& t, std::size_t row, const std::string& column) { return std::stod(t.rows[row][t.at(column)]); }
 };
 
 // Prompts of 300 tokens cut to 128: less memory and shorter steps; each decode step of h2o and quest has operations of its own.
@@ -29,19 +24,18 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   write("small.yaml", small +
                           "kv_policy: [full, {recipe: [snapkv, h2o, quest], budget_tokens: 128}, kivi2]\n"
                           "scheduler: vllm_v1\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml"});
   const CsvTable s = summary("small");
   ASSERT_EQ(s.rows.size(), 5U);
   constexpr std::size_t kFull = 0, kSnapKv = 1, kH2o = 2, kQuest = 3, kKivi = 4;
   for (std::size_t r = 0; r < 5; ++r) EXPECT_EQ(s.rows[r][s.at("completed")], "60");
-  EXPECT_EQ(value(s, kFull, "step_policy_frac"), 0);
-  for (const std::size_t r : {kSnapKv, kH2o, kQuest, kKivi}) EXPECT_GT(value(s, r, "step_policy_frac"), 0);
-  EXPECT_GT(value(s, kH2o, "step_policy_frac"), value(s, kSnapKv, "step_policy_frac"));
-  EXPECT_LT(value(s, kSnapKv, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
-  EXPECT_LT(value(s, kQuest, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
-  EXPECT_GT(value(s, kKivi, "kv_blocks"), 4 * value(s, kFull, "kv_blocks"));
-  EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
+  EXPECT_EQ(number(s, "step_policy_frac", kFull), 0);
+  for (const std::size_t r : {kSnapKv, kH2o, kQuest, kKivi}) EXPECT_GT(number(s, "step_policy_frac", r), 0);
+  EXPECT_GT(number(s, "step_policy_frac", kH2o), number(s, "step_policy_frac", kSnapKv));
+  EXPECT_LT(number(s, "step_attention_frac", kSnapKv), number(s, "step_attention_frac", kFull));
+  EXPECT_LT(number(s, "step_attention_frac", kQuest), number(s, "step_attention_frac", kFull));
+  EXPECT_GT(number(s, "kv_blocks", kKivi), 4 * number(s, "kv_blocks", kFull));
+  EXPECT_LT(number(s, "kv_blocks", kQuest), number(s, "kv_blocks", kFull)) << "bounds of pages take room";
 }
 
 // One token goes for each new one of a sequence that may keep as many as its prompt has. In place this takes next to no time where
@@ -53,17 +47,16 @@ TEST_F(KvServingTest, EvictionsOfEveryStepTakeLittleTime) {
         "{fixed: {value: "
         "200}}}}\n"
         "kv_policy: [full, {recipe: [streaming, tova, h2o], budget_frac: 1.0, disposal: [drop, {drop: {in_place: false}}]}]\n");
-  const Called called = call({"run", "evicts.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "evicts.yaml"});
   const CsvTable s = summary("evicts");
   ASSERT_EQ(s.rows.size(), 7U);
   std::map<std::string, std::map<bool, double>> share, tpot;
   double full = 0;
   for (std::size_t r = 0; r < s.rows.size(); ++r) {
     const std::string recipe = s.rows[r][s.at("kv_policy.recipe")];
-    if (recipe.empty()) full = value(s, r, "tpot_mean_ms");
+    if (recipe.empty()) full = number(s, "tpot_mean_ms", r);
     const bool moves = s.rows[r][s.at("kv_policy.disposal")] == "drop#2";
-    share[recipe][moves] = value(s, r, "step_policy_frac"), tpot[recipe][moves] = value(s, r, "tpot_mean_ms");
+    share[recipe][moves] = number(s, "step_policy_frac", r), tpot[recipe][moves] = number(s, "tpot_mean_ms", r);
   }
   EXPECT_LT(share["streaming"][false], 0.01);
   EXPECT_NEAR(tpot["streaming"][false], full, 0.03 * full);
@@ -89,15 +82,14 @@ TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
                           "memory: {num_blocks: 400}\nmax_model_len: 2048\nscheduler: vllm_v1\nkv_policy: [full, kivi2]\n"
                           "profile: {kvlab: {path: " +
                           bundle.path() + "/own, kv_reads: [stored, decoded, unpacked]}}\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml"});
   const CsvTable s = summary("small");
   ASSERT_EQ(s.rows.size(), 6U);
   std::map<std::string, double> attention, policy;  // of the time that is not the policy's own; of all
   for (std::size_t r = 0; r < 6; ++r) {
     const std::string run = s.rows[r][s.at("kv_policy")] + " " + s.rows[r][s.at("profile.kvlab.kv_reads")];
-    policy[run] = value(s, r, "step_policy_frac");
-    attention[run] = value(s, r, "step_attention_frac") / (1 - policy[run]);
+    policy[run] = number(s, "step_policy_frac", r);
+    attention[run] = number(s, "step_attention_frac", r) / (1 - policy[run]);
   }
   EXPECT_DOUBLE_EQ(attention.at("full stored"), attention.at("full decoded"));
   EXPECT_LT(attention.at("kivi2 stored"), 0.96 * attention.at("full stored"));
@@ -113,12 +105,11 @@ TEST_F(KvServingTest, MergedLayersSaveMemory) {
         "name: small\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\nmax_model_len: 16384\nmemory: {num_blocks: 640}\n"
         "kv_policy: [full, minicache]\ntrace: {generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: {fixed: {value: "
         "8192}}, output_tokens: {fixed: {value: 1000}}}}\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml"});
   const CsvTable s = summary("small");
   ASSERT_EQ(s.rows.size(), 2U);
   for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "1");
-  EXPECT_NEAR(value(s, 1, "kv_used_mean_frac") / value(s, 0, "kv_used_mean_frac"), 0.767, 0.015);
+  EXPECT_NEAR(number(s, "kv_used_mean_frac", 1) / number(s, "kv_used_mean_frac"), 0.767, 0.015);
 }
 
 // Host memory is given in bytes: it has room for as many more blocks as a format makes them smaller.
@@ -141,15 +132,14 @@ TEST_F(KvServingTest, SamplesSayWhatIsKept) {
             "samples: {made: {synthetic: {layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4}}}\n"
             "kv_policy: [full, {recipe: snapkv, budget_tokens: 64}]\n"
             "scheduler: vllm_v1\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml"});
   const CsvTable s = summary("small");
-  EXPECT_EQ(value(s, 0, "attention_mass"), 1);
-  EXPECT_EQ(value(s, 0, "output_rel_err"), 0);
+  EXPECT_EQ(number(s, "attention_mass"), 1);
+  EXPECT_EQ(number(s, "output_rel_err"), 0);
   EXPECT_EQ(s.rows[1][s.at("recipe")], "snapkv");
   EXPECT_EQ(s.rows[1][s.at("budget_tokens")], "64");
-  EXPECT_LT(value(s, 1, "attention_mass"), 1);
-  EXPECT_LT(value(s, 1, "resident_bytes_frac"), 0.5);
+  EXPECT_LT(number(s, "attention_mass", 1), 1);
+  EXPECT_LT(number(s, "resident_bytes_frac", 1), 0.5);
 }
 
 // Prompts of 1, 2, 5 and 100 tokens, some shorter than what the recipe always keeps: they are served in both hosts, and the run says so.
@@ -162,16 +152,13 @@ TEST_F(KvServingTest, ServesShortPrompts) {
   for (const std::string host :
        {"name: simulated\nmodel: llama-3.1-8b\n", "name: served\nhost: engine\nmodel: " KVLAB_SOURCE_DIR "/engine/probe\n"}) {
     write("short.yaml", host + rest);
-    const Called called = call({"run", "short.yaml"});
-    ASSERT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok({"run", "short.yaml"});
     const CsvTable s = summary(host.find("engine") == std::string::npos ? "simulated" : "served");
     ASSERT_EQ(s.rows.size(), 4U);
     for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "4") << row[s.at("kv_policy")];
-    EXPECT_NE(
-        called.out.find("3 of 4 requests keep more than the policy's budget, which is less of their prompts than what always stays; a "
-                        "prompt no longer than that stays whole"),
-        std::string::npos)
-        << called.out;
+    EXPECT_THAT(called.out,
+                HasSubstr("3 of 4 requests keep more than the policy's budget, which is less of their prompts than what always stays; a "
+                          "prompt no longer than that stays whole"));
     EXPECT_EQ(called.out.find("4 of 4 requests keep"), std::string::npos);
   }
 }
@@ -191,15 +178,14 @@ TEST_F(KvServingTest, SelectorsTakeAShare) {
         "decode_tokens: 4}}}\n" +
             policies);
   for (const char* file : {"a.yaml", "b.yaml", "c.yaml"}) {
-    const Called called = call({"run", file});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"run", file});
   }
   const CsvTable simulated = summary("simulated"), replayed = summary("replayed");
   for (const char* column : {"e2e_p99_ms", "step_attention_frac", "step_policy_frac"})
-    EXPECT_EQ(value(simulated, 2, column), value(simulated, 3, column)) << column;
-  for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(value(replayed, row, "budget_tokens"), 100);
-  EXPECT_EQ(value(replayed, 2, "attention_mass"), value(replayed, 3, "attention_mass"));
-  EXPECT_LT(value(replayed, 2, "attention_mass"), 1);
+    EXPECT_EQ(number(simulated, column, 2), number(simulated, column, 3)) << column;
+  for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(number(replayed, "budget_tokens", row), 100);
+  EXPECT_EQ(number(replayed, "attention_mass", 2), number(replayed, "attention_mass", 3));
+  EXPECT_LT(number(replayed, "attention_mass", 2), 1);
 }
 
 TEST_F(KvServingTest, RefusesWhatCannotServe) {

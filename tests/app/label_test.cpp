@@ -10,20 +10,15 @@ namespace {
 constexpr const char* kLabelModel = KVLAB_SOURCE_DIR "/engine/probe";
 constexpr const char* kLabelSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
 
-class Label : public AppTest {
- protected:
-  static void label(const std::string& what, std::vector<std::string> options) {
-    std::vector<std::string> all{"label", what, "--model", kLabelModel, "--out", what + ".safetensors"};
-    all.insert(all.end(), options.begin(), options.end());
-    const Called called = call(all);
-    ASSERT_EQ(called.status, 0) << called.err;
-    EXPECT_NE(called.out.find("wrote " + what + ".safetensors: "), std::string::npos) << called.out;
+struct Label : AppTest {
+  static void label(const std::string& what, const std::vector<std::string>& options) {
+    EXPECT_THAT(call_ok({"label", what, "--model", kLabelModel, "--out", what + ".safetensors"}, options).out,
+                HasSubstr("wrote " + what + ".safetensors: "));
   }
   static void replay(const std::string& policies) {
     write("e.yaml",
           std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy:" + policies + "\noutput: {kept: true}\n");
-    const Called called = call({"run", "e.yaml", "--out", "out", "--quiet", "--force"});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"run", "e.yaml", "--out", "out", "--quiet", "--force"});
   }
 };
 
@@ -59,10 +54,10 @@ TEST_F(Label, QueryFiltersAreWrittenAndRead) {
 }
 
 TEST_F(Label, PatternsAreWrittenAndRead) {
-  const Called called = call(
-      {"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300", "--flops-frac", "0.6"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_NE(called.out.find("wrote p.json: 8 layers of 8 query heads"), std::string::npos) << called.out;
+  EXPECT_THAT(call_ok({"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300",
+                       "--flops-frac", "0.6"})
+                  .out,
+              HasSubstr("wrote p.json: 8 layers of 8 query heads"));
   replay("\n  - {recipe: minference, weights: p.json}\n  - minference");
   const CsvTable table = read_csv("out/prompts.csv");
   ASSERT_EQ(table.rows.size(), 2U);

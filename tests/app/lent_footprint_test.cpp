@@ -23,7 +23,6 @@ TEST(LentFootprint, IsMadeOnceForRunsThatFollowEachOther) {
   EXPECT_EQ(made, 2);
 }
 
-// A footprint that served others before says the same as a fresh one.
 TEST(LentFootprint, SaysWhatAFreshOneSays) {
   const Recipe recipe = recipe_of("{recipe: d2o, budget_frac: 0.3}");
   const auto make = [&recipe] { return std::make_unique<RecipeFootprint>(recipe, ModelShape{12, 4, 2, 32, 64}, 16); };

@@ -79,7 +79,7 @@ TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {
 // A client's TTFT begins when it sends the request: that is the simulation's arrival.
 TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "out"});
   const CsvTable requests = read_csv("out/requests.csv"), summary = read_csv("out/summary.csv");
   const auto ns_of = [&](const auto& row, const char* column) { return std::stod(row[requests.at(column)]); };
   std::string ttfts, itls, tokens;
@@ -91,8 +91,7 @@ TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
   }
   write("bench.json", "{\"ttfts\": [" + ttfts + "], \"itls\": [" + itls + "], \"output_lens\": [" + tokens + "]}");
   ResultsFolder(std::filesystem::path("out")).replace_texts({{"throughput.csv", "of another log\n"}});
-  const Called called = call({"validate", "--requests", "bench.json", "--against", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"validate", "--requests", "bench.json", "--against", "out"});
   const CsvTable validation = read_csv("out/validation.csv");
   for (const auto& row : validation.rows) EXPECT_LT(std::abs(std::stod(row[validation.at("diff_frac")])), 1e-5) << row[0] << row[1];
   EXPECT_NEAR(std::stod(validation.rows[0][validation.at("simulated")]), std::stod(summary.rows[0][summary.at("ttft_mean_ms")]), 1e-3);
@@ -103,7 +102,7 @@ constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noi
 
 TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "out"});
   for (const char* folder : {"model", "profile/tp1", "table", "broken"}) std::filesystem::create_directories(folder);
   write("pointer", kPointer);
   write("pointer.yaml", kPointer);
@@ -135,19 +134,15 @@ TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
 
 TEST_F(LogKinds, PipesAreRefusedWithoutWaiting) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "out"});
   ASSERT_EQ(::mkfifo("pipe", 0600), 0);
-  EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "trace={file: pipe}"})
-                .err.find("'pipe' is a pipe, and a run reads it more than once: save it to a file"),
-            std::string::npos);
-  EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "validate={requests: pipe}"}).err.find("'pipe' is a pipe"),
-            std::string::npos);
-  EXPECT_NE(
-      call({"run", "small.yaml", "--out", "o", "--set", "trace.generate.prompt_tokens={trace: {file: pipe}}"}).err.find("'pipe' is a pipe"),
-      std::string::npos);
+  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "trace={file: pipe}"}).err,
+              HasSubstr("'pipe' is a pipe, and a run reads it more than once: save it to a file"));
+  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "validate={requests: pipe}"}).err, HasSubstr("'pipe' is a pipe"));
+  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "trace.generate.prompt_tokens={trace: {file: pipe}}"}).err,
+              HasSubstr("'pipe' is a pipe"));
   EXPECT_NE(call({"trace", "inspect", "pipe"}).err.find("pipe: is a pipe; a trace file is expected: save it to one"), std::string::npos);
-  EXPECT_NE(call({"validate", "--requests", "pipe", "--against", "out"}).err.find("pipe: is a pipe; a file is expected"),
-            std::string::npos);
+  EXPECT_THAT(call({"validate", "--requests", "pipe", "--against", "out"}).err, HasSubstr("pipe: is a pipe; a file is expected"));
 }
 
 TEST_F(LogKinds, AWarmUpThatTakesAllRequestsIsSaid) {
@@ -170,8 +165,7 @@ TEST_F(LogKinds, LabelsOfAnyTextStayInTheirField) {
     list += (list.empty() ? "\"" : ", \"") + quoted + "\"";
   }
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  const Called called = call({"run", "small.yaml", "--out", "o", "--set", "trace={file: [" + list + "]}"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "small.yaml", "--out", "o", "--set", "trace={file: [" + list + "]}"});
   const CsvTable summary = read_csv("o/summary.csv");
   std::vector<std::string> labels;
   for (const auto& row : summary.rows) labels.push_back(row[summary.at("trace.file")]);
@@ -183,13 +177,13 @@ TEST_F(LogKinds, LabelsOfAnyTextStayInTheirField) {
 
 TEST_F(LogKinds, AnSloOfTheWholeAnswerAlone) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "all", "--set", "slo={e2e_ms: 1000000}"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "all", "--set", "slo={e2e_ms: 1000000}"});
   const double median = [] {
     const CsvTable summary = read_csv("all/summary.csv");
     EXPECT_EQ(std::stod(summary.rows[0][summary.at("slo_attainment_frac")]), 1);
     return std::stod(summary.rows[0][summary.at("e2e_p50_ms")]);
   }();
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "half", "--set", fmt::format("slo={{e2e_ms: {}}}", median)}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "half", "--set", fmt::format("slo={{e2e_ms: {}}}", median)});
   const CsvTable half = read_csv("half/summary.csv");
   EXPECT_NEAR(std::stod(half.rows[0][half.at("slo_attainment_frac")]), 0.5, 0.03);
 }

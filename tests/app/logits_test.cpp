@@ -18,8 +18,7 @@ namespace {
 
 const std::string kProbeFolder = KVLAB_SOURCE_DIR "/engine/probe";
 
-class LogitsCli : public AppTest {
- protected:
+struct LogitsCli : AppTest {
   // Output of `kvlab logits`, on success or not.
   static std::string logits(std::vector<std::string> arguments, const std::string& model = kProbeFolder) {
     arguments.insert(arguments.begin(), {"logits", "--model", model, "--out", "out.safetensors"});

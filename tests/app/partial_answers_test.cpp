@@ -26,8 +26,7 @@ SampleGrades graded(std::int32_t number) {
   return sample;
 }
 
-class PartialAnswersFile : public testing::Test {
- protected:
+struct PartialAnswersFile : ::testing::Test {
   std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
   std::filesystem::path file_ = folder_ / "0001.txt";
   void SetUp() override { std::filesystem::remove_all(folder_); }

@@ -5,10 +5,8 @@
 namespace kvlab {
 namespace {
 
-class PivotTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct PivotTest : AppTest {
+  PivotTest() {
     std::filesystem::create_directories("r");
     write("r/summary.csv",
           "run,scheduler,trace.arrival.poisson.rate_per_s,seed,goodput_per_s,binding_limit\n"
@@ -19,8 +17,7 @@ class PivotTest : public AppTest {
 
 // Means 0.6 and 0.25: the first has an interval of 12.706 x 0.1, the second has none, since its seeds agree.
 TEST_F(PivotTest, MeansOverSeedsByHand) {
-  const Called called = call({"pivot", "r", "--rows", "scheduler", "--columns", "rate_per_s", "--metric", "goodput_per_s"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"pivot", "r", "--rows", "scheduler", "--columns", "rate_per_s", "--metric", "goodput_per_s"});
   EXPECT_EQ(called.out,
             "goodput_per_s over trace.arrival.poisson.rate_per_s; mean over n = 2 seeds, +- half of the 95 % t-interval\n"
             "scheduler  1                   2\n"
@@ -29,27 +26,24 @@ TEST_F(PivotTest, MeansOverSeedsByHand) {
 }
 
 TEST_F(PivotTest, Csv) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n");
 }
 
 TEST_F(PivotTest, TextsAndOneColumn) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding_limit", "--where", "scheduler=orca", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding_limit", "--where", "scheduler=orca", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");
 }
 
 TEST_F(PivotTest, AnAxisIsNeverAveragedOver) {
-  const Called called = call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("rate_per_s varies within a cell (1, 2): make it --rows or --columns, or choose one by --where"),
-            std::string::npos)
-      << called.err;
+  EXPECT_THAT(error_of_call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s"}),
+              HasSubstr("rate_per_s varies within a cell (1, 2): make it --rows or --columns, or choose one by --where"));
   EXPECT_EQ(call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=2"}).status, 0);
 }
 
 TEST_F(PivotTest, HeadingsOfThePrintedTableAreNamesToo) {
-  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding", "--where", "scheduler=orca", "--csv"});
-  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n") << called.err;
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding", "--where", "scheduler=orca", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");
   EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "$/1M tokens"}).err.find("has no column '$/1M tokens'; known: "),
             std::string::npos);
   EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "bindin"}).err.find("did you mean 'binding'"), std::string::npos);
@@ -61,8 +55,7 @@ TEST_F(PivotTest, NamesWhatIsWrong) {
     return call(more).err;
   };
   EXPECT_NE(error({"--rows", "schedular", "--metric", "goodput_per_s"}).find("scheduler"), std::string::npos);
-  EXPECT_NE(error({"--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=9"}).find("its values: 1, 2"),
-            std::string::npos);
+  EXPECT_THAT(error({"--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=9"}), HasSubstr("its values: 1, 2"));
   EXPECT_NE(error({"--rows", "scheduler", "--metric", "goodput_per_s", "--where", "x"}).find("is not AXIS=VALUE"), std::string::npos);
 }
 

@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include <cmath>
 
 #include "tests/app/app_fixture.h"
@@ -7,19 +5,14 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
-
 const char* const kHeader =
     "id,silicon_data_source,backend,backend_version,model_path,system,precision,mode,isl,osl,gemm_quant_mode,moe_quant_mode,batch_size,"
     "tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms\n";
 
-class PointsTest : public AppTest {
- protected:
+struct PointsTest : AppTest {
   static Called validate(const std::string& rows, const std::vector<std::string>& more = {}) {
     write("points.csv", kHeader + rows);
-    std::vector<std::string> all{"validate", "--points", "points.csv", "--out", "out"};
-    all.insert(all.end(), more.begin(), more.end());
-    return call(all);
+    return call({"validate", "--points", "points.csv", "--out", "out"}, more);
   }
   // The reason in left_out.csv of the only row.
   static std::string reason_of(const std::string& row) {
@@ -52,7 +45,7 @@ TEST_F(PointsTest, ARowIsTheExperimentThatItStandsFor) {
   write("same.yaml",
         "model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\nengine: {vllm: {version: 0.19.0}}\nscheduler: vllm_v1\n"
         "trace: {generate: {requests: 9, arrival: {closed_loop: {concurrency: 3}}, prompt_tokens: 128, output_tokens: 16}}\n");
-  ASSERT_EQ(call({"run", "same.yaml"}).status, 0);
+  call_ok({"run", "same.yaml"});
   const double expected = tpot_of_experiment();
   EXPECT_EQ(read_csv("out/points.csv").columns,
             (std::vector<std::string>{"id", "group", "real_tpot_ms", "simulated_tpot_ms", "diff_frac", "basis"}));
@@ -142,10 +135,9 @@ TEST_F(PointsTest, TheProfileIsThatOfTheRow) {
 TEST_F(PointsTest, BadFiles) {
   const auto error = [](const std::string& text) {
     write("bad.csv", text);
-    const Called called = call({"validate", "--points", "bad.csv", "--out", "out"});
-    EXPECT_EQ(called.status, 2);
+    const std::string error = error_of_call({"validate", "--points", "bad.csv", "--out", "out"});
     EXPECT_FALSE(std::filesystem::exists("out"));
-    return called.err;
+    return error;
   };
   const std::string header = kHeader;
   std::string without = header;

@@ -5,17 +5,11 @@
 namespace kvlab {
 namespace {
 
-class PolicyTimeTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
-  }
-  static void run(const std::string& policies, const std::string& out, std::vector<std::string> more = {}) {
+struct PolicyTimeTest : AppTest {
+  PolicyTimeTest() { ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1); }
+  static void run(const std::string& policies, const std::string& out, const std::vector<std::string>& more = {}) {
     write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\nkv_policy: " + policies + "\n");
-    more.insert(more.begin(), {"run", "small.yaml", "--quiet", "--out", out});
-    const Called called = call(more);
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"run", "small.yaml", "--quiet", "--out", out}, more);
   }
   static std::string header_of(const std::string& file) { return read(file).substr(0, read(file).find('\n')); }
 };

@@ -1,8 +1,6 @@
 // Pools of replicas in an experiment: keys, fallbacks, links, systems, tables.
 #include "app/runs/plan/pools.h"
 
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "app/runs/plan/serving_plan.h"
@@ -14,16 +12,11 @@ namespace kvlab {
 namespace {
 
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr const char* kTwoAndTwo = "pools: {prefill: {replicas: 2}, decode: {replicas: 2}}\n";
 
-class PoolsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1);
-  }
+struct PoolsTest : AppTest {
+  PoolsTest() { ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1); }
   // The plan of an experiment with the keys of kSmall and these.
   static ServingPlan plan_of(const std::string& more) {
     const Experiment experiment = parse_experiment(std::string(kSmall) + more, "a.yaml", {});
@@ -40,8 +33,7 @@ class PoolsTest : public AppTest {
   }
   static void run(const std::string& name, const std::string& more) {
     write(name + ".yaml", std::string(kSmall) + more);
-    const Called called = call({"run", name + ".yaml", "--out", name});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"run", name + ".yaml", "--out", name});
   }
   static double sum(const CsvTable& table, const char* column) {
     double all = 0;
@@ -124,7 +116,6 @@ TEST_F(PoolsTest, LayoutsAreCountedInPlaces) {
   EXPECT_FALSE(transfer("transfer: {merge_blocks: false}\n").merges_blocks);
 }
 
-// A pool whose replicas do both is a run without pools.
 TEST_F(PoolsTest, OnePoolOfBothIsNoPool) {
   run("without", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: least_outstanding\n");
   run("with", "scheduler: vllm_v1\npools: {both: {replicas: 2}}\n");
@@ -231,8 +222,7 @@ TEST_F(PoolsTest, TracesForPerfettoShowTransfers) {
 
 TEST_F(PoolsTest, FastForwardChangesNothing) {
   run("fast", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
-  const Called slow = call({"run", "fast.yaml", "--out", "slow", "--fast-forward=off"});
-  ASSERT_EQ(slow.status, 0) << slow.err;
+  const Called slow = call_ok({"run", "fast.yaml", "--out", "slow", "--fast-forward=off"});
   for (const char* table : {"requests.csv", "transfers.csv", "links.csv", "pools.csv", "summary.csv", "timeline.csv"})
     EXPECT_EQ(without_run(std::string("fast/") + table), without_run(std::string("slow/") + table)) << table;
 }

@@ -18,8 +18,7 @@ struct Used {
   double cpu_s = 0, memory_mb = 0;
 };
 
-class RecipeTime : public AppTest {
- protected:
+struct RecipeTime : AppTest {
   // What a child process takes for a run over requests of all lengths.
   static Used used(const std::string& kv_policy, const std::string& scheduler, int requests) {
     write("job.yaml",

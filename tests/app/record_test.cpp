@@ -13,8 +13,7 @@
 namespace kvlab {
 namespace {
 
-class RecordCli : public AppTest {
- protected:
+struct RecordCli : AppTest {
   // Output of `kvlab trace record`, on success or not.
   static std::string record(std::vector<std::string> arguments, const std::string& model = KVLAB_SOURCE_DIR "/engine/probe") {
     arguments.insert(arguments.begin(), {"trace", "record", "--model", model, "--out", "out.safetensors"});

@@ -17,15 +17,8 @@ namespace {
 constexpr const char* kSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
 constexpr const char* kFileExperiment = KVLAB_SOURCE_DIR "/experiments/replay_file.yaml";
 
-class ReplayRun : public AppTest {
- protected:
-  static void run(const std::vector<std::string>& arguments) {
-    std::vector<std::string> all{"run"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    const Called called = call(all);
-    ASSERT_EQ(called.status, 0) << called.err;
-  }
-  static double number(const CsvTable& table, std::size_t row, const char* column) { return std::stod(table.rows[row][table.at(column)]); }
+struct ReplayRun : AppTest {
+  static void run(const std::vector<std::string>& arguments) { call_ok({"run"}, arguments); }
 };
 
 TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
@@ -48,12 +41,9 @@ TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
   write("e.yaml", std::string("host: replay\nsamples: {niah: {file: ") + kSample +
                       "}}\nkv_policy:\n  - full\n  - {recipe: snapkv, budget_tokens: 8}\n  - {recipe: knorm, budget_tokens: 64}\n");
   ::setenv("KVLAB_RESULT_FILE", "told", 1);
-  const Called called = call({"run", "e.yaml"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find(" failed: e.yaml:5:5: recipe 'snapkv' cannot run: a budget of 8 tokens"), std::string::npos) << called.err;
-  EXPECT_NE(called.err.find("kvlab: 1 of 3 runs failed (kv_policy=snapkv 8 seed=1); tables and figures are of the others\n"),
-            std::string::npos)
-      << called.err;
+  EXPECT_THAT(error_of_call({"run", "e.yaml"}),
+              has_all({" failed: e.yaml:5:5: recipe 'snapkv' cannot run: a budget of 8 tokens",
+                       "kvlab: 1 of 3 runs failed (kv_policy=snapkv 8 seed=1); tables and figures are of the others\n"}));
   EXPECT_EQ(read_csv("results/e/summary.csv").rows.size(), 2U);
   EXPECT_NE(read("told").find("results/e"), std::string::npos);
   ::unsetenv("KVLAB_RESULT_FILE");
@@ -65,11 +55,11 @@ TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
   ASSERT_EQ(table.rows[0][table.at("recipe")], "full");
   EXPECT_EQ(table.rows[0][table.at("family")], "reference");
   for (const char* column : {"attention_mass", "topk_recall", "resident_bytes_frac", "needle_kept"})
-    EXPECT_EQ(number(table, 0, column), 1) << column;
-  for (const char* column : {"output_rel_err", "kl_nats", "host_bytes_frac"}) EXPECT_EQ(number(table, 0, column), 0) << column;
+    EXPECT_EQ(number(table, column), 1) << column;
+  for (const char* column : {"output_rel_err", "kl_nats", "host_bytes_frac"}) EXPECT_EQ(number(table, column), 0) << column;
   for (std::size_t r = 1; r < table.rows.size(); ++r) {
-    EXPECT_LT(number(table, r, "attention_mass"), 1);
-    EXPECT_GT(number(table, r, "output_rel_err"), 0);
+    EXPECT_LT(number(table, "attention_mass", r), 1);
+    EXPECT_GT(number(table, "output_rel_err", r), 0);
   }
 }
 
@@ -78,9 +68,9 @@ TEST_F(ReplayRun, MoreBudgetKeepsMore) {
   const CsvTable table = read_csv("out/summary.csv");
   for (std::size_t r = 2; r < table.rows.size(); ++r) {
     if (table.rows[r][table.at("recipe")] != table.rows[r - 1][table.at("recipe")]) continue;
-    EXPECT_GT(number(table, r, "attention_mass"), number(table, r - 1, "attention_mass")) << "row " << r;
-    EXPECT_LT(number(table, r, "output_rel_err"), number(table, r - 1, "output_rel_err")) << "row " << r;
-    EXPECT_GT(number(table, r, "resident_bytes_frac"), number(table, r - 1, "resident_bytes_frac")) << "row " << r;
+    EXPECT_GT(number(table, "attention_mass", r), number(table, "attention_mass", r - 1)) << "row " << r;
+    EXPECT_LT(number(table, "output_rel_err", r), number(table, "output_rel_err", r - 1)) << "row " << r;
+    EXPECT_GT(number(table, "resident_bytes_frac", r), number(table, "resident_bytes_frac", r - 1)) << "row " << r;
   }
 }
 
@@ -109,7 +99,7 @@ TEST_F(ReplayRun, HeadsAndStepsAverageToTheSummary) {
     }
     for (std::size_t r = 0; r < summary.rows.size(); ++r) {
       const auto& [sum, count] = sums.at(summary.rows[r][0]);
-      EXPECT_NEAR(sum / count, number(summary, r, "attention_mass"), 1e-6) << file;
+      EXPECT_NEAR(sum / count, number(summary, "attention_mass", r), 1e-6) << file;
     }
   }
 }
@@ -125,22 +115,18 @@ TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
 }
 
 TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
-  const Called called = call({"run", kFileExperiment, "--out", "out"});
-  EXPECT_NE(called.out.find("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"),
-            std::string::npos)
-      << called.out;
+  EXPECT_THAT(call({"run", kFileExperiment, "--out", "out"}).out,
+              HasSubstr("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"));
 }
 
 // A replay of 90 made-up tokens.
-class MadeUpReplay : public AppTest {
- protected:
+struct MadeUpReplay : AppTest {
   static void run(const std::string& policy, const std::string& sample = "s") {
     write("made_up.yaml", "host: replay\nsamples: {" + sample +
                               ": {synthetic: {layers: 1, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 90, decode_tokens: 3}}}\n"
                               "kv_policy: " +
                               policy + "\n");
-    const Called called = call({"run", "made_up.yaml", "--out", "out", "--quiet", "--force"});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"run", "made_up.yaml", "--out", "out", "--quiet", "--force"});
   }
   static std::string defaults() {
     const std::string text = read(run_folder("out") / "resolved.yaml");
@@ -199,9 +185,7 @@ TEST_F(MadeUpReplay, KeptPositionsByHand) {
   ends.insert(ends.end(), recent.begin(), recent.end());
   EXPECT_EQ(kept_positions(read(run_folder("out", 1) / "kept.jsonl")), (std::vector<std::vector<std::vector<int>>>{{ends, ends}}));
   const std::string first = read("out/kept.jsonl").substr(0, read("out/kept.jsonl").find('\n'));
-  EXPECT_NE(first.find("\"run\":\"" + run_id("out") + "\",\"recipe\":\"sliding_window\",\"budget_tokens\":20,\"sample\":\"s\""),
-            std::string::npos)
-      << first;
+  EXPECT_THAT(first, HasSubstr("\"run\":\"" + run_id("out") + "\",\"recipe\":\"sliding_window\",\"budget_tokens\":20,\"sample\":\"s\""));
   EXPECT_EQ(read("out/kept.jsonl"), read(run_folder("out", 0) / "kept.jsonl") + read(run_folder("out", 1) / "kept.jsonl"));
 }
 
@@ -247,13 +231,11 @@ TEST_F(MadeUpReplay, DefaultsInForceAreTheRecipesParts) {
   run("{recipe: kivi2}");
   EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
   EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
-  EXPECT_NE(defaults().find("kv_policy.format: {kivi: {bits: 2, group_tokens: 32, residual_tokens: 128}}\n"), std::string::npos)
-      << defaults();
-  EXPECT_NE(defaults().find("kv_policy.trigger: never\n"), std::string::npos);
+  EXPECT_THAT(defaults(),
+              has_all({"kv_policy.format: {kivi: {bits: 2, group_tokens: 32, residual_tokens: 128}}\n", "kv_policy.trigger: never\n"}));
   run("{recipe: streaming, scorer: key_norm}");
   EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
-  EXPECT_NE(defaults().find("kv_policy.trigger: {every_step: {from: prompt_end}}\n"), std::string::npos) << defaults();
-  EXPECT_NE(defaults().find("kv_policy.budget_tokens: 1024\n"), std::string::npos) << defaults();
+  EXPECT_THAT(defaults(), has_all({"kv_policy.trigger: {every_step: {from: prompt_end}}\n", "kv_policy.budget_tokens: 1024\n"}));
   EXPECT_EQ(defaults().find("budget_frac"), std::string::npos) << defaults();
   run("{recipe: streaming, budget_frac: 0.5}");
   EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
@@ -262,10 +244,7 @@ TEST_F(MadeUpReplay, DefaultsInForceAreTheRecipesParts) {
 TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
   const AttentionTrace trace = read_attention_trace(kSample);
-  EXPECT_EQ(trace.prompt_tokens, 514);
-  EXPECT_EQ(trace.num_tokens, 529);
-  EXPECT_EQ(trace.kv_heads, 2);
-  EXPECT_EQ(trace.layers.size(), 8U);
+  EXPECT_EQ(std::tuple(trace.prompt_tokens, trace.num_tokens, trace.kv_heads, trace.layers.size()), std::tuple(514, 529, 2, 8U));
   ASSERT_EQ(trace.needles.size(), 1U);
   std::string needle;
   for (std::int32_t i = trace.needles[0].first; i < trace.needles[0].second; ++i)
@@ -275,9 +254,8 @@ TEST(ShippedAttentionTrace, HasANeedle) {
 
 // The shipped file is the output of the README's command; it has half precision.
 TEST_F(ReplayRun, TheShippedTraceIsRecordedAgain) {
-  const Called called = call({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids",
-                              KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json", "--decode-tokens", "8", "--out", "again.safetensors"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids", KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json",
+           "--decode-tokens", "8", "--out", "again.safetensors"});
   const AttentionTrace shipped = read_attention_trace(kSample), again = read_attention_trace("again.safetensors");
   EXPECT_EQ(shipped.ids, again.ids);
   EXPECT_EQ(shipped.needles, again.needles);

@@ -1,6 +1,4 @@
 // `kvlab results`: listing, one folder's runs, join and clean; and experiments that include results of others.
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -11,16 +9,13 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ResultsCommandTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
+struct ResultsCommandTest : AppTest {
+  ResultsCommandTest() {
     write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\n"));
     write("two.yaml", with_name("two", "scheduler: orca\nseeds: 2\n"));
-    for (const char* file : {"one.yaml", "two.yaml"}) ASSERT_EQ(call({"run", file, "--quiet"}).status, 0);
+    for (const char* file : {"one.yaml", "two.yaml"}) call_ok({"run", file, "--quiet"});
   }
   static std::string with_name(const std::string& name, const std::string& rest) {
     std::string text = kSmall;
@@ -34,10 +29,9 @@ class ResultsCommandTest : public AppTest {
 };
 
 TEST_F(ResultsCommandTest, ListsFolders) {
-  ASSERT_EQ(call({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"}).status, 0);
+  call_ok({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"});
   fs::create_directories("results/notes");
-  const Called called = call({"results"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"results"});
   EXPECT_THAT(called.out, ::testing::ContainsRegex("one +simulation +1 of 1 +1 +[0-9.]+ KiB"));
   EXPECT_THAT(called.out, ::testing::ContainsRegex("two +simulation +2 of 2 +[0-9.]+ KiB"));
   EXPECT_THAT(called.out, HasSubstr("1 other entries of results/ are no results"));
@@ -45,8 +39,7 @@ TEST_F(ResultsCommandTest, ListsFolders) {
 }
 
 TEST_F(ResultsCommandTest, ListsRunsOfOne) {
-  const Called called = call({"results", "one"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"results", "one"});
   EXPECT_THAT(called.out, HasSubstr("results/one: simulation, 2 of 2 runs finished"));
   EXPECT_THAT(called.out, HasSubstr("experiment: one.yaml"));
   EXPECT_THAT(called.out, ::testing::ContainsRegex("run +scheduler +seed +goodput_per_s"));
@@ -57,9 +50,7 @@ TEST_F(ResultsCommandTest, ListsRunsOfOne) {
 }
 
 TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
-  const Called called = call({"results", "join", "both", "one", "two"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_THAT(called.out, HasSubstr("joined 4 runs of 2 folders"));
+  EXPECT_THAT(call_ok({"results", "join", "both", "one", "two"}).out, HasSubstr("joined 4 runs of 2 folders"));
   const CsvTable both = read_csv("results/both/summary.csv");
   ASSERT_EQ(both.rows.size(), 4U);
   EXPECT_EQ((std::vector<std::string>(both.columns.begin(), both.columns.begin() + 4)),
@@ -79,13 +70,13 @@ TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
 
 // A folder that is joined again has the runs as they are now, and not as they were when it was joined first.
 TEST_F(ResultsCommandTest, JoiningAgainTakesNewerRuns) {
-  ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0);
+  call_ok({"results", "join", "both", "one", "two"});
   const fs::path source = run_folder("results/two"), copy = fs::path("results/both/runs") / source.filename();
   auto manifest = nlohmann::json::parse(read(copy / "manifest.json"));
   const nlohmann::json now = manifest["code"];
   manifest["code"]["core"] = "0123456789abcdef";
   write(copy / "manifest.json", manifest.dump());
-  ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0);
+  call_ok({"results", "join", "both", "one", "two"});
   EXPECT_EQ(nlohmann::json::parse(read(copy / "manifest.json"))["code"], now);
   EXPECT_EQ(read(copy / "requests.csv"), read(source / "requests.csv"));
   EXPECT_EQ(num_runs("results/both"), 4U);
@@ -106,9 +97,9 @@ TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
     ADD_FAILURE() << mrc.err;
   }
   // One run in two folders, which differ: the first is taken, and it is said.
-  ASSERT_EQ(call({"run", "one.yaml", "--out", "results/again", "--quiet"}).status, 0);
-  const Called same = call({"results", "join", "x", "one", "again"});
-  EXPECT_THAT(same.out, HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders")) << same.err;
+  call_ok({"run", "one.yaml", "--out", "results/again", "--quiet"});
+  EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out,
+              HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders"));
   const fs::path manifest = run_folder("results/again") / "manifest.json";
   std::string text = read(manifest);
   const std::size_t at = text.find("\"summary.csv\": \"") + 16;
@@ -120,7 +111,7 @@ TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
 }
 
 TEST_F(ResultsCommandTest, CleansAsKvlabClean) {
-  ASSERT_EQ(call({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"}).status, 0);
+  call_ok({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"});
   EXPECT_EQ(num_runs("results/one"), 2U);
   EXPECT_EQ(call({"results", "clean", "one"}).out, call({"clean", "results/one"}).out);
   EXPECT_THAT(call({"results", "clean", "one", "--yes"}).out, HasSubstr("scheduler=sarathi"));
@@ -131,8 +122,7 @@ TEST_F(ResultsCommandTest, AnExperimentIncludesRunsOfOthers) {
   const std::string alone = read("results/one/summary.csv");
   const std::set<std::string> own = ids_of("results/one");
   write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/two]\n"));
-  const Called called = call({"run", "one.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "one.yaml"});
   EXPECT_THAT(called.out, HasSubstr("2 of 2 runs were there already")) << "included results change no run";
   const CsvTable summary = read_csv("results/one/summary.csv");
   ASSERT_EQ(summary.rows.size(), 4U);
@@ -146,15 +136,15 @@ TEST_F(ResultsCommandTest, AnExperimentIncludesRunsOfOthers) {
   EXPECT_EQ(manifest["runs"].size(), 4U);
   EXPECT_EQ(manifest["runs"][3]["state"], "included");
   // Its own runs are exported and joined, and a line names the others.
-  const Called exported = call({"export", "results/one", "--format", "inferencex"});
-  EXPECT_THAT(exported.out, HasSubstr("2 runs of results/one are of results that it includes")) << exported.err;
+  EXPECT_THAT(call({"export", "results/one", "--format", "inferencex"}).out,
+              HasSubstr("2 runs of results/one are of results that it includes"));
   EXPECT_EQ(nlohmann::json::parse(read("results/one/export/inferencex/inferencex.json")).size(), 2U);
   const Called joined = call({"results", "join", "both", "one", "two"});
   EXPECT_THAT(joined.out, HasSubstr("2 runs of results/one are of results that it includes")) << joined.err;
   EXPECT_THAT(joined.out, HasSubstr("joined 4 runs of 2 folders"));
   // Without the key the tables are those of before.
   write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\n"));
-  ASSERT_EQ(call({"run", "one.yaml", "--quiet"}).status, 0);
+  call_ok({"run", "one.yaml", "--quiet"});
   EXPECT_EQ(read("results/one/summary.csv"), alone);
   EXPECT_EQ(ids_of("results/one"), own);
 }
@@ -169,10 +159,9 @@ TEST_F(ResultsCommandTest, IncludedResultsThatCannotBeAreNamed) {
   EXPECT_THAT(call({"run", "one.yaml"}).err, HasSubstr("is a list of results folders"));
   // A shard has its own runs alone; merging includes the others.
   write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/two]\n"));
-  for (const char* shard : {"1/2", "2/2"})
-    ASSERT_EQ(call({"run", "one.yaml", "--shard", shard, "--out", "results/s", "--quiet"}).status, 0);
+  for (const char* shard : {"1/2", "2/2"}) call_ok({"run", "one.yaml", "--shard", shard, "--out", "results/s", "--quiet"});
   EXPECT_EQ(read_csv("results/s.shards/1-of-2/summary.csv").rows.size(), 1U);
-  ASSERT_EQ(call({"merge", "one.yaml", "--out", "results/s", "--quiet"}).status, 0);
+  call_ok({"merge", "one.yaml", "--out", "results/s", "--quiet"});
   EXPECT_EQ(read_csv("results/s/summary.csv").rows.size(), 4U);
 }
 

@@ -1,7 +1,6 @@
 // A results folder keeps finished runs, and files that are not kvlab's.
 #include "app/results/results.h"
 
-#include <gmock/gmock.h>
 #include <sys/wait.h>
 
 #include <functional>
@@ -19,23 +18,17 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A trace of one request.
 constexpr const char* kOneRequest = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
 
-class ResultsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
-  }
+struct ResultsTest : AppTest {
+  ResultsTest() { write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n"); }
   // Status 0; returns how many runs were done.
   static int done(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "run");
-    const Called called = call(arguments);
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok(arguments);
     const std::size_t at = called.out.find("wrote ") + 6;
     const fs::path folder = called.out.substr(at, called.out.find('\n', at) - at);
     const auto manifest = nlohmann::json::parse(read(folder / "manifest.json"));
@@ -198,8 +191,7 @@ TEST_F(ResultsTest, CleanSaysWhatItRemovesAndRemovesIt) {
   write("results/small/partial/0123456789abcdef.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("results/small/partial/notes.txt", "mine");
   const auto before = contents("results/small");
-  const Called asked = call({"clean", "results/small"});
-  EXPECT_EQ(asked.status, 0) << asked.err;
+  const Called asked = call_ok({"clean", "results/small"});
   EXPECT_THAT(asked.out, HasSubstr("runs/" + other));
   EXPECT_THAT(asked.out, HasSubstr("  scheduler=orca seed=1\n"));
   EXPECT_THAT(asked.out, HasSubstr("runs/.new-abc-1"));
@@ -263,8 +255,7 @@ TEST_F(ResultsTest, ADamagedRunIsDoneAgain) {
        }}};
   for (const auto& [what, damage] : damages) {
     damage();
-    const Called called = call({"run", "small.yaml"});
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok({"run", "small.yaml"});
     EXPECT_THAT(called.err, HasSubstr("kvlab: run " + run.string() + " is damaged (" + what));
     EXPECT_THAT(called.out, HasSubstr("1 of 2 runs were there already"));
     auto again = contents("results/small/runs");
@@ -281,10 +272,8 @@ TEST_F(ResultsTest, ADamagedRunIsDoneAgain) {
 
 // ---- inputs that change ----
 
-class ChangedInput : public ResultsTest {
- protected:
-  void SetUp() override {
-    ResultsTest::SetUp();
+struct ChangedInput : ResultsTest {
+  ChangedInput() {
     write("trace.jsonl", kOneRequest);
     fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "card.yaml");
     write("two.yaml",

@@ -1,6 +1,4 @@
 // A kind of run that this file alone defines: the sweep runs it, joins its tables and prints its report.
-#include <gmock/gmock.h>
-
 #include "app/results/run_files.h"
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/run.h"
@@ -67,23 +65,21 @@ using RunKindTest = AppTest;
 
 TEST_F(RunKindTest, NewKindIsOneFile) {
   write("echo.yaml", "kind: echo\nword: [a, four]\n");
-  const Called called = call({"run", "echo.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_THAT(called.out, testing::HasSubstr("length"));
-  EXPECT_THAT(called.out, testing::HasSubstr("note (all 2 runs): an echo"));
+  const Called called = call_ok({"run", "echo.yaml"});
+  EXPECT_THAT(called.out, HasSubstr("length"));
+  EXPECT_THAT(called.out, HasSubstr("note (all 2 runs): an echo"));
   const CsvTable summary = read_csv("results/echo/summary.csv"), echo = read_csv("results/echo/echo.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
   EXPECT_EQ(summary.rows[1][summary.at("length")], "4");
   EXPECT_EQ(summary.rows[1][summary.at("in_batch")], "0");
   ASSERT_EQ(echo.rows.size(), 2U);
   EXPECT_EQ(echo.rows[1], (std::vector<std::string>{run_id("results/echo", 1), "four"}));
-  EXPECT_THAT(call({"run", "echo.yaml"}).out, testing::HasSubstr("2 of 2 runs were there already"));
+  EXPECT_THAT(call({"run", "echo.yaml"}).out, HasSubstr("2 of 2 runs were there already"));
 }
 
 TEST_F(RunKindTest, KindMayDoItsRunsTogether) {
   write("echo.yaml", "kind: echo\ntogether: true\nword: [a, four]\n");
-  const Called called = call({"run", "echo.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "echo.yaml"});
   const CsvTable summary = read_csv("results/echo/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
   for (const auto& row : summary.rows) EXPECT_EQ(row[summary.at("in_batch")], "1");
@@ -91,11 +87,9 @@ TEST_F(RunKindTest, KindMayDoItsRunsTogether) {
 
 TEST_F(RunKindTest, UnknownKindsAreRefusedWithThoseThereAre) {
   write("echo.yaml", "kind: ecco\nword: a\n");
-  const Called called = call({"run", "echo.yaml"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, testing::AllOf(testing::HasSubstr("echo.yaml:1:7"), testing::HasSubstr("echo")));
+  EXPECT_THAT(error_of_call({"run", "echo.yaml"}), testing::AllOf(HasSubstr("echo.yaml:1:7"), HasSubstr("echo")));
   EXPECT_THAT(call({"run", "echo.yaml", "--set", "kind=echo", "--set", "host=replay"}).err,
-              testing::HasSubstr("'host: replay' and 'host: engine' exclude 'kind: echo'"));
+              HasSubstr("'host: replay' and 'host: engine' exclude 'kind: echo'"));
 }
 
 }  // namespace

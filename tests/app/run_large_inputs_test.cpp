@@ -1,5 +1,4 @@
 // Large inputs end in time, in memory, or in one line.
-#include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -12,16 +11,14 @@
 namespace kvlab {
 namespace {
 
-class LargeInputsTest : public AppTest {
- protected:
+struct LargeInputsTest : AppTest {
   // What a run of three requests prints; its results are in results/NAME.
   static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
                                int prompt_tokens) {
     write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
                               "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: " +
                               std::to_string(prompt_tokens) + "}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
-    const Called called = call({"run", name + ".yaml", "--force"});
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok({"run", name + ".yaml", "--force"});
     return called.out;
   }
 };
@@ -47,8 +44,7 @@ TEST_F(LargeInputsTest, OutOfMemoryNamesTheKeysAndTheSize) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 2);
-  EXPECT_THAT(read("err.txt"),
-              testing::HasSubstr("out of memory: 'replicas' = 100000 with 600 KV blocks each ('memory.num_blocks', given)"));
+  EXPECT_THAT(read("err.txt"), HasSubstr("out of memory: 'replicas' = 100000 with 600 KV blocks each ('memory.num_blocks', given)"));
 }
 
 // Whatever a run does before its own simulation can be stopped as well.
@@ -76,8 +72,7 @@ TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
   write("big.yaml", std::string(kSmall) + "scheduler: vllm_v1\nreplicas: " + replicas + "\n");
   rusage before{}, after{};
   ::getrusage(RUSAGE_SELF, &before);
-  const Called called = call({"run", "big.yaml", "--set", "timeline_interval_ms=0", "--set", "memory.num_blocks=" + blocks, "--quiet"});
-  EXPECT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "big.yaml", "--set", "timeline_interval_ms=0", "--set", "memory.num_blocks=" + blocks, "--quiet"});
   ::getrusage(RUSAGE_SELF, &after);
   if (!kLimitsMemory) GTEST_SKIP() << "the sanitizer takes memory of its own";
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 200 << 10);  // KiB
@@ -86,27 +81,27 @@ TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
 TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
   const auto run = [&](const std::string& parallel) { return output_of("moe", "mixtral-8x7b", "h100", parallel, 30); };
   const std::string remark = "makes 4 data-parallel ranks for attention";
-  EXPECT_THAT(run("{tp: 2, ep: 8}"), testing::HasSubstr(remark));
-  EXPECT_THAT(read("results/moe/manifest.json"), testing::HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 8, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel")));
-  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel"))) << "with schedulers of their own";
+  EXPECT_THAT(run("{tp: 2, ep: 8}"), HasSubstr(remark));
+  EXPECT_THAT(read("results/moe/manifest.json"), HasSubstr(remark));
+  EXPECT_THAT(run("{tp: 8, ep: 8}"), testing::Not(HasSubstr("data-parallel")));
+  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), testing::Not(HasSubstr("data-parallel"))) << "with schedulers of their own";
 }
 
 TEST_F(LargeInputsTest, ABalanceOfOneRankIsARemark) {
   const auto run = [&](const std::string& parallel) { return output_of("balance", "mixtral-8x7b", "h100", parallel, 30); };
   const std::string remark = "'load_balance_method' changes nothing with dp = 1";
-  EXPECT_THAT(run("{tp: 2, load_balance_method: total_tokens}"), testing::HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), testing::Not(testing::HasSubstr(remark)));
-  EXPECT_THAT(run("{tp: 2}"), testing::Not(testing::HasSubstr(remark)));
+  EXPECT_THAT(run("{tp: 2, load_balance_method: total_tokens}"), HasSubstr(remark));
+  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), testing::Not(HasSubstr(remark)));
+  EXPECT_THAT(run("{tp: 2}"), testing::Not(HasSubstr(remark)));
 }
 
 TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
   const auto run = [&](const std::string& hardware) { return output_of("tp", "llama-3.1-8b", hardware, "{tp: 4}", 300); };
   EXPECT_THAT(run("a10"), testing::AllOf(testing::ContainsRegex("[0-9]+ % of step time is all_reduce over 4 ranks by the datasheet of A10"),
-                                         testing::HasSubstr("add them under 'collectives' in ")));
+                                         HasSubstr("add them under 'collectives' in ")));
   const std::string measured = run("l40s");
-  EXPECT_THAT(measured, testing::Not(testing::HasSubstr("by the datasheet")));
-  EXPECT_THAT(measured, testing::HasSubstr("all_reduce over 4 ranks by vllm "));
+  EXPECT_THAT(measured, testing::Not(HasSubstr("by the datasheet")));
+  EXPECT_THAT(measured, HasSubstr("all_reduce over 4 ranks by vllm "));
 }
 
 TEST_F(LargeInputsTest, AnUnknownNetworkBetweenMachinesIsARemark) {

@@ -21,15 +21,10 @@ using RunTest = AppTest;
 
 TEST_F(RunTest, WritesTheFilesOfTheResultsFolder) {
   write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi: {budget_tokens: 256}]\nseeds: 2\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_NE(called.out.find("wrote results/small\n"), std::string::npos) << called.out;
-  EXPECT_NE(called.out.find("credibility: step time 0.0 % measured"), std::string::npos) << called.out;
+  EXPECT_THAT(call_ok({"run", "small.yaml"}).out, has_all({"wrote results/small\n", "credibility: step time 0.0 % measured"}));
   const CsvTable summary = read_csv("results/small/summary.csv");
   ASSERT_EQ(summary.rows.size(), 4U);
-  EXPECT_EQ(summary.columns[0], "run");
-  EXPECT_EQ(summary.columns[1], "scheduler");
-  EXPECT_EQ(summary.columns[2], "seed");
+  EXPECT_EQ(std::tuple(summary.columns[0], summary.columns[1], summary.columns[2]), std::tuple("run", "scheduler", "seed"));
   const std::vector<std::string> labels = {"vllm_v1", "vllm_v1", "sarathi", "sarathi"}, seeds = {"1", "2", "1", "2"};
   for (std::size_t r = 0; r < 4; ++r) {
     EXPECT_TRUE(fs::exists("results/small/runs/" + summary.rows[r][0] + "/requests.csv"));
@@ -51,11 +46,8 @@ TEST_F(RunTest, SameSeedSameBytesWithAndWithoutFastForwardAndInParallel) {
   // Little memory, so that preemption happens.
   const std::vector<std::string> tight = {"--set", "memory.num_blocks=60", "--set", "max_model_len=800"};
   const auto run = [&](std::vector<std::string> more) {
-    std::vector<std::string> all = {"run", "small.yaml"};
-    all.insert(all.end(), tight.begin(), tight.end());
-    all.insert(all.end(), more.begin(), more.end());
-    const Called called = call(all);
-    EXPECT_EQ(called.status, 0) << called.err;
+    more.insert(more.end(), tight.begin(), tight.end());
+    call_ok({"run", "small.yaml"}, more);
   };
   run({"--out", "a", "--jobs", "1"});
   run({"--out", "b", "--jobs", "3"});
@@ -71,8 +63,7 @@ TEST_F(RunTest, SkipsWhatIsThereUnlessItsInputsChange) {
   write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
   EXPECT_EQ(call({"run", "small.yaml"}).out.find("were there already"), std::string::npos);
   EXPECT_NE(call({"run", "small.yaml"}).out.find("2 of 2 runs were there already"), std::string::npos);
-  EXPECT_NE(call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, orca]"}).out.find("1 of 2 runs were there already"),
-            std::string::npos);
+  EXPECT_THAT(call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, orca]"}).out, HasSubstr("1 of 2 runs were there already"));
   EXPECT_EQ(call({"run", "small.yaml", "--force"}).out.find("were there already"), std::string::npos);
   EXPECT_EQ(call({"run", "small.yaml", "--set", "slo.ttft_ms=1"}).out.find("were there already"), std::string::npos);
   // Fewer runs: the tables are of those, and the others stay.
@@ -96,18 +87,17 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
         "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\nreplicas: 2\nrouter: random\ntrace: {file: [here.jsonl, "
         "beside.jsonl], block_size: "
         "512}\n");
-  ASSERT_EQ(call({"run", "exp/two.yaml"}).status, 0);
+  call_ok({"run", "exp/two.yaml"});
   fs::current_path("../elsewhere/sub");
   write("here.jsonl", "another trace of the same name\n");
-  const Called again = call({"run", "../../own/results/two/resolved.yaml", "--out", "again"});
-  ASSERT_EQ(again.status, 0) << again.err;
+  const Called again = call_ok({"run", "../../own/results/two/resolved.yaml", "--out", "again"});
   const fs::path first = "../../own/results/two";
   for (const char* file : {"summary.csv", "requests.csv", "timeline.csv"})
     EXPECT_EQ(read(fs::path("again") / file), read(first / file)) << file;
   // The same inputs, so nothing is done again, neither there nor for the file that this run wrote.
   EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string(), "--join"}).out.find("4 of 4 runs were there already"),
             std::string::npos);
-  ASSERT_EQ(call({"run", (run_folder(first, 2) / "resolved.yaml").string(), "--out", "one"}).status, 0);
+  call_ok({"run", (run_folder(first, 2) / "resolved.yaml").string(), "--out", "one"});
   const CsvTable one = read_csv("one/summary.csv"), all = read_csv(first / "summary.csv");
   EXPECT_EQ(one.rows[0][one.at("e2e_max_ms")], all.rows[2][all.at("e2e_max_ms")]);
   EXPECT_EQ(one.rows[0][one.at("requests")], "1");
@@ -120,7 +110,7 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
 
 TEST_F(RunTest, ResolvedNamesFoldersRelativeToWhereItLies) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  call_ok({"run", "small.yaml"});
   EXPECT_NE(read("results/small/resolved.yaml").find("working_folder: ../..\n"), std::string::npos);
   EXPECT_NE(read(run_folder("results/small") / "resolved.yaml").find("working_folder: ../../../..\n"), std::string::npos);
   const std::string before = read("results/small/resolved.yaml");
@@ -134,9 +124,7 @@ TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
         "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n"
         "{\"timestamp\": 0, \"input_length\": -4, \"output_length\": 5, \"hash_ids\": [1, 2]}\n");
   write("two.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: [bad.jsonl, good.jsonl], block_size: 512}\n");
-  const Called called = call({"run", "two.yaml"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"run", "two.yaml"}), HasSubstr("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"));
   const CsvTable summary = read_csv("results/two/summary.csv");
   ASSERT_EQ(summary.rows.size(), 1U);
   EXPECT_EQ(summary.rows[0][1], "good.jsonl");
@@ -165,15 +153,14 @@ TEST_F(RunTest, KillLosesTheRunInProgressAtMost) {
     EXPECT_TRUE(nlohmann::json::accept(read(run.path() / "manifest.json")));
   }
   ASSERT_GE(complete, 2U);
-  const Called again = call({"run", "many.yaml", "--out", "many"});
-  EXPECT_NE(again.out.find(std::to_string(complete) + " of 60 runs were there already"), std::string::npos) << again.out;
+  EXPECT_THAT(call({"run", "many.yaml", "--out", "many"}).out, HasSubstr(std::to_string(complete) + " of 60 runs were there already"));
   EXPECT_EQ(read_csv("many/summary.csv").rows.size(), 60U);
   for (const auto& run : fs::directory_iterator("many/runs")) EXPECT_FALSE(run.path().filename().string().starts_with("."));
 }
 
 TEST_F(RunTest, PerfettoTraceIsJsonWithStepsAndLifetimes) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\noutput: {perfetto: true}\n");
-  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  call_ok({"run", "small.yaml"});
   const auto trace = nlohmann::json::parse(read("results/small/trace.json"));
   std::map<std::string, int> phases;
   for (const auto& event : trace["traceEvents"]) ++phases[event["ph"].get<std::string>()];
@@ -185,7 +172,7 @@ TEST_F(RunTest, PerfettoTraceIsJsonWithStepsAndLifetimes) {
 
 TEST_F(RunTest, GoodputSearchBracketsTheRate) {
   write("search.yaml", std::string(kSmall) + "scheduler: vllm_v1\nsearch: {rate: [0.5, 500], tolerance_frac: 0.05}\n");
-  ASSERT_EQ(call({"run", "search.yaml", "--set", "slo.ttft_ms=60"}).status, 0);
+  call_ok({"run", "search.yaml", "--set", "slo.ttft_ms=60"});
   const CsvTable probes = read_csv("results/small/search.csv"), summary = read_csv("results/small/summary.csv");
   double lowest_miss = 1e9, highest_hit = 0;
   for (const auto& row : probes.rows) {
@@ -208,8 +195,7 @@ TEST_F(RunTest, GoodputSearchKeepsTheP99OfGaps) {
   text.erase(text.find("slo:"), text.find("timeline") - text.find("slo:"));
   write("search.yaml", text + "scheduler: vllm_v1\nsearch: {rate: [0.5, 5000], tolerance_frac: 0.05, itl_p99_ms: 1000}\n");
   const auto best = [&](const std::string& set) {
-    const Called called = call({"run", "search.yaml", "--out", "out", "--force", "--set", set});
-    EXPECT_EQ(called.status, 0) << called.err;
+    call_ok({"run", "search.yaml", "--out", "out", "--force", "--set", set});
     const CsvTable summary = read_csv("out/summary.csv");
     return std::pair(summary.rows[0][summary.at("search_rate_per_s")], std::stod(summary.rows[0][summary.at("itl_p99_ms")]));
   };
@@ -256,15 +242,13 @@ TEST(Progress, AListenerHearsTheEndAndNothingIsWritten) {
     progress.run_done();
   }
   ASSERT_FALSE(heard.empty());
-  EXPECT_EQ(heard.back().runs_done, 2U);
-  EXPECT_EQ(heard.back().num_runs, 2U);
-  EXPECT_EQ(heard.back().requests, 60U);
+  EXPECT_EQ(std::tuple(heard.back().runs_done, heard.back().num_runs, heard.back().requests), std::tuple(2U, 2U, 60U));
   EXPECT_EQ(err.str(), "");
 }
 
 TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  call_ok({"run", "small.yaml"});
   stop_requested() = true;
   const Called called = call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, sarathi]", "--quiet"});
   stop_requested() = false;
@@ -275,7 +259,7 @@ TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {
 TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   ::setenv("KVLAB_RESULT_FILE", "named.txt", 1);
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "elsewhere"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "elsewhere"});
   ::unsetenv("KVLAB_RESULT_FILE");
   EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
 }
@@ -310,7 +294,7 @@ TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
   struct sigaction before {
   }, after{};
   ::sigaction(SIGINT, nullptr, &before);
-  ASSERT_EQ(call({"run", "many.yaml", "--quiet", "--set", "seeds=1"}).status, 0);
+  call_ok({"run", "many.yaml", "--quiet", "--set", "seeds=1"});
   ::sigaction(SIGINT, nullptr, &after);
   EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
@@ -318,17 +302,15 @@ TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
 TEST_F(RunTest, AStoppedSweepSaysSo) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 3\n");
   const auto stopped = [](const std::vector<std::string>& more) {
-    std::vector<std::string> all{"run", "small.yaml", "--quiet"};
-    all.insert(all.end(), more.begin(), more.end());
     stop_requested() = true;
-    const Called called = call(all);
+    const Called called = call({"run", "small.yaml", "--quiet"}, more);
     stop_requested() = false;
     EXPECT_EQ(called.status, 130);
     return called.err;
   };
   EXPECT_EQ(stopped({}), "kvlab: stopped before any of 3 runs was done\n");
   EXPECT_FALSE(fs::exists("results/small"));
-  ASSERT_EQ(call({"run", "small.yaml", "--quiet", "--set", "seeds=1"}).status, 0);
+  call_ok({"run", "small.yaml", "--quiet", "--set", "seeds=1"});
   EXPECT_EQ(stopped({}), "kvlab: stopped; 1 of 3 runs is done and kept in results/small, and the same command does the rest\n");
   EXPECT_NE(call({"run", "small.yaml"}).out.find("1 of 3 runs were there already"), std::string::npos);
   EXPECT_EQ(stopped({"--force"}), "kvlab: stopped before any of 3 runs was done\n");

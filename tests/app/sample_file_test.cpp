@@ -10,8 +10,7 @@ namespace {
 
 const char* const kMade = "synthetic: {layers: 1, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 90, decode_tokens: 3";
 
-class SampleFile : public AppTest {
- protected:
+struct SampleFile : AppTest {
   static Called run(const std::string& sample, const std::string& more = "") {
     std::filesystem::remove_all("out");
     write("kept.yaml", "host: replay\nsamples: {s: {" + sample + "}}\nkv_policy: {recipe: streaming, budget_tokens: 32}\n" + more);

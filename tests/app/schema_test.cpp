@@ -1,7 +1,5 @@
 #include "app/schema/schema.h"
 
-#include <gmock/gmock.h>
-
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,12 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-class SchemaTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    schema_ = Json::parse(experiment_schema());
-  }
+struct SchemaTest : AppTest {
+  SchemaTest() { schema_ = Json::parse(experiment_schema()); }
   // The value that a reference names.
   [[nodiscard]] const Json& target(const Json& value) const {
     if (!value.contains("$ref")) return value;
@@ -90,7 +84,6 @@ TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
   EXPECT_EQ(schema_["properties"]["scheduler"]["$ref"], "#/$defs/scheduler");
 }
 
-// Every parameter that `kvlab describe` prints is there with the same text, and no other.
 TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
   const std::map<std::string, std::string> kinds = {{"schedulers", "scheduler"},
                                                     {"orders", "order"},
@@ -145,8 +138,7 @@ TEST_F(SchemaTest, DefaultsOfOneExperimentAreLeftOut) {
 }
 
 TEST_F(SchemaTest, TheCommandPrintsIt) {
-  const Called called = call({"schema"});
-  EXPECT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"schema"});
   EXPECT_EQ(Json::parse(called.out), schema_);
 }
 

@@ -1,15 +1,12 @@
 #include "app/runs/sweep/seeds.h"
 
-#include <gtest/gtest.h>
-
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
-class SeedsTest : public AppTest {
- protected:
+struct SeedsTest : AppTest {
   // Number of runs that are left of three seeds, and the remark.
   static std::pair<std::size_t, std::string> left_of(const std::string& changes) {
     write("trace.csv", "arrival_ns,prompt_tokens,output_tokens\n0,100,5\n1000000000,120,6\n1500000000,90,4\n");
@@ -56,8 +53,7 @@ TEST_F(SeedsTest, TheRemarkNamesConfigurations) {
 TEST_F(SeedsTest, ARunSaysSoAndHasOneRow) {
   left_of("trace: {file: trace.csv}\nscheduler: vllm_v1\n");  // writes the trace
   write("e.yaml", "model: llama-3.1-8b\nhardware: h100\nseeds: 3\nscheduler: vllm_v1\ntrace: {file: trace.csv}\n");
-  const Called called = call({"run", "e.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "e.yaml"});
   EXPECT_EQ(called.out.find("note: seeds change nothing"), 0U) << called.out;
   EXPECT_EQ(read_csv("results/e/summary.csv").rows.size(), 1U);
 }

@@ -19,17 +19,12 @@ const char* const kServed =
     "memory: {num_blocks: 100}\n"
     "max_model_len: 2048\n";
 
-class ServedRun : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("served.yaml", kServed);
-  }
+struct ServedRun : AppTest {
+  ServedRun() { write("served.yaml", kServed); }
 };
 
 TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
-  const Called called = call({"run", "served.yaml", "--out", "out"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "served.yaml", "--out", "out"});
   const CsvTable requests = read_csv("out/requests.csv"), steps = read_csv("out/engine_steps.csv"), summary = read_csv("out/summary.csv");
   EXPECT_EQ(requests.rows.size(), 24U);
   EXPECT_EQ(summary.rows.size(), 4U);
@@ -54,14 +49,12 @@ TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
 // A step of the engine's takes longer than the microsecond after which the runs stop.
 TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
   const std::vector<std::string> run{"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "stop.after_s=1e-6"};
-  const Called nothing = call(run);
-  ASSERT_EQ(nothing.status, 0) << nothing.err;
+  const Called nothing = call_ok(run);
   EXPECT_NE(nothing.out.find("nothing to compare\n"), std::string::npos) << nothing.out;
   std::vector<std::string> held = run;
   held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
-  const std::string message = call(held).err;
-  EXPECT_EQ(message, "kvlab: out/requests.csv: run " + run_id("out") +
-                         " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+  EXPECT_EQ(call(held).err, "kvlab: out/requests.csv: run " + run_id("out") +
+                                " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
 }
 
 // Only the shape of the model counts: no file of weights is there.
@@ -74,9 +67,7 @@ TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
   EXPECT_NE(call(run).err.find("'weights: random'"), std::string::npos);
   std::vector<std::string> random = run;
   random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"});
-  const Called called = call(random);
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_NE(called.out.find("random weights in the shape of tiny"), std::string::npos) << called.out;
+  EXPECT_THAT(call_ok(random).out, HasSubstr("random weights in the shape of tiny"));
   EXPECT_EQ(read_csv("out/requests.csv").rows.size(), 6U);
   random.insert(random.end(), {"--force", "--set", "model=opt-6.7b"});
   EXPECT_NE(call(random).err.find("opt-6.7b has learned positions, which the engine does not compute"), std::string::npos);
@@ -90,9 +81,8 @@ TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
 }
 
 TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
-  const Called called = call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
-                              "trace.generate.requests=2000", "--set", "load_frac=0.5"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
+           "trace.generate.requests=2000", "--set", "load_frac=0.5"});
   const CsvTable summary = read_csv("out/summary.csv");
   const double capacity = std::stod(summary.rows[0][summary.at("capacity_per_s")]);
   EXPECT_NEAR(std::stod(summary.rows[0][summary.at("requests_per_s")]), capacity / 2, capacity * 0.02);
@@ -102,9 +92,7 @@ TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
   const auto error = [](const std::vector<std::string>& set) {
     std::vector<std::string> arguments{"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1"};
     for (const std::string& s : set) arguments.insert(arguments.end(), {"--set", s});
-    const Called called = call(arguments);
-    EXPECT_EQ(called.status, 2);
-    return called.err;
+    return error_of_call(arguments);
   };
   EXPECT_NE(error({"replicas=2"}).find("one replica"), std::string::npos);
   EXPECT_NE(error({"model=llama-3.1-8b"}).find("weights"), std::string::npos);
@@ -113,10 +101,9 @@ TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
 
 TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
-  const Called called = call({"run", "served.yaml", "--out", "out", "--set", "backend=cuda"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_EQ(called.err.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << called.err;
-  EXPECT_NE(called.err.find(why_no_gpu()), std::string::npos) << called.err;
+  const std::string error = error_of_call({"run", "served.yaml", "--out", "out", "--set", "backend=cuda"});
+  EXPECT_EQ(error.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << error;
+  EXPECT_NE(error.find(why_no_gpu()), std::string::npos) << error;
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 

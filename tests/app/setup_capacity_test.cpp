@@ -1,7 +1,4 @@
 // KV blocks and scheduler limits that follow from the hardware, against logs of engines.
-#include <gmock/gmock.h>
-
-#include <cmath>
 
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
@@ -90,15 +87,14 @@ TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
   std::string small = kSmall;
   small.replace(small.find("h100"), 4, "l40s");
   write("small.yaml", small + "scheduler: [vllm_v1, sarathi, orca]\n");
-  const Called called = call({"run", "small.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"run", "small.yaml"});
   for (const char* limits : {"2048 tokens, 256 sequences (run ", "512 tokens, 128 sequences (run ", "any tokens, 128 sequences (run "})
-    EXPECT_THAT(called.out, testing::HasSubstr(limits));
+    EXPECT_THAT(called.out, HasSubstr(limits));
   const CsvTable summary = read_csv("results/small/summary.csv");
   EXPECT_EQ(summary.rows[0][summary.at("max_step_tokens")], "2048");
   EXPECT_EQ(summary.rows[2][summary.at("max_step_tokens")], "");
   EXPECT_THAT(read("results/small/runs/" + summary.rows[0][0] + "/resolved.yaml"),
-              testing::HasSubstr("#   scheduler.vllm_v1.budget_tokens: 2048\n"));
+              HasSubstr("#   scheduler.vllm_v1.budget_tokens: 2048\n"));
 }
 
 // Recipes that keep (nearly) nothing on the GPU: CPU memory or disk has a size, and a given number that fits stays.
@@ -125,19 +121,17 @@ TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
   const auto error = [](const std::string& recipe) {
     return error_of([&] { plan_of("h100", "vllm_v1", "kv_policy: " + recipe + "\nmemory: {num_blocks: 1000000}\n"); });
   };
-  EXPECT_THAT(
-      error("full_offload"),
-      testing::AllOf(testing::HasSubstr("keeps 131072 bytes of a token in CPU memory, so 1000000 blocks need 2.097e+12 bytes there"),
-                     testing::HasSubstr("blocks fit; lower 'memory: {num_blocks: N}', leave it out, or raise 'cpu_memory_bytes' in")));
-  EXPECT_THAT(error("instinfer"), testing::HasSubstr("on disk, so 1000000 blocks need 3.146e+12 bytes there"));
+  EXPECT_THAT(error("full_offload"),
+              testing::AllOf(HasSubstr("keeps 131072 bytes of a token in CPU memory, so 1000000 blocks need 2.097e+12 bytes there"),
+                             HasSubstr("blocks fit; lower 'memory: {num_blocks: N}', leave it out, or raise 'cpu_memory_bytes' in")));
+  EXPECT_THAT(error("instinfer"), HasSubstr("on disk, so 1000000 blocks need 3.146e+12 bytes there"));
   EXPECT_EQ(error("kivi2"), "no error");
 }
 
 TEST_F(CapacityTest, RequestsOfThoseRecipesAreServed) {
   write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
-  const Called called = call({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  EXPECT_THAT(called.out, testing::Not(testing::HasSubstr("rejected")));
+  EXPECT_THAT(call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"}).out,
+              testing::Not(HasSubstr("rejected")));
 }
 
 }  // namespace

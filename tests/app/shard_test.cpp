@@ -1,8 +1,5 @@
 #include "app/runs/sweep/shard.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,7 +13,6 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 TEST(Shard, ReadsIOfN) {
   EXPECT_EQ(parse_shard("2/4").index, 2U);
@@ -59,21 +55,16 @@ std::map<std::string, std::string> content_of(const fs::path& folder) {
   return all;
 }
 
-class ShardsTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("e.yaml", std::string(kSmall) + "scheduler: [sarathi, vllm_v1, orca]\nseeds: 3\n");
-  }
+struct ShardsTest : AppTest {
+  ShardsTest() { write("e.yaml", std::string(kSmall) + "scheduler: [sarathi, vllm_v1, orca]\nseeds: 3\n"); }
   static Called shard(const std::string& which) { return call({"run", "e.yaml", "--shard", which, "--out", "parts/e", "--quiet"}); }
 };
 
 TEST_F(ShardsTest, MergedEqualOneProgramsResults) {
-  ASSERT_EQ(call({"run", "e.yaml", "--out", "whole/e", "--quiet"}).status, 0);
+  call_ok({"run", "e.yaml", "--out", "whole/e", "--quiet"});
   for (const char* which : {"1/4", "2/4", "3/4", "4/4"}) ASSERT_EQ(shard(which).status, 0);
   EXPECT_FALSE(fs::exists("parts/e"));
-  const Called merged = call({"merge", "e.yaml", "--out", "parts/e"});
-  ASSERT_EQ(merged.status, 0) << merged.err;
+  const Called merged = call_ok({"merge", "e.yaml", "--out", "parts/e"});
   EXPECT_EQ(content_of("parts/e"), content_of("whole/e"));
   EXPECT_EQ(num_runs("parts/e"), 9U);
   // A merged result is like any other: the sweep itself finds nothing to do.
@@ -89,13 +80,10 @@ TEST_F(ShardsTest, AStoppedShardIsMissedAndDoneAgain) {
   fs::remove_all("parts/e");
   const fs::path runs = "parts/e.shards/2-of-2/runs";
   fs::remove_all(fs::directory_iterator(runs)->path());  // as if the shard had been killed before
-  const Called partly = call({"merge", "parts/e"});
-  EXPECT_EQ(partly.status, 1);
-  EXPECT_THAT(partly.err, HasSubstr("1 of 9 runs are missing, the first scheduler="));
+  EXPECT_THAT(error_of_call({"merge", "parts/e"}, {}, 1), HasSubstr("1 of 9 runs are missing, the first scheduler="));
   EXPECT_EQ(read_csv("parts/e/summary.csv").rows.size(), 8U);
   ASSERT_EQ(shard("2/2").status, 0);
-  const Called merged = call({"merge", "parts/e"});
-  EXPECT_EQ(merged.status, 0) << merged.err;
+  call_ok({"merge", "parts/e"});
   EXPECT_EQ(content_of("parts/e"), before);
 }
 
@@ -103,9 +91,7 @@ TEST_F(ShardsTest, ADamagedRunIsNotTaken) {
   for (const char* which : {"1/2", "2/2"}) ASSERT_EQ(shard(which).status, 0);
   const fs::path run = fs::directory_iterator("parts/e.shards/1-of-2/runs")->path();
   write(run / "requests.csv", "run,request\n");
-  const Called merged = call({"merge", "parts/e", "--quiet"});
-  EXPECT_EQ(merged.status, 1);
-  EXPECT_THAT(merged.err, HasSubstr("1 of 9 runs are missing"));
+  EXPECT_THAT(error_of_call({"merge", "parts/e", "--quiet"}, {}, 1), HasSubstr("1 of 9 runs are missing"));
 }
 
 TEST_F(ShardsTest, MoreShardsThanRuns) {
@@ -132,8 +118,7 @@ TEST_F(ShardsTest, Mistakes) {
 }
 
 TEST_F(ShardsTest, SubmitPrintsAJobArray) {
-  const Called printed = call({"submit", "e.yaml", "--slurm", "--shards", "3", "--sbatch=--partition=long", "--set", "seeds=2"});
-  ASSERT_EQ(printed.status, 0) << printed.err;
+  const Called printed = call_ok({"submit", "e.yaml", "--slurm", "--shards", "3", "--sbatch=--partition=long", "--set", "seeds=2"});
   for (const char* part : {"#!/bin/bash\n#SBATCH --job-name=kvlab-small\n", "#SBATCH --partition=long\n", "#SBATCH --array=1-3\n",
                            "--set 'seeds=2' --out 'results/small' --shard \"$SLURM_ARRAY_TASK_ID/3\"", "merge 'e.yaml'"})
     EXPECT_THAT(printed.out, HasSubstr(part));

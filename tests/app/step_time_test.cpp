@@ -1,7 +1,5 @@
 #include "app/runs/plan/step_time.h"
 
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"
@@ -9,7 +7,6 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::Not;
 using OrderedJson = nlohmann::ordered_json;
 
@@ -50,15 +47,10 @@ TEST(StepTime, OnOneLine) {
   EXPECT_EQ(step_time_line({OrderedJson::object()}), "");
 }
 
-class StepTimeTest : public AppTest {
- protected:
+struct StepTimeTest : AppTest {
   static Called run(const std::string& tp, const std::string& out, const std::vector<std::string>& more = {}) {
     write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nparallel: {tp: " + tp + "}\n");
-    std::vector<std::string> all{"run", "small.yaml", "--out", out};
-    all.insert(all.end(), more.begin(), more.end());
-    Called called = call(all);
-    EXPECT_EQ(called.status, 0) << called.err;
-    return called;
+    return call_ok({"run", "small.yaml", "--out", out}, more);
   }
   static OrderedJson shares_in(const std::filesystem::path& folder) {
     return OrderedJson::parse(read(folder / "manifest.json"))["runs"][0]["step_time_by_part"];

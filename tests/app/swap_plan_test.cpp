@@ -1,8 +1,6 @@
 // The keys of `memory` that set how KV is swapped.
 #include "app/runs/plan/swap_plan.h"
 
-#include <gmock/gmock.h>
-
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/csv.h"
@@ -11,8 +9,7 @@
 namespace kvlab {
 namespace {
 
-class SwapPlan : public AppTest {
- protected:
+struct SwapPlan : AppTest {
   static MemorySetup memory_of(const std::string& memory) {
     const std::string text =
         "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\nmemory: " + memory +
@@ -72,8 +69,7 @@ memory: {num_blocks: 200, swap_format: [same, int8], swap_overlap: adaptive}
 trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: 300, output_tokens: {uniform: {min: 10, max: 200}}}}
 timeline_interval_ms: 0
 )");
-  const Called called = call({"run", "a.yaml"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "a.yaml"});
   const CsvTable s = read_csv("results/a/summary.csv");
   ASSERT_EQ(s.rows.size(), 2U);
   for (const auto& row : s.rows) {

@@ -1,6 +1,4 @@
 // The files of docs/write-a-system.md, as they are printed there.
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"
@@ -8,10 +6,7 @@
 namespace kvlab {
 namespace {
 
-using testing::HasSubstr;
-
-class SystemPage : public AppTest {
- protected:
+struct SystemPage : AppTest {
   // Writes every block that begins with "```yaml PATH" to that path.
   static void write_files() {
     const std::string page = read(KVLAB_SOURCE_DIR "/docs/write-a-system.md"), opening = "```yaml ";
@@ -26,16 +21,14 @@ class SystemPage : public AppTest {
 
 TEST_F(SystemPage, ItsExperimentRuns) {
   write_files();
-  const Called called = call({"run", "experiments/short_prompts.yaml", "--out", "out", "--quiet"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  call_ok({"run", "experiments/short_prompts.yaml", "--out", "out", "--quiet"});
   EXPECT_EQ(num_runs("out"), 2U);
   EXPECT_THAT(read("out/summary.csv"), HasSubstr("policies/systems/short_prompts.yaml"));
 }
 
 TEST_F(SystemPage, ItsClaimIsMeasured) {
   write_files();
-  const Called called = call({"reproduce", "claims/short_prompts_ttft.yaml", "--json", "--quiet"});
-  ASSERT_EQ(called.status, 0) << called.err;
+  const Called called = call_ok({"reproduce", "claims/short_prompts_ttft.yaml", "--json", "--quiet"});
   const auto list = nlohmann::json::parse(called.out);
   EXPECT_EQ(list[0]["name"], "short_prompts_ttft");
   EXPECT_EQ(list[0]["verdict"], "reproduced");

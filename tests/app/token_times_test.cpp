@@ -1,6 +1,4 @@
 // The instants of a request's tokens, read from the steps in trace.json, and the gaps between them in the format vllm_bench.
-#include <gmock/gmock.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"
@@ -10,14 +8,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using TokenTimesJson = nlohmann::json;
-using ::testing::HasSubstr;
 
-class TokenTimesTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  }
+struct TokenTimesTest : AppTest {
+  TokenTimesTest() { write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
   // Puts `other` in place of the start of the first batch that begins with request 0: `"batch":"0:300@0 ...`.
   static void damage(const fs::path& file, const std::string& other) {
     static constexpr std::string_view kStart = "batch\":\"0:300@0 ";
@@ -33,9 +26,8 @@ TEST_F(TokenTimesTest, AreThoseOfTheSteps) {
   const std::vector<std::string> schedulers = {"vllm_v1", "{vllm_v0: {preemption: swap}}", "sarathi", "layered_prefill"};
   for (std::size_t i = 0; i < schedulers.size(); ++i) {
     const std::string name = "traced" + std::to_string(i);
-    const Called ran = call({"run", "small.yaml", "--out", name, "--quiet", "--set", "trace.perfetto=true", "--set", "memory.num_blocks=60",
-                             "--set", "max_model_len=800", "--set", "scheduler=" + schedulers[i]});
-    ASSERT_EQ(ran.status, 0) << ran.err;
+    call_ok({"run", "small.yaml", "--out", name, "--quiet", "--set", "trace.perfetto=true", "--set", "memory.num_blocks=60", "--set",
+             "max_model_len=800", "--set", "scheduler=" + schedulers[i]});
     const Called called = call({"export", name, "--format", "vllm_bench"});
     EXPECT_EQ(called.out.find("note:"), std::string::npos) << schedulers[i] << called.out;
     const TokenTimesJson json = TokenTimesJson::parse(read(name + "/export/vllm_bench/vllm_bench.json"));
@@ -57,7 +49,7 @@ TEST_F(TokenTimesTest, AreThoseOfTheSteps) {
 
 // A trace.json that is not of these requests gives no gaps.
 TEST_F(TokenTimesTest, OfOtherRequestsAreNotTaken) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"});
   const fs::path file = run_folder("cut") / "trace.json";
   damage(file, "99:300@0 ");
   EXPECT_THAT(call({"export", "cut", "--format", "vllm_bench"}).out,
@@ -69,7 +61,7 @@ TEST_F(TokenTimesTest, OfOtherRequestsAreNotTaken) {
 
 // A step's batch is a list of request:tokens@before, each entry with a space after it.
 TEST_F(TokenTimesTest, OfADamagedBatchAreRefused) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"}).status, 0);
+  call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"});
   const fs::path file = run_folder("cut") / "trace.json";
   const std::string whole = read(file);
   for (const std::string batch : {"0:x@0 ", "0:@0 ", "0:300@ ", "0:300@x ", "0:3 00@0 ", "0:300x@0 ", "0:-300@0 ", "0:300@-1 ", "0:300 ",

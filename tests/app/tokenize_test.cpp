@@ -10,8 +10,7 @@
 namespace kvlab {
 namespace {
 
-class Tokenize : public testing::Test {
- protected:
+struct Tokenize : ::testing::Test {
   // Status, standard output, standard error.
   std::string run(std::vector<std::string> arguments) {
     std::ostringstream out, err;

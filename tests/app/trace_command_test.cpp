@@ -15,17 +15,14 @@ TEST_F(TraceCli, ATraceThatIsSeveralIsRefused) {
   write("lists.yaml", several);
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{"trace", "inspect", "lists.yaml"}, {"trace", "generate", "lists.yaml", "out.csv"}}) {
-    const Called called = call(command);
-    EXPECT_EQ(called.status, 2);
+    const std::string error = error_of_call(command);
     EXPECT_EQ(
-        called.err,
+        error,
         "kvlab: lists.yaml: its trace is several, by the list 'trace.generate.requests': choose with --set generate.requests=VALUE\n");
   }
   EXPECT_FALSE(std::filesystem::exists("out.csv"));
   EXPECT_EQ(call({"trace", "inspect", "lists.yaml", "--set", "generate.requests=[70]"}).status, 0);
-  const Called chosen = call({"trace", "generate", "lists.yaml", "out.csv", "--set", "generate.requests=70"});
-  EXPECT_EQ(chosen.status, 0) << chosen.err;
-  EXPECT_EQ(chosen.out, "wrote out.csv: 70 requests\n");
+  EXPECT_EQ(call_ok({"trace", "generate", "lists.yaml", "out.csv", "--set", "generate.requests=70"}).out, "wrote out.csv: 70 requests\n");
 }
 
 TEST_F(TraceCli, AListOfTracesIsRefused) {

@@ -138,10 +138,9 @@ std::string log_of(const CsvTable& requests, double unit = 1) {
 TEST_F(ValidateTest, ARunAgreesWithItself) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   for (const auto& [requests, num_rows] : {std::pair{"120", 15U}, {"121", 20U}}) {
-    ASSERT_EQ(call({"run", "small.yaml", "--force", "--set", std::string("trace.generate.requests=") + requests}).status, 0);
+    call_ok({"run", "small.yaml", "--force", "--set", std::string("trace.generate.requests=") + requests});
     write("log.jsonl", log_of(read_csv("results/small/requests.csv")));
-    const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
-    ASSERT_EQ(called.status, 0) << called.err;
+    call_ok({"validate", "--requests", "log.jsonl", "--against", "results/small"});
     const CsvTable validation = read_csv("results/small/validation.csv");
     EXPECT_EQ(validation.columns, (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi",
                                                             "diff_frac", "real_requests", "simulated_requests"}));
@@ -157,21 +156,15 @@ TEST_F(ValidateTest, ARunAgreesWithItself) {
 
 TEST_F(ValidateTest, RefusesSeveralConfigurations) {
   write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
-  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  call_ok({"run", "small.yaml"});
   write("log.jsonl", R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})");
-  const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("'scheduler' varies (vllm_v1, sarathi)"), std::string::npos) << called.err;
+  EXPECT_THAT(error_of_call({"validate", "--requests", "log.jsonl", "--against", "results/small"}),
+              HasSubstr("'scheduler' varies (vllm_v1, sarathi)"));
 }
 
-// A comparison is removed with the runs that it was made of.
 TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 2\n");
-  const auto run = [](const std::vector<std::string>& more) {
-    std::vector<std::string> all{"run", "small.yaml", "--quiet"};
-    all.insert(all.end(), more.begin(), more.end());
-    EXPECT_EQ(call(all).status, 0);
-  };
+  const auto run = [](const std::vector<std::string>& more) { call_ok({"run", "small.yaml", "--quiet"}, more); };
   const auto compare = [] { EXPECT_EQ(call({"validate", "--requests", "log.jsonl", "--against", "results/small", "--quiet"}).status, 0); };
   const auto files = [] {
     return read("results/small/validation.csv") + read("results/small/throughput.csv") + read("results/small/validation_steps.csv");
@@ -199,7 +192,7 @@ TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
 // Milliseconds are remarked on, for a log of them may be short enough; microseconds are refused, and nothing is written.
 TEST_F(ValidateTest, ALogInAnotherUnit) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml", "--quiet", "--set", "trace.generate.requests=120"}).status, 0);
+  call_ok({"run", "small.yaml", "--quiet", "--set", "trace.generate.requests=120"});
   const CsvTable requests = read_csv("results/small/requests.csv");
   const auto compared = [&](double unit) {
     write("log.jsonl", log_of(requests, unit));

@@ -1,20 +1,14 @@
 // Tables of runs joined into one. The tables are written by hand.
 #include "app/results/view.h"
 
-#include <gmock/gmock.h>
-
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
-class ViewTest : public AppTest {
- protected:
-  void SetUp() override {
-    AppTest::SetUp();
-    write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  }
+struct ViewTest : AppTest {
+  ViewTest() { write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
   // Joins runs "0", "1", ..., each with one of these tables; returns requests.csv.
   static std::string joined(const std::vector<std::string>& tables) {
     ResultsFolder folder("out", load_experiment("small.yaml", {}), ResultsFolder::Joins::kNo);
@@ -48,7 +42,7 @@ TEST_F(ViewTest, OtherColumnsAreRefused) {
       joined({"run,a,c\n0,1,1\n", other});
       ADD_FAILURE() << other;
     } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), ::testing::HasSubstr("requests.csv: has other columns than the runs before it")) << other;
+      EXPECT_THAT(e.what(), HasSubstr("requests.csv: has other columns than the runs before it")) << other;
     }
   }
 }

@@ -1,6 +1,4 @@
 // Parts of `kvlab why`: the phases of a request, the metrics, the changes that are tried, and what is said of runs of several kinds.
-#include <gmock/gmock.h>
-
 #include "app/results/run_settings.h"
 #include "app/why/explanation.h"
 #include "app/why/run_times.h"
@@ -11,7 +9,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Arrives at 10 ms, is taken at 14, has its first token at 20 and its sixth at 70.
@@ -85,8 +82,7 @@ TEST(WhyChanges, ExpertsFollowTheRanks) {
   EXPECT_THAT(tp->set, ElementsAre("parallel.tp=2", "parallel.ep=4"));
 }
 
-class WhyRuns : public AppTest {
- protected:
+struct WhyRuns : AppTest {
   // The text on a run with these settings changed, without tries.
   std::string why(const std::vector<std::string>& set, bool tries = false) {
     write("w.yaml",
@@ -94,12 +90,10 @@ class WhyRuns : public AppTest {
           "trace: {generate: {requests: 30, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 300, output_tokens: 20}}\n");
     std::vector<std::string> run{"run", "w.yaml", "--quiet", "--out", "o" + std::to_string(++count_)};
     for (const std::string& one : set) run.insert(run.end(), {"--set", one});
-    const Called made = call(run);
-    EXPECT_EQ(made.status, 0) << made.err;
+    call_ok(run);
     std::vector<std::string> asked{"why", run[4]};
     if (!tries) asked.emplace_back("--no-try");
-    const Called called = call(asked);
-    EXPECT_EQ(called.status, 0) << called.err;
+    const Called called = call_ok(asked);
     return called.out;
   }
 
@@ -124,10 +118,8 @@ TEST_F(WhyRuns, RunsWithoutALatencySayWhy) {
         "kind: block_cache_mrc\nblock_caches: [lru]\ncapacity_blocks: [4]\ntrace: {generate: {requests: 6, arrival: {poisson: {rate_per_s: "
         "20}}, "
         "prompt_tokens: 100, output_tokens: 6, shared_prefix: {num_groups: 2, tokens: 32}}}\n");
-  ASSERT_EQ(call({"run", "m.yaml", "--quiet", "--out", "m"}).status, 0);
-  const Called called = call({"why", "m"});
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("is no run that serves requests, so there is no latency to explain"));
+  call_ok({"run", "m.yaml", "--quiet", "--out", "m"});
+  EXPECT_THAT(error_of_call({"why", "m"}), HasSubstr("is no run that serves requests, so there is no latency to explain"));
 }
 
 // Nothing can raise a rate that is the largest of its range.

@@ -1,6 +1,4 @@
 // Recordings of a model whose layers attend within a window.
-#include <gmock/gmock.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,8 +8,7 @@
 namespace kvlab {
 namespace {
 
-class WindowRecord : public AppTest {
- protected:
+struct WindowRecord : AppTest {
   // The probe as a Mistral model with a window.
   void make_model(int window) {
     model_ = "window_" + std::to_string(window);  // a program keeps models and samples by their folders
@@ -46,8 +43,8 @@ TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
   EXPECT_EQ(plain.status, 0) << plain.err;
   const Called reads_pass = replay("{recipe: kvzip, budget_tokens: 80}");
   EXPECT_EQ(reads_pass.status, 2);
-  EXPECT_THAT(reads_pass.err, testing::HasSubstr("observes the extra pass 'reconstruct'"));
-  EXPECT_THAT(reads_pass.err, testing::HasSubstr("of a model with windows, a prompt that is shorter than the window"));
+  EXPECT_THAT(reads_pass.err, HasSubstr("observes the extra pass 'reconstruct'"));
+  EXPECT_THAT(reads_pass.err, HasSubstr("of a model with windows, a prompt that is shorter than the window"));
 }
 
 TEST_F(WindowRecord, AWideWindowHasRoomForPasses) {
@@ -62,7 +59,7 @@ TEST_F(WindowRecord, ALongPromptIsRefusedWithItsNumbers) {
   make_model(500);
   const Called called = replay("{recipe: snapkv, budget_tokens: 80}");
   EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, testing::HasSubstr("attends within a window of 500 tokens"));
+  EXPECT_THAT(called.err, HasSubstr("attends within a window of 500 tokens"));
   EXPECT_THAT(called.err, testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
 }
 

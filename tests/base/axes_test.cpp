@@ -1,6 +1,5 @@
 #include "base/config/axes.h"
 
-#include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
 #include "base/config/config_file.h"

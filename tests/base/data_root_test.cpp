@@ -13,8 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class DataRoot : public testing::Test {
- protected:
+struct DataRoot : ::testing::Test {
   void SetUp() override {
     fs::create_directories("data_root/elsewhere/profiles/hardware");
     fs::current_path("data_root");

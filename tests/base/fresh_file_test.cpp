@@ -17,8 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class FreshFileTest : public ::testing::Test {
- protected:
+struct FreshFileTest : ::testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("kvlab_fresh_" + std::to_string(::getpid()));
     fs::create_directories(folder_);

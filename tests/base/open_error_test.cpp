@@ -10,8 +10,7 @@
 namespace kvlab {
 namespace {
 
-class OpenError : public testing::Test {
- protected:
+struct OpenError : ::testing::Test {
   void SetUp() override {
     std::filesystem::create_directories(folder + "/experiments");
     std::ofstream(folder + "/experiments/quickstart.yaml") << "a: 1\n";

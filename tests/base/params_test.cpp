@@ -1,9 +1,5 @@
 #include "base/config/params.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "base/config/axes.h"
 #include "tests/base/config_support.h"
 

@@ -1,4 +1,3 @@
-#include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include "tests/policies/block_cache_host.h"

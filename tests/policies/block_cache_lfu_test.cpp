@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "tests/policies/block_cache_host.h"
 
 namespace kvlab {

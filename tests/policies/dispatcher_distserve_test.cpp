@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "tests/policies/fake_fleet.h"
 
 namespace kvlab {

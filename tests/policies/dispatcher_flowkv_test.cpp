@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "tests/error_of.h"
 #include "tests/policies/fake_fleet.h"
 

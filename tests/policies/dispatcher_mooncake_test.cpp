@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "tests/policies/fake_fleet.h"
 
 namespace kvlab {
@@ -76,7 +74,6 @@ TEST(Mooncake, ASlowFetchMayExceedTheLimit) {
   EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{ttft_ms: 500}"), fleet, 0, 1000), "reject");
 }
 
-// Prices each replica once.
 TEST(Mooncake, EachReplicaIsPricedOnce) {
   struct Counting final : FleetView {
     explicit Counting(const FakeFleet& inner) : fleet(inner) {}

@@ -7,8 +7,6 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // Requests arrive while request 0 runs: 1 of 40 tokens at 1 ms, then one of 4 tokens every millisecond. Without aging each of these goes
 // first. At 10 tokens per ms request 1 counts as 40 - 10 (now - 1): at 5 ms, when request 5 of 4 tokens arrives, it counts as 0 and stays
 // before it, while those of 4 tokens that came up to 4 ms, 4 + 10 t against 40 + 10, stay before request 1.

@@ -5,28 +5,26 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
+Memory ordered(const char* order, const std::string& params, std::uint32_t num_blocks = 1000, std::int64_t host_blocks = 0) {
+  return {.num_blocks = num_blocks, .host_blocks = host_blocks, .order = order, .order_params = params};
+}
 
 // Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
 TEST(MlfqOrder, DemotesAfterTheQuantum) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"});
+  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"));
   d.arrive(4, 10);
-  EXPECT_EQ(d.step(), "0:4");
-  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_TRUE(d.steps_are({"0:4", "0:1"}));
   d.arrive(4, 2);
   EXPECT_EQ(d.step(), "0:1") << "same level: nobody gives way";
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
   EXPECT_EQ(d.step(), "0:7") << "4 prompt tokens and 3 of the output again";
 }
 
 // Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and the
 // two do not take turns for ever.
 TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
-  ReplicaDriver d(
-      "vllm_v1", kOneAtATime,
-      Memory{.order = "mlfq", .order_params = "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"});
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"));
   d.arrive(4, 10);
   for (int i = 0; i < 4; ++i) d.step();
   d.arrive(4, 4);
@@ -38,26 +36,21 @@ TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
 
 // A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
 TEST(MlfqOrder, LongPromptsSkipLevels) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"});
-  d.arrive(400, 1);
-  d.arrive(4, 1);
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "0:400");
+  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"));
+  d.arrive_all({{400, 1}, {4, 1}});
+  EXPECT_TRUE(d.steps_are({"1:4", "0:400"}));
 }
 
 // Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
 // before those that came later.
 TEST(MlfqOrder, TheStarvedArePromoted) {
   const auto wait_of = [](const char* starvation) {
-    ReplicaDriver d("vllm_v1", kOneAtATime,
-                    Memory{.order = "mlfq",
-                           .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ") +
-                                           starvation + "}"});
+    ReplicaDriver d(
+        "vllm_v1", kOneAtATime,
+        ordered("mlfq", std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ") + starvation + "}"));
     d.arrive(400, 1);
     for (int i = 0; i < 12; ++i) {
-      d.arrive(4, 1);
-      d.arrive(4, 1);
+      d.arrive_all({{4, 1}, {4, 1}});
       if (d.step() == "0:400") return i;
     }
     return -1;
@@ -69,16 +62,9 @@ TEST(MlfqOrder, TheStarvedArePromoted) {
 // 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 continues;
 // its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
 TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
-  ReplicaDriver d("vllm_v1", "{}",
-                  Memory{.num_blocks = 10,
-                         .host_blocks = 100,
-                         .order = "mlfq",
-                         .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}"});
-  d.arrive(12, 20);
-  d.arrive(12, 20);
-  EXPECT_EQ(d.step(), "0:12 1:12");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "0:1");
+  ReplicaDriver d("vllm_v1", "{}", ordered("mlfq", "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}", 10, 100));
+  d.arrive_all({{12, 20}, {12, 20}});
+  EXPECT_TRUE(d.steps_are({"0:12 1:12", "0:1 1:1", "0:1"}));
   ASSERT_EQ(d.copies_out().size(), 1U);
   EXPECT_TRUE(d.copies_out()[0].is_ahead);
   EXPECT_EQ(d.free_blocks(), 2);
@@ -98,12 +84,8 @@ TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
   for (const std::string floor : {"0.1", "0"}) {
     ReplicaDriver d(
         "vllm_v1", "{}",
-        Memory{.num_blocks = 10,
-               .host_blocks = 4,
-               .order = "mlfq",
-               .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}"});
-    d.arrive(12, 20);
-    d.arrive(12, 20);
+        ordered("mlfq", "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}", 10, 4));
+    d.arrive_all({{12, 20}, {12, 20}});
     for (int i = 0; i < 3; ++i) d.step();
     d.arrive(4, 1);
     EXPECT_EQ(d.step(), floor == "0" ? "0:1 2:4" : "0:1");
@@ -114,10 +96,7 @@ TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
 TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
   for (const std::int32_t prompt : {12, 16}) {
     ReplicaDriver d("vllm_v1", kOneAtATime,
-                    Memory{.num_blocks = 6,
-                           .host_blocks = 100,
-                           .order = "mlfq",
-                           .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}"});
+                    ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}", 6, 100));
     d.arrive(8, 16);
     for (int i = 0; i < 3; ++i) d.step();
     EXPECT_EQ(d.free_blocks(), 3);
@@ -133,10 +112,7 @@ TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
 // 9 blocks, of which 4 are to stay free; request 1 leaves 3, so that request 0, which waits on the GPU, is copied out.
 TEST(MlfqOrder, ThoseThatWaitOnTheGpuLeaveFirst) {
   ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.num_blocks = 9,
-                         .host_blocks = 100,
-                         .order = "mlfq",
-                         .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}"});
+                  ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}", 9, 100));
   d.arrive(8, 20);
   for (int i = 0; i < 3; ++i) d.step();
   d.arrive(12, 3);
@@ -163,14 +139,11 @@ TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
   for (const bool ahead : {false, true}) {
     ReplicaDriver d(
         "vllm_v1", kOneAtATime,
-        Memory{.host_blocks = 100,
-               .order = "mlfq",
-               .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + (ahead ? "1}" : "0}")});
+        ordered("mlfq", std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + (ahead ? "1}" : "0}"), 1000, 100));
     d.arrive(4, 10);
     for (int i = 0; i < 3; ++i) d.step();
     d.arrive(4, 2);
-    EXPECT_EQ(d.step(), "1:4");
-    EXPECT_EQ(d.step(), "1:1");
+    EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
     EXPECT_EQ(d.copies_in().size(), ahead ? 1U : 0U);
     d.finish_copies();
     EXPECT_EQ(d.step(), ahead ? "0:1" : "");
@@ -180,14 +153,12 @@ TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
 // Request 0 is overtaken after 24 of its 40 prompt tokens, and comes back with room for all 10 blocks: with less it could wait for the
 // rest while others wait for its blocks.
 TEST(MlfqOrder, ComesBackWithRoomForItsWholePrompt) {
-  ReplicaDriver d(
-      "vllm_v1", "{max_num_seqs: 1, budget_tokens: 8}",
-      Memory{.host_blocks = 100, .order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: 1}"});
+  ReplicaDriver d("vllm_v1", "{max_num_seqs: 1, budget_tokens: 8}",
+                  ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: 1}", 1000, 100));
   d.arrive(40, 2);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "0:8");
   d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
   ASSERT_EQ(d.copies_in().size(), 1U);
   EXPECT_EQ(d.state().info(d.copies_in()[0].request).blocks.size(), 10U);
   d.finish_copies();
@@ -197,9 +168,8 @@ TEST(MlfqOrder, ComesBackWithRoomForItsWholePrompt) {
 // A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
 TEST(AliseOrder, ShortestPredictedTimeFirst) {
   const char* params = "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}";
-  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "alise", .order_params = params});
-  d.arrive(40, 20);
-  d.arrive(4, 50);
+  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("alise", params));
+  d.arrive_all({{40, 20}, {4, 50}});
   EXPECT_EQ(d.step(), "1:4");
 }
 
@@ -211,37 +181,19 @@ TEST(AliseOrder, TokensCountOnceThoughTheirLayersTakeSeveralSteps) {
   d.arrive(3000, 1);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step().substr(0, 6), "0:3000");
   ASSERT_EQ(d.left().size(), 1U);
-  d.arrive(3000, 4);
-  d.arrive(4, 8);
+  d.arrive_all({{3000, 4}, {4, 8}});
   EXPECT_EQ(d.step(), "2:4");
-}
-
-TEST(AliseOrder, AnEstimateThatIsReachedIsDoubled) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.order = "alise",
-                         .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9}",
-                         .predictor = "bucket",
-                         .predictor_params = "{max_output_tokens: 4, buckets: 2}"});
-  d.arrive(4, 6);
-  d.step();
-  EXPECT_EQ(d.step(), "0:1");
-  d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "1:4");
 }
 
 // Request 0 has 100 ms to come: the last of the queues of 10, 20, 40 ms and more. It is queued at 1 ms; promoted every 3 ms, it is in the
 // first queue at 10 ms, after those that are shorter, and before all at 13 ms.
 TEST(AliseOrder, TheAgedArePromoted) {
   const auto wait_of = [](const std::string& age) {
-    ReplicaDriver d(
-        "vllm_v1", kOneAtATime,
-        Memory{.order = "alise", .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: " + age + "}"});
+    ReplicaDriver d("vllm_v1", kOneAtATime,
+                    ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: " + age + "}"));
     d.arrive(4, 100);
     for (int i = 0; i < 20; ++i) {
-      d.arrive(4, 1);
-      d.arrive(4, 1);
+      d.arrive_all({{4, 1}, {4, 1}});
       if (d.step() == "0:4") return i;
     }
     return -1;

@@ -5,8 +5,6 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 RequestFacts client(std::int64_t number) {
   RequestFacts facts;
   facts.client = number;
@@ -22,8 +20,7 @@ TEST(VtcOrder, TheClientWithTheLeastServiceGoesFirst) {
   d.with(client(8)).arrive(4, 1);
   EXPECT_EQ(d.step(), "0:4");
   EXPECT_EQ(d.waiting(), "2 1");
-  EXPECT_EQ(d.step(), "2:4");
-  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_TRUE(d.steps_are({"2:4", "1:4"}));
 }
 
 // Client 8 arrives when client 7 has paid 12 and has a request waiting. Lifted to 12 it takes turns with client 7; it has no credit for the
@@ -34,10 +31,7 @@ TEST(VtcOrder, AClientThatWasAwayIsLifted) {
   d.step();
   d.step();
   for (int i = 0; i < 2; ++i) d.with(client(8)).arrive(4, 1);
-  EXPECT_EQ(d.step(), "2:4");
-  EXPECT_EQ(d.step(), "4:4");
-  EXPECT_EQ(d.step(), "3:4");
-  EXPECT_EQ(d.step(), "5:4");
+  EXPECT_TRUE(d.steps_are({"2:4", "4:4", "3:4", "5:4"}));
 }
 
 // The output charged at admission: 10 by default estimate. It is taken back when the request ends after 1.
@@ -75,10 +69,7 @@ TEST(VtcOrder, WithoutWaitingClientsTheLastOneIsTheMeasure) {
   d.with(client(8)).arrive(4, 1);
   d.with(client(8)).arrive(4, 1);
   d.with(client(7)).arrive(4, 1);
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "3:4");
-  EXPECT_EQ(d.step(), "2:4");
+  EXPECT_TRUE(d.steps_are({"0:1", "1:4", "3:4", "2:4"}));
 }
 
 // One block is free. The head of client 2, whose turn it is, needs three; client 3's request of one block has to wait all the same.

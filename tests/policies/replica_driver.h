@@ -81,6 +81,14 @@ class ReplicaDriver {
     collect();
   }
 
+  struct Arrival {
+    std::int32_t prompt_tokens, output_tokens;
+    std::vector<std::uint64_t> content{};
+  };
+  void arrive_all(const std::vector<Arrival>& all) {
+    for (const Arrival& a : all) arrive(a.prompt_tokens, a.output_tokens, a.content);
+  }
+
   // The next request to arrive has these facts.
   ReplicaDriver& with(const RequestFacts& facts) {
     next_facts_ = facts;
@@ -109,7 +117,15 @@ class ReplicaDriver {
     return text;
   }
 
-  // The same without running it: the step is in flight.
+  // True if the next steps are these.
+  ::testing::AssertionResult steps_are(const std::vector<std::string>& expected) {
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      if (const std::string text = step(); text != expected[i])
+        return ::testing::AssertionFailure() << "step " << i << " is \"" << text << "\", expected \"" << expected[i] << "\"";
+    return ::testing::AssertionSuccess();
+  }
+
+  // Plans a step without running it: the step is in flight.
   std::string plan() {
     now_ += Span(1'000'000);
     state_->begin_plan(now_);
@@ -203,5 +219,7 @@ class ReplicaDriver {
   std::vector<RequestRecord> left_;
   std::string rejection_;
 };
+
+using Memory = ReplicaDriver::Memory;
 
 }  // namespace kvlab

@@ -5,8 +5,6 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // Card 14.4: a step runs the block once over all rows, whatever their loop; a waiting request begins at once.
 TEST(DepthWiseScheduler, RowsInDifferentLoopsShareAStep) {
   ReplicaDriver d("depth_wise", "{loops: 2}", Memory{});
@@ -16,8 +14,7 @@ TEST(DepthWiseScheduler, RowsInDifferentLoopsShareAStep) {
   d.arrive(2, 1);
   EXPECT_EQ(d.step(), "0:3[4-] 1:2[0-4]");
   EXPECT_EQ(d.state().counters().output_tokens, 1);
-  EXPECT_EQ(d.step(), "0:1[0-4] 1:2[4-]");
-  EXPECT_EQ(d.step(), "0:1[4-]");
+  EXPECT_TRUE(d.steps_are({"0:1[0-4] 1:2[4-]", "0:1[4-]"}));
   EXPECT_EQ(d.left().size(), 2U);
   EXPECT_EQ(d.state().counters().prompt_tokens, 5);
 }
@@ -28,16 +25,14 @@ TEST(DepthWiseScheduler, OrTheyWaitForTheFirstLoop) {
   d.arrive(3, 2);
   EXPECT_EQ(d.step(), "0:3[0-4]");
   d.arrive(2, 1);
-  EXPECT_EQ(d.step(), "0:3[4-]");
-  EXPECT_EQ(d.step(), "0:1[0-4] 1:2[0-4]");
-  EXPECT_EQ(d.step(), "0:1[4-] 1:2[4-]");
+  EXPECT_TRUE(d.steps_are({"0:3[4-]", "0:1[0-4] 1:2[0-4]", "0:1[4-] 1:2[4-]"}));
 }
 
 // Prompts pass every loop.
 TEST(DepthWiseScheduler, OutputTokensMayLeaveEarly) {
   ReplicaDriver d("depth_wise", "{loops: 4, early_exit_frac: 1}", Memory{});
   d.arrive(3, 3);
-  for (const char* expected : {"0:3[0-2]", "0:3[2-4]", "0:3[4-6]", "0:3[6-]", "0:1[0-2!", "0:1[0-2!"}) EXPECT_EQ(d.step(), expected);
+  EXPECT_TRUE(d.steps_are({"0:3[0-2]", "0:3[2-4]", "0:3[4-6]", "0:3[6-]", "0:1[0-2!", "0:1[0-2!"}));
   EXPECT_EQ(d.left().size(), 1U);
 }
 
@@ -58,22 +53,16 @@ TEST(DepthWiseScheduler, TheShareThatLeavesIsTheStatedOne) {
 // request 0 is done.
 TEST(DepthWiseScheduler, APreemptedRequestBeginsAtTheFirstLoop) {
   ReplicaDriver d("depth_wise", "{loops: 2}", Memory{.num_blocks = 4});
-  d.arrive(7, 4);
-  d.arrive(8, 2);
-  for (const char* expected : {"0:7[0-4] 1:8[0-4]", "0:7[4-] 1:8[4-]", "0:1[0-4]", "0:1[4-]", "0:1[0-4]", "0:1[4-]", "0:1[0-4]", "0:1[4-]",
-                               "1:9[0-4]", "1:9[4-]", ""})
-    EXPECT_EQ(d.step(), expected);
+  d.arrive_all({{7, 4}, {8, 2}});
+  EXPECT_TRUE(d.steps_are({"0:7[0-4] 1:8[0-4]", "0:7[4-] 1:8[4-]", "0:1[0-4]", "0:1[4-]", "0:1[0-4]", "0:1[4-]", "0:1[0-4]", "0:1[4-]",
+                           "1:9[0-4]", "1:9[4-]", ""}));
   EXPECT_EQ(d.left().size(), 2U);
 }
 
 TEST(DepthWiseScheduler, APromptAboveTheBudgetBeginsAlone) {
   ReplicaDriver d("depth_wise", "{loops: 2, budget_tokens: 10}", Memory{});
-  d.arrive(8, 1);
-  d.arrive(12, 1);
-  d.arrive(3, 1);
-  EXPECT_EQ(d.step(), "0:8[0-4]");
-  EXPECT_EQ(d.step(), "0:8[4-] 1:12[0-4]");
-  EXPECT_EQ(d.step(), "1:12[4-] 2:3[0-4]");
+  d.arrive_all({{8, 1}, {12, 1}, {3, 1}});
+  EXPECT_TRUE(d.steps_are({"0:8[0-4]", "0:8[4-] 1:12[0-4]", "1:12[4-] 2:3[0-4]"}));
 }
 
 TEST(DepthWiseScheduler, LoopsDivideTheLayers) {

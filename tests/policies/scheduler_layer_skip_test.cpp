@@ -7,8 +7,6 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // "0 2 5 7": the layers that entry number `at` of the last step passes.
 std::string layers_of(const ReplicaDriver& d, std::size_t at) {
   const InFlightStep& step = d.last_step();
@@ -29,7 +27,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST(SkipDecodeScheduler, LayersFallWithTheOutputPosition) {
   ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 4, batching: sarathi}", Memory{});
   d.arrive(3, 7);
-  for (const char* expected : {"0:3", "0:1", "0:1{7}", "0:1{6}", "0:1{5}", "0:1{4}", "0:1{4}"}) EXPECT_EQ(d.step(), expected);
+  EXPECT_TRUE(d.steps_are({"0:3", "0:1", "0:1{7}", "0:1{6}", "0:1{5}", "0:1{4}", "0:1{4}"}));
   EXPECT_EQ(d.left().size(), 1U);
   EXPECT_FALSE(d.is_stable());
 }
@@ -53,12 +51,10 @@ TEST(SkipDecodeScheduler, EveryLayerThatRunsRanBefore) {
 // Rows at different positions are in one step, each with its own layers; rows at one position share a set.
 TEST(SkipDecodeScheduler, RowsAtOnePositionShareTheirLayers) {
   ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 2, batching: {sarathi: {budget_tokens: 64}}}", Memory{});
-  d.arrive(3, 5);
-  d.arrive(9, 5);
+  d.arrive_all({{3, 5}, {9, 5}});
   EXPECT_EQ(d.step(), "0:3 1:9");
   d.arrive(4, 5);
-  EXPECT_EQ(d.step(), "0:1 1:1 2:4");
-  EXPECT_EQ(d.step(), "0:1{6} 1:1{6} 2:1");
+  EXPECT_TRUE(d.steps_are({"0:1 1:1 2:4", "0:1{6} 1:1{6} 2:1"}));
   EXPECT_EQ(d.last_step().layer_sets.size(), 1U);
   EXPECT_EQ(d.step(), "0:1{4} 1:1{4} 2:1{6}");
 }

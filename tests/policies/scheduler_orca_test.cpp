@@ -3,27 +3,13 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // Card 1.2: running requests get their next token in order, and the head joins with its whole prompt in the same step.
 TEST(OrcaScheduler, WholePromptsJoinTheDecodes) {
   ReplicaDriver d("orca", "{reservation: oracle}", Memory{});
   d.arrive(5, 3);
   EXPECT_EQ(d.step(), "0:5");
-  d.arrive(900, 2);
-  d.arrive(7, 1);
-  EXPECT_EQ(d.step(), "0:1 1:900 2:7");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "");
-}
-
-TEST(OrcaScheduler, AtMostMaxNumSeqs) {
-  ReplicaDriver d("orca", "{max_num_seqs: 2, reservation: oracle}", Memory{});
-  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:4 1:4");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_TRUE(d.is_stable());
-  EXPECT_EQ(d.step(), "2:4");
+  d.arrive_all({{900, 2}, {7, 1}});
+  EXPECT_TRUE(d.steps_are({"0:1 1:900 2:7", "0:1 1:1", ""}));
 }
 
 // 10 blocks of 4. Final length of each request 5 + 4 = 9 tokens.
@@ -46,8 +32,7 @@ TEST(OrcaScheduler, ReservationVariants) {
 // 72 of 80 tokens, 2 blocks left.
 TEST(OrcaScheduler, Pow2IsCutAtTheModelLength) {
   ReplicaDriver d("orca", "{reservation: pow2}", Memory{.num_blocks = 20, .max_model_len = 40});
-  d.arrive(10, 10);
-  d.arrive(30, 3);
+  d.arrive_all({{10, 10}, {30, 3}});
   EXPECT_EQ(d.step(), "0:10 1:30");
   EXPECT_EQ(d.free_blocks(), 2);
 }
@@ -55,13 +40,10 @@ TEST(OrcaScheduler, Pow2IsCutAtTheModelLength) {
 // Reservations last until completion and are given back then: no preemption, no watermark.
 TEST(OrcaScheduler, HeadWaitsForACompletion) {
   ReplicaDriver d("orca", "{reservation: max}", Memory{.num_blocks = 4, .max_model_len = 16});
-  d.arrive(2, 3);
-  d.arrive(2, 1);
-  EXPECT_EQ(d.step(), "0:2");
-  EXPECT_EQ(d.step(), "0:1");
+  d.arrive_all({{2, 3}, {2, 1}});
+  EXPECT_TRUE(d.steps_are({"0:2", "0:1"}));
   EXPECT_TRUE(d.is_stable());
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "1:2");
+  EXPECT_TRUE(d.steps_are({"0:1", "1:2"}));
   EXPECT_EQ(d.state().counters().preemptions, 0U);
 }
 
@@ -69,15 +51,11 @@ TEST(OrcaScheduler, HeadWaitsForACompletion) {
 // the third are done, a request of 16 tokens has no hole until the second is done as well (card 6.1).
 TEST(OrcaScheduler, ExternalFragmentation) {
   ReplicaDriver d("orca", "{reservation: oracle}", Memory{.num_blocks = 6});
-  d.arrive(7, 1);
-  d.arrive(5, 3);
-  d.arrive(7, 1);
+  d.arrive_all({{7, 1}, {5, 3}, {7, 1}});
   EXPECT_EQ(d.step(), "0:7 1:5 2:7");
   d.arrive(15, 1);
   EXPECT_EQ(d.free_blocks(), 4);
-  EXPECT_EQ(d.step(), "1:1");
-  EXPECT_EQ(d.step(), "1:1");
-  EXPECT_EQ(d.step(), "3:15");
+  EXPECT_TRUE(d.steps_are({"1:1", "1:1", "3:15"}));
 }
 
 }  // namespace

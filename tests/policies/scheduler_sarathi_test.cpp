@@ -3,31 +3,21 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // tau = 8. Step 1: 8 of request 0's 12 tokens. Step 2: its last 4, and 4 of request 1's 10. Step 3: decode of 0, then
 // min(6, 8 - 1) = 6 of request 1 and 1 of request 2's 3.
 TEST(SarathiScheduler, DecodesThenPartialPrefillsThenNewPrompts) {
   ReplicaDriver d("sarathi", "{budget_tokens: 8}", Memory{});
-  d.arrive(12, 3);
-  d.arrive(10, 2);
-  d.arrive(3, 1);
-  EXPECT_EQ(d.step(), "0:8");
-  EXPECT_EQ(d.step(), "0:4 1:4");
-  EXPECT_EQ(d.step(), "0:1 1:6 2:1");
-  EXPECT_EQ(d.step(), "0:1 1:1 2:2");
-  EXPECT_EQ(d.step(), "");
+  d.arrive_all({{12, 3}, {10, 2}, {3, 1}});
+  EXPECT_TRUE(d.steps_are({"0:8", "0:4 1:4", "0:1 1:6 2:1", "0:1 1:1 2:2", ""}));
 }
 
 // Card 1.5: decodes never stall, even when they alone exceed the budget.
 TEST(SarathiScheduler, DecodesExceedTheBudgetIfTheyMust) {
   ReplicaDriver d("sarathi", "{budget_tokens: 2}", Memory{});
   for (int i = 0; i < 3; ++i) d.arrive(1, 3);
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_TRUE(d.steps_are({"0:1 1:1", "0:1 1:1"}));
   EXPECT_TRUE(d.is_stable());  // request 2 finds no budget
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "2:1");
+  EXPECT_TRUE(d.steps_are({"0:1 1:1", "2:1"}));
 }
 
 // Card 1.5: memory for the whole prompt is taken at its first chunk: 16 tokens = 4 blocks of the 10 after 8 tokens.
@@ -43,19 +33,8 @@ TEST(SarathiScheduler, FirstChunkTakesMemoryForTheWholePrompt) {
 // would leave 1: it waits although its first chunk would fit easily.
 TEST(SarathiScheduler, WatermarkIsForTheEntirePrompt) {
   ReplicaDriver d("sarathi", "{budget_tokens: 40, watermark_frac: 0.1}", Memory{.num_blocks = 20});
-  d.arrive(33, 2);
-  d.arrive(37, 1);
-  EXPECT_EQ(d.step(), "0:33");
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "1:37");
-}
-
-TEST(SarathiScheduler, RejectsWhatLeavesLessThanTheWatermark) {
-  ReplicaDriver d("sarathi", "{watermark_frac: 0.1}", Memory{.num_blocks = 20});
-  d.arrive(73, 1);
-  d.arrive(72, 1);
-  EXPECT_EQ(d.step(), "1:72");
-  EXPECT_NE(d.rejection().find("watermark"), std::string::npos);
+  d.arrive_all({{33, 2}, {37, 1}});
+  EXPECT_TRUE(d.steps_are({"0:33", "0:1", "1:37"}));
 }
 
 // A prompt that is still being prefilled has its blocks without hashes: a follower with the same content hits the two blocks
@@ -96,8 +75,7 @@ TEST(SarathiScheduler, PreemptsTheTailByRecompute) {
 // 3 for its 12 tokens, of which 7 + 1 were to be computed in two steps; request 0's first decode needs a third block.
 TEST(SarathiScheduler, PreemptsAPartialPrefill) {
   ReplicaDriver d("sarathi", "{budget_tokens: 12}", Memory{.num_blocks = 5});
-  d.arrive(8, 2);
-  d.arrive(12, 1);
+  d.arrive_all({{8, 2}, {12, 1}});
   EXPECT_EQ(d.step(), "0:8 1:4");
   EXPECT_EQ(d.step(), "0:1");  // 1 preempted: 3 - 1 = 2 blocks free, 3 needed
   EXPECT_EQ(d.step(), "1:12");
@@ -107,12 +85,8 @@ TEST(SarathiScheduler, PreemptsAPartialPrefill) {
 // 2023: one chunk per step. tau = 8: request 1 waits while request 0 has a chunk, though 8 - 3 tokens were free in step 2.
 TEST(SarathiScheduler, DecodeMaximalHasOneChunkPerStep) {
   ReplicaDriver d("sarathi", "{budget_tokens: 8, version: decode_maximal}", Memory{});
-  d.arrive(11, 4);
-  d.arrive(9, 1);
-  EXPECT_EQ(d.step(), "0:8");
-  EXPECT_EQ(d.step(), "0:3");
-  EXPECT_EQ(d.step(), "0:1 1:7");
-  EXPECT_EQ(d.step(), "0:1 1:2");
+  d.arrive_all({{11, 4}, {9, 1}});
+  EXPECT_TRUE(d.steps_are({"0:8", "0:3", "0:1 1:7", "0:1 1:2"}));
 }
 
 // Budget from 128 to 32 in 3 stages over 300 tokens: 128, 80, 32, each rounded to a multiple of 32 (80 is half way: 96).
@@ -120,48 +94,12 @@ TEST(SarathiScheduler, DecodeMaximalHasOneChunkPerStep) {
 TEST(SarathiScheduler, DynamicBudgetFallsAlongThePrompt) {
   ReplicaDriver d("sarathi", "{dynamic_stages: 3, dynamic_high_tokens: 128, dynamic_low_tokens: 32, dynamic_span_tokens: 300}", Memory{});
   d.arrive(350, 1);
-  EXPECT_EQ(d.step(), "0:128");
-  EXPECT_EQ(d.step(), "0:96");
-  EXPECT_EQ(d.step(), "0:32");
-  EXPECT_EQ(d.step(), "0:32");
-  EXPECT_EQ(d.step(), "0:32");
-  EXPECT_EQ(d.step(), "0:30");
+  EXPECT_TRUE(d.steps_are({"0:128", "0:96", "0:32", "0:32", "0:32", "0:30"}));
 }
 
 TEST(SarathiScheduler, DynamicBudgetMustFall) {
   Params p = Params::from_text("{dynamic_stages: 2, dynamic_high_tokens: 64, dynamic_low_tokens: 128}");
   EXPECT_THROW(SchedulerRegistry::make("sarathi", p, "scheduler"), InputError);
-}
-
-TEST(SarathiScheduler, AtMostMaxNumSeqs) {
-  ReplicaDriver d("sarathi", "{max_num_seqs: 2}", Memory{});
-  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:4 1:4");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "2:4");
-}
-
-// A KV policy that cuts sequences turns preemption into swap. Streaming keeps 4 + 8 tokens, 3 blocks' worth. 12 blocks:
-// prompts of 4 take 1 block each, request 5 takes 4 blocks and 3 of private pages, and keeps 3 afterwards. In step 2 the
-// others want a second block each (5 + 5 + 3 = 13): the tail, request 5, goes to host memory. It comes back when the others
-// are done, and nothing is recomputed.
-TEST(SarathiScheduler, BringsBackWhatAPolicySwappedOut) {
-  ReplicaDriver d("sarathi", "{}", Memory{.num_blocks = 12, .host_blocks = 10, .kept_tokens = 12});
-  for (int i = 0; i < 5; ++i) d.arrive(4, 3);
-  d.arrive(13, 3);
-  EXPECT_EQ(d.step(), "0:4 1:4 2:4 3:4 4:4 5:13");
-  EXPECT_EQ(d.step(), "0:1 1:1 2:1 3:1 4:1");
-  ASSERT_EQ(d.copies_out().size(), 1U);
-  EXPECT_EQ(d.copies_out()[0].blocks, 3);
-  EXPECT_EQ(d.step(), "0:1 1:1 2:1 3:1 4:1");
-  EXPECT_EQ(d.step(), "");
-  EXPECT_FALSE(d.is_stable());
-  EXPECT_EQ(d.step(), "");
-  d.finish_copies();
-  EXPECT_EQ(d.step(), "5:1");
-  EXPECT_EQ(d.step(), "5:1");
-  EXPECT_EQ(d.left().size(), 6U);
-  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
 }
 
 }  // namespace

@@ -3,19 +3,12 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // Prompts 3, 5, 2 form one batch: rows of the longest, 5. Then three decode rows; request 1 (1 token) is done after the
 // prefill, request 0 (2 tokens) after the first decode, and their rows stay as padding until request 2 (3 tokens) is done.
 TEST(StaticScheduler, RunsABatchUntilAllAreDone) {
   ReplicaDriver d("static", "{max_batch_seqs: 3}", Memory{});
-  d.arrive(3, 2);
-  d.arrive(5, 1);
-  d.arrive(2, 3);
-  d.arrive(4, 1);
-  EXPECT_EQ(d.step(), "0:3/5 1:5/5 2:2/5");
-  EXPECT_EQ(d.step(), "0:1 2:1 +1");
-  EXPECT_EQ(d.step(), "2:1 +2");
+  d.arrive_all({{3, 2}, {5, 1}, {2, 3}, {4, 1}});
+  EXPECT_TRUE(d.steps_are({"0:3/5 1:5/5 2:2/5", "0:1 2:1 +1", "2:1 +2"}));
   EXPECT_EQ(d.step(), "3:4/4");  // nobody joined before
   EXPECT_EQ(d.step(), "");
 }
@@ -23,8 +16,7 @@ TEST(StaticScheduler, RunsABatchUntilAllAreDone) {
 // Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
 TEST(StaticScheduler, EarlyFinishersLeaveAtOnce) {
   ReplicaDriver d("static", "{}", Memory{});
-  d.arrive(3, 1);
-  d.arrive(3, 3);
+  d.arrive_all({{3, 1}, {3, 3}});
   d.step();
   ASSERT_EQ(d.left().size(), 1U);
   EXPECT_EQ(d.left()[0].number, 0U);
@@ -35,8 +27,7 @@ TEST(StaticScheduler, EarlyFinishersLeaveAtOnce) {
 // Card 1.1: a padding row costs linear work, real tokens alone count: the step's entries hold 3 + 5 tokens, not 10.
 TEST(StaticScheduler, PaddingIsCostNotThroughput) {
   ReplicaDriver d("static", "{}", Memory{});
-  d.arrive(3, 2);
-  d.arrive(5, 1);
+  d.arrive_all({{3, 2}, {5, 1}});
   d.step();
   EXPECT_EQ(d.state().counters().prompt_tokens, 8);
   d.step();
@@ -49,24 +40,20 @@ TEST(StaticScheduler, ReservesContiguousMemoryForTheLongest) {
   for (int i = 0; i < 3; ++i) d.arrive(4, 2);
   EXPECT_EQ(d.step(), "0:4/4 1:4/4");
   EXPECT_EQ(d.free_blocks(), 2);  // (40 - 32) / 4
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "2:4/4");
+  EXPECT_TRUE(d.steps_are({"0:1 1:1", "2:4/4"}));
 }
 
 // The reservation is never larger than the memory, or nobody could run.
 TEST(StaticScheduler, ModelLengthBeyondMemoryStillRunsOne) {
   ReplicaDriver d("static", "{}", Memory{.num_blocks = 10, .max_model_len = 1000});
-  d.arrive(4, 1);
-  d.arrive(4, 1);
-  EXPECT_EQ(d.step(), "0:4/4");
-  EXPECT_EQ(d.step(), "1:4/4");
+  d.arrive_all({{4, 1}, {4, 1}});
+  EXPECT_TRUE(d.steps_are({"0:4/4", "1:4/4"}));
 }
 
 // The last token is not stored: 12 + 5 - 1 = 16 fits a reservation of 16, 12 + 6 does not.
 TEST(StaticScheduler, RejectsWhatTheReservationCannotHold) {
   ReplicaDriver d("static", "{max_len_tokens: 16}", Memory{});
-  d.arrive(12, 5);
-  d.arrive(12, 6);
+  d.arrive_all({{12, 5}, {12, 6}});
   EXPECT_EQ(d.step(), "0:12/12");
   ASSERT_EQ(d.left().size(), 1U);
   EXPECT_EQ(d.left()[0].outcome, Outcome::kRejected);
@@ -80,8 +67,7 @@ TEST(StaticScheduler, WindowExpiry) {
   EXPECT_EQ(d.step(), "");
   EXPECT_EQ(d.scheduler().wants_plan_at(), kStart + Span(10'000'000));
   d.set_now(kStart + Span(8'000'000));
-  EXPECT_EQ(d.step(), "");
-  EXPECT_EQ(d.step(), "0:4/4");
+  EXPECT_TRUE(d.steps_are({"", "0:4/4"}));
   EXPECT_EQ(d.scheduler().wants_plan_at(), kNever);
 }
 
@@ -96,15 +82,13 @@ TEST(StaticScheduler, FullBatchDoesNotWaitForTheWindow) {
 // As many as memory has room for are a full batch too: 8 blocks of 4 tokens, 16 reserved for each.
 TEST(StaticScheduler, BatchFullByMemoryDoesNotWaitForTheWindow) {
   ReplicaDriver d("static", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", Memory{.num_blocks = 8});
-  d.arrive(4, 1);
-  d.arrive(4, 1);
+  d.arrive_all({{4, 1}, {4, 1}});
   EXPECT_EQ(d.step(), "0:4/4 1:4/4");
 }
 
 TEST(StaticScheduler, StableWhileABatchRuns) {
   ReplicaDriver d("static", "{max_batch_seqs: 1}", Memory{});
-  d.arrive(4, 9);
-  d.arrive(4, 9);
+  d.arrive_all({{4, 9}, {4, 9}});
   d.step();
   d.step();
   EXPECT_TRUE(d.is_stable());

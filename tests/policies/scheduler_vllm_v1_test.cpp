@@ -3,8 +3,6 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // The driver runs one step at a time; with a step in flight, plan() and finish() take turns.
 void finish(ReplicaDriver& d, const InFlightStep& step, Picoseconds at = {}) {
   LogHistogram itl;
@@ -15,51 +13,29 @@ void finish(ReplicaDriver& d, const InFlightStep& step, Picoseconds at = {}) {
 // Card 1.4a: there are no phases. Running requests catch up first, in order, under one budget; what is left admits.
 TEST(VllmV1Scheduler, OneBudgetForDecodesAndChunks) {
   ReplicaDriver d("vllm_v1", "{budget_tokens: 10}", Memory{});
-  d.arrive(6, 3);
-  d.arrive(7, 2);
-  d.arrive(8, 1);
-  EXPECT_EQ(d.step(), "0:6 1:4");
-  EXPECT_EQ(d.step(), "0:1 1:3 2:6");
-  EXPECT_EQ(d.step(), "0:1 1:1 2:2");
-  EXPECT_EQ(d.step(), "");
+  d.arrive_all({{6, 3}, {7, 2}, {8, 1}});
+  EXPECT_TRUE(d.steps_are({"0:6 1:4", "0:1 1:3 2:6", "0:1 1:1 2:2", ""}));
   EXPECT_EQ(d.left().size(), 3U);
 }
 
 TEST(VllmV1Scheduler, LongPromptsComeInShares) {
   ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 3, budget_tokens: 5}", Memory{});
-  d.arrive(8, 2);
-  d.arrive(4, 1);
-  EXPECT_EQ(d.step(), "0:3 1:2");
-  EXPECT_EQ(d.step(), "0:3 1:2");
-  EXPECT_EQ(d.step(), "0:2");
-  EXPECT_EQ(d.step(), "0:1");
+  d.arrive_all({{8, 2}, {4, 1}});
+  EXPECT_TRUE(d.steps_are({"0:3 1:2", "0:3 1:2", "0:2", "0:1"}));
 }
 
 TEST(VllmV1Scheduler, WithoutChunkingTheHeadWaitsForAWholeBudget) {
   ReplicaDriver d("vllm_v1", "{chunked_prefill: false, budget_tokens: 10}", Memory{});
-  d.arrive(6, 2);
-  d.arrive(5, 1);
-  d.arrive(1, 1);
+  d.arrive_all({{6, 2}, {5, 1}, {1, 1}});
   EXPECT_EQ(d.step(), "0:6") << "5 > 4 stops the loop, though request 2 would fit";
   EXPECT_EQ(d.step(), "0:1 1:5 2:1");
-}
-
-TEST(VllmV1Scheduler, AtMostMaxNumSeqs) {
-  ReplicaDriver d("vllm_v1", "{max_num_seqs: 2}", Memory{});
-  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:4 1:4");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_TRUE(d.is_stable()) << "the waiting request needs a row";
-  EXPECT_EQ(d.step(), "2:4");
 }
 
 // 4 blocks of 4 tokens, all taken by prompts. Request 0 needs a block: the last running one gives back 2; 0 and 1 take them.
 // It is at the head of the queue, before request 3, and recomputes silently until c = old n = 9.
 TEST(VllmV1Scheduler, PreemptsTheLastByRecompute) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4});
-  d.arrive(4, 2);
-  d.arrive(4, 2);
-  d.arrive(8, 3);
+  d.arrive_all({{4, 2}, {4, 2}, {8, 3}});
   EXPECT_EQ(d.step(), "0:4 1:4 2:8");
   d.arrive(4, 1);
   EXPECT_EQ(d.step(), "0:1 1:1");
@@ -83,8 +59,7 @@ TEST(VllmV1Scheduler, TheVictimIsTheLastAdmittedNotTheLatestArrival) {
   d.state().receive(request, Time(Span(900)));
   request.number = 1;
   d.state().receive(request, Time(Span(100)));
-  EXPECT_EQ(d.step(), "0:4 1:4");
-  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_TRUE(d.steps_are({"0:4 1:4", "0:1"}));
   EXPECT_EQ(d.running(), "0");
   EXPECT_EQ(d.waiting(), "1");
 }
@@ -92,16 +67,12 @@ TEST(VllmV1Scheduler, TheVictimIsTheLastAdmittedNotTheLatestArrival) {
 // Two victims in one step: request 0 needs two blocks for its chunk. The queue keeps their order.
 TEST(VllmV1Scheduler, SeveralVictimsKeepTheirOrder) {
   ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 8, budget_tokens: 12}", Memory{.num_blocks = 4});
-  d.arrive(16, 1);
-  d.arrive(4, 5);
+  d.arrive_all({{16, 1}, {4, 5}});
   EXPECT_EQ(d.step(), "0:8 1:4");
   EXPECT_EQ(d.step(), "0:8") << "one free block and request 1's";
   ReplicaDriver e("vllm_v1", "{long_prefill_tokens: 8, budget_tokens: 16}", Memory{.num_blocks = 4});
-  e.arrive(16, 1);
-  e.arrive(4, 5);
-  e.arrive(4, 5);
-  EXPECT_EQ(e.step(), "0:8 1:4 2:4");
-  EXPECT_EQ(e.step(), "0:8");
+  e.arrive_all({{16, 1}, {4, 5}, {4, 5}});
+  EXPECT_TRUE(e.steps_are({"0:8 1:4 2:4", "0:8"}));
   EXPECT_EQ(e.waiting(), "1 2");
 }
 
@@ -109,9 +80,7 @@ TEST(VllmV1Scheduler, SeveralVictimsKeepTheirOrder) {
 // preempted admits nobody.
 TEST(VllmV1Scheduler, NoAdmissionInAStepThatPreempted) {
   ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 4, reserve_full_prompt: false}", Memory{.num_blocks = 5});
-  d.arrive(4, 3);
-  d.arrive(4, 3);
-  d.arrive(12, 3);
+  d.arrive_all({{4, 3}, {4, 3}, {12, 3}});
   EXPECT_EQ(d.step(), "0:4 1:4 2:4");
   d.arrive(4, 1);
   EXPECT_EQ(d.step(), "0:1 1:1");  // they take the last two blocks; request 2's second chunk finds none
@@ -125,9 +94,7 @@ TEST(VllmV1Scheduler, NoAdmissionInAStepThatPreempted) {
 TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
   const auto first_step = [](int prompt, const std::string& gate) {
     ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 4, reserve_full_prompt: " + gate + "}", Memory{.num_blocks = 10});
-    d.arrive(16, 2);
-    d.arrive(prompt, 1);
-    d.arrive(1, 1);
+    d.arrive_all({{16, 2}, {prompt, 1}, {1, 1}});
     return d.step();
   };
   EXPECT_EQ(first_step(36, "true"), "0:4 1:4 2:1");
@@ -138,8 +105,7 @@ TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
 // The gate counts the current length, not prompt plus output: 20 + 26 blocks in the end, of 30.
 TEST(VllmV1Scheduler, TheGateLeavesTheOutputOut) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 30});
-  d.arrive(80, 2);
-  d.arrive(4, 100);
+  d.arrive_all({{80, 2}, {4, 100}});
   EXPECT_EQ(d.step(), "0:80 1:4");
 }
 
@@ -150,8 +116,7 @@ TEST(VllmV1Scheduler, TheGateCountsUnreferencedHits) {
     ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 5, .prefix_caching = true});
     d.arrive(8, 1, {1, 2});
     EXPECT_EQ(d.step(), "0:8");
-    d.arrive(other_prompt, 3);
-    d.arrive(16, 1, {1, 2, 3, 4});
+    d.arrive_all({{other_prompt, 3}, {16, 1, {1, 2, 3, 4}}});
     return d.step();
   };
   EXPECT_EQ(second_step(4), "1:4 2:8");
@@ -163,11 +128,7 @@ TEST(VllmV1Scheduler, ACachedPromptRecomputesItsWholeLastBlock) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.prefix_caching = true});
   d.arrive(8, 1, {1, 2});
   EXPECT_EQ(d.step(), "0:8");
-  d.arrive(8, 1, {1, 2});
-  d.arrive(9, 1, {1, 2});
-  d.arrive(11, 1, {1, 2});
-  d.arrive(8, 1, {1, 7});
-  d.arrive(8, 1, {9, 2});
+  d.arrive_all({{8, 1, {1, 2}}, {9, 1, {1, 2}}, {11, 1, {1, 2}}, {8, 1, {1, 7}}, {8, 1, {9, 2}}});
   EXPECT_EQ(d.step(), "1:4 2:1 3:3 4:4 5:8");
   EXPECT_EQ(d.state().counters().hit_tokens, 4 + 8 + 8 + 4);
   EXPECT_EQ(d.state().counters().lookup_tokens, 8 + 8 + 9 + 11 + 8 + 8);
@@ -176,12 +137,10 @@ TEST(VllmV1Scheduler, ACachedPromptRecomputesItsWholeLastBlock) {
 // Hashes are published when blocks are allocated: a follower in the same step hits, but only what the leader's chunk covers.
 TEST(VllmV1Scheduler, AFollowerInTheSameStepHits) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.prefix_caching = true});
-  d.arrive(9, 1, {1, 2});
-  d.arrive(9, 1, {1, 2});
+  d.arrive_all({{9, 1, {1, 2}}, {9, 1, {1, 2}}});
   EXPECT_EQ(d.step(), "0:9 1:1");
   ReplicaDriver chunked("vllm_v1", "{long_prefill_tokens: 7}", Memory{.prefix_caching = true});
-  chunked.arrive(13, 1, {1, 2, 3});
-  chunked.arrive(13, 1, {1, 2, 3});
+  chunked.arrive_all({{13, 1, {1, 2, 3}}, {13, 1, {1, 2, 3}}});
   EXPECT_EQ(chunked.step(), "0:7 1:7") << "one full block: 4 tokens hit, 7 of the other 9";
   EXPECT_EQ(chunked.state().counters().hit_tokens, 4);
 }
@@ -211,12 +170,8 @@ TEST(VllmV1Scheduler, TheDeepestBlockIsEvictedFirst) {
 // A victim's blocks keep their hashes until they are taken: of 3, the two deepest go to requests 0 and 1; the first hits.
 TEST(VllmV1Scheduler, AVictimFindsWhatIsLeftOfItsBlocks) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 5, .prefix_caching = true});
-  d.arrive(4, 2, {1});
-  d.arrive(4, 2, {2});
-  d.arrive(12, 3, {3, 4, 5});
-  EXPECT_EQ(d.step(), "0:4 1:4 2:12");
-  EXPECT_EQ(d.step(), "0:1 1:1");
-  EXPECT_EQ(d.step(), "2:9");
+  d.arrive_all({{4, 2, {1}}, {4, 2, {2}}, {12, 3, {3, 4, 5}}});
+  EXPECT_TRUE(d.steps_are({"0:4 1:4 2:12", "0:1 1:1", "2:9"}));
   EXPECT_EQ(d.state().counters().recomputed_tokens, 8);
 }
 
@@ -225,8 +180,7 @@ TEST(VllmV1Scheduler, AVictimFindsWhatIsLeftOfItsBlocks) {
 TEST(VllmV1Scheduler, PlansOverATokenInFlight) {
   ReplicaDriver d("vllm_v1", "{}", Memory{});
   EXPECT_EQ(d.scheduler().pipeline_depth(), 2);
-  d.arrive(4, 3);
-  d.arrive(4, 1);
+  d.arrive_all({{4, 3}, {4, 1}});
   EXPECT_EQ(d.plan(), "0:4 1:4");
   const InFlightStep first = d.last_step();
   EXPECT_EQ(d.plan(), "0:1") << "request 1 has its last token in flight: skipped";
@@ -246,8 +200,7 @@ TEST(VllmV1Scheduler, PlansOverATokenInFlight) {
 
 TEST(VllmV1Scheduler, ARequestAtItsLimitIsSkippedNotAStop) {
   ReplicaDriver d("vllm_v1", "{}", Memory{});
-  d.arrive(4, 1);
-  d.arrive(4, 2);
+  d.arrive_all({{4, 1}, {4, 2}});
   EXPECT_EQ(d.plan(), "0:4 1:4");
   EXPECT_EQ(d.plan(), "1:1");
 }
@@ -285,9 +238,7 @@ TEST(VllmV1Scheduler, ATokenInFlightIsNotHashed) {
 // The victim's token in flight still comes out while it waits; it is admitted again when no step of its own is in flight.
 TEST(VllmV1Scheduler, PreemptedWithAStepInFlight) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4});
-  d.arrive(4, 2);
-  d.arrive(4, 2);
-  d.arrive(8, 3);
+  d.arrive_all({{4, 2}, {4, 2}, {8, 3}});
   EXPECT_EQ(d.plan(), "0:4 1:4 2:8");
   const InFlightStep first = d.last_step();
   EXPECT_EQ(d.plan(), "0:1 1:1");
@@ -326,21 +277,6 @@ TEST(VllmV1Scheduler, ABlockedHeadIsParkedInPlace) {
   finish(d, second);
 }
 
-// A request that the KV policy has cut is swapped (1.4 itself has recompute only) and comes back before others enter.
-TEST(VllmV1Scheduler, BringsBackACutRequest) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8});
-  d.arrive(12, 9);
-  EXPECT_EQ(d.step(), "0:12");
-  EXPECT_EQ(d.free_blocks(), 6);
-  d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
-  EXPECT_EQ(d.step(), "");
-  ASSERT_EQ(d.copies_in().size(), 1U);
-  EXPECT_EQ(d.step(), "");
-  d.finish_copies();
-  EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
-}
-
 TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {
   ReplicaDriver d("vllm_v1", "{}", Memory{});
   const auto padded = [&](std::int32_t tokens) { return d.scheduler().padded_tokens(tokens); };
@@ -368,8 +304,7 @@ TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {
 TEST(VllmV1Scheduler, StableWhileNobodyCanEnter) {
   ReplicaDriver d("vllm_v1", "{async_scheduling: false}", Memory{.num_blocks = 4});
   d.arrive(5, 3);
-  EXPECT_EQ(d.step(), "0:5");
-  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_TRUE(d.steps_are({"0:5", "0:1"}));
   EXPECT_TRUE(d.is_stable());
   d.arrive(12, 1);
   EXPECT_EQ(d.step(), "0:1");  // 2 free, 3 needed

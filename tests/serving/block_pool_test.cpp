@@ -112,7 +112,6 @@ TEST(BlockPool, LooseInSplitBlocksComeFirst) {
   pool.check();
 }
 
-// Taking many at once is taking them one by one.
 TEST(BlockPool, BatchesAreSingleOperations) {
   for (const char* name : {"lru", "fifo", "lfu", "s3fifo", "arc", "gdsf"}) {
     BlockPool one(40, 4, cache(name)), many(40, 4, cache(name));

@@ -100,9 +100,7 @@ TEST(GroupMetrics, RequestsWithoutTargetsAreNotJudged) {
   metrics.add(completed(chat, 1, 1, 1));
   metrics.add(completed(batch, 1, 1, 1));
   const auto all = metrics.finish();
-  EXPECT_EQ(all.completed, 2U);
-  EXPECT_EQ(all.judged, 1U);
-  EXPECT_EQ(all.attained, 1U);
+  EXPECT_EQ(std::tuple(all.completed, all.judged, all.attained), std::tuple(2U, 1U, 1U));
 }
 
 // Clients 1 and 2 have requests left at the end: 10 + 2 x 3 and 20 + 2 x 10 tokens of service. Client 3 has none left and does not count.
@@ -124,10 +122,7 @@ TEST(GroupMetrics, TheGapIsBetweenClientsWithUnfinishedRequests) {
   const GroupSummary s = metrics.finish();
   ASSERT_EQ(s.clients.size(), 3U);
   EXPECT_TRUE(s.classes.empty());
-  EXPECT_EQ(s.clients[1].name, "2");
-  EXPECT_EQ(s.clients[1].requests, 2U);
-  EXPECT_EQ(s.clients[1].judged, 1U);
-  EXPECT_EQ(s.clients[1].attained, 0U);
+  EXPECT_EQ(std::tuple(s.clients[1].name, s.clients[1].requests, s.clients[1].judged, s.clients[1].attained), std::tuple("2", 2U, 1U, 0U));
   EXPECT_EQ(s.clients[0].service_tokens, 16);
   ASSERT_TRUE(s.service_gap_tokens.has_value());
   EXPECT_EQ(*s.service_gap_tokens, 24);

@@ -7,12 +7,14 @@
 namespace kvlab {
 namespace {
 
-using Memory = ReplicaDriver::Memory;
-
 // Swaps the running request of that place out; the plan that follows begins to bring it back.
-void swap_out_and_in(ReplicaDriver& d, std::size_t place = 0) {
+std::string swap_out(ReplicaDriver& d, std::size_t place = 0) {
   d.state().preempt(d.state().running()[place], Preemption::kSwap, QueueEnd::kFront);
-  d.step();
+  return d.step();
+}
+
+void swap_out_and_in(ReplicaDriver& d) {
+  swap_out(d);
   d.finish_copies();
   d.state().check();
 }
@@ -23,14 +25,11 @@ TEST(SwapGroups, CallsFollowNeighbouringBlocks) {
     ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 10, .swap_group_blocks = most});
     d.arrive(12, 20);
     EXPECT_EQ(d.step(), "0:12");
-    d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-    EXPECT_EQ(d.step(), "");
+    EXPECT_EQ(swap_out(d), "");
     ASSERT_EQ(d.copies_out().size(), 1U);
     ASSERT_EQ(d.copies_in().size(), 1U);
-    EXPECT_EQ(d.copies_out()[0].blocks, 3);
-    EXPECT_EQ(d.copies_out()[0].calls, calls) << most;
-    EXPECT_EQ(d.copies_in()[0].blocks, 3);
-    EXPECT_EQ(d.copies_in()[0].calls, calls) << most;
+    for (const auto& copy : {d.copies_out()[0], d.copies_in()[0]})
+      EXPECT_EQ(std::tuple(copy.blocks, copy.calls), std::tuple(3, calls)) << most;
   }
 }
 
@@ -40,8 +39,7 @@ TEST(SwapGroups, TheFreeListBreaksRunsUp) {
     ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4, .host_blocks = 10, .block_cache = cache, .swap_group_blocks = 60});
     d.arrive(12, 4);
     EXPECT_EQ(d.step(), "0:12");
-    d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-    EXPECT_EQ(d.step(), "");
+    EXPECT_EQ(swap_out(d), "");
     EXPECT_EQ(d.copies_out()[0].calls, 1) << cache;
     EXPECT_EQ(d.copies_in()[0].calls, calls) << cache;
   }
@@ -108,8 +106,7 @@ TEST(HostCopies, LeaveWithTheRequest) {
   EXPECT_EQ(d.state().memory().host_used(), 3);
   while (d.left().empty()) ASSERT_NE(d.step(), "");
   EXPECT_EQ(d.state().memory().host_used(), 0);
-  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-  d.step();
+  swap_out(d);
   d.finish_copies();
   d.step();
   d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
@@ -139,8 +136,7 @@ void serve_first_turn(ReplicaDriver& d, std::int64_t session, const std::vector<
 std::int64_t blocks_out(ReplicaDriver& d, std::int64_t session, const std::vector<std::uint64_t>& content) {
   d.in_session(session).arrive(20, 3, content);
   d.step();
-  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-  d.step();
+  swap_out(d);
   return d.copies_out().back().blocks;
 }
 
@@ -157,12 +153,10 @@ TEST(TurnCopies, TheNextTurnCopiesTheRest) {
   const std::size_t before = d.copies_out().size();
   d.in_session(7).arrive(20, 3, {1, 2, 3, 4, 5});
   d.step();
-  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-  d.step();
+  swap_out(d);
   EXPECT_EQ(d.copies_out().size(), before) << "the third turn has nothing that the second had not";
 }
 
-// Content that differs from the second block on makes the rest of the copy invalid.
 TEST(TurnCopies, OtherContentIsCopiedAnew) {
   ReplicaDriver d("vllm_v1", "{}", turns_memory());
   serve_first_turn(d, 7, {1, 2, 3});
@@ -209,8 +203,7 @@ TEST(TurnCopies, CountUpToTheComputedTokens) {
   const std::size_t before = d.copies_out().size();
   d.in_session(7).arrive(20, 3, {1, 2, 3, 4, 5});
   EXPECT_EQ(d.step(), "1:4");
-  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
-  d.step();
+  swap_out(d);
   EXPECT_EQ(d.copies_out().size(), before) << "no block is copied";
   EXPECT_EQ(d.state().memory().host_used(), 1);
 }

@@ -115,9 +115,7 @@ TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
   rejected.outcome = Outcome::kRejected;
   metrics.add(rejected);
   const auto all = metrics.finish();
-  EXPECT_EQ(all.completed, 4U);
-  EXPECT_EQ(all.rejected, 1U);
-  EXPECT_EQ(all.attained, 2U);
+  EXPECT_EQ(std::tuple(all.completed, all.rejected, all.attained), std::tuple(4U, 1U, 2U));
   EXPECT_DOUBLE_EQ(all.slo_attainment_frac, 0.4);
   EXPECT_EQ(all.tpot.count, 3U);
 }

@@ -1,9 +1,6 @@
 // Times of collectives: from tables, by hand-computed points, and from the links of the datasheet.
 #include "sim/cost/collectives.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -15,7 +12,6 @@
 namespace kvlab {
 namespace {
 
-using ::testing::HasSubstr;
 constexpr double kUsInPs = 1e6;
 
 CollectiveTable table(Collective op, int ranks, std::vector<std::pair<std::int64_t, std::int64_t>> points, std::string library = "",

@@ -1,8 +1,6 @@
-#include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tests/sim/cost_support.h"
 

@@ -1,8 +1,4 @@
 // Prices of a policy's operations: from the profile where it has them, else from the roofline.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
@@ -139,14 +135,14 @@ TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
       {{"compact", 1, 1, 1, 1 << 30, 0, 1 * kMicrosecond, 0}, {"host_to_device", 1, 0, 0, 1 << 20, 0, 10 * kMicrosecond, 0}}, {});
   const auto findings = lint_profile(fast, setup.model, setup.hardware);
   ASSERT_EQ(findings.size(), 2U);
-  EXPECT_THAT(findings[0].text, ::testing::HasSubstr("compact at bytes 1073741824"));
-  EXPECT_THAT(findings[1].text, ::testing::HasSubstr("host_to_device at bytes 1048576"));
+  EXPECT_THAT(findings[0].text, HasSubstr("compact at bytes 1073741824"));
+  EXPECT_THAT(findings[1].text, HasSubstr("host_to_device at bytes 1048576"));
 }
 
 TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
   const WithPolicyTimes profile;
   profile.folder.write("tp1/policy.csv", "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\ncompact,1,1,1,0,0,5,0\n");
-  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), ::testing::HasSubstr("policy.csv:2: 'bytes' is 0"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), HasSubstr("policy.csv:2: 'bytes' is 0"));
 }
 
 TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
@@ -168,7 +164,7 @@ TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
   EXPECT_NE(with(", kv_reads: unpacked").profile_hash, profile.written);
   EXPECT_NE(with(", kv_reads: unpacked").profile_hash, with(", kv_reads: decoded").profile_hash);
   EXPECT_EQ(with(", kv_reads: stored").profile_hash, profile.written) << "the profile without it";
-  EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), ::testing::HasSubstr("kv_reads"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), HasSubstr("kv_reads"));
 }
 
 // Values that a profile sets come back as written, and a run without the option takes them from there.
@@ -183,7 +179,6 @@ TEST(PolicyPrices, KvReadsComeBackFromTheFolder) {
   }
 }
 
-// A profile that brings its own model and card along is used with them.
 TEST(PolicyPrices, AProfileMayBringItsModelAndHardware) {
   const WithPolicyTimes profile;
   Profile p = read_kvlab_profile(profile.folder.path(), 1);

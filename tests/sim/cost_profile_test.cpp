@@ -1,6 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/hash.h"
 #include "base/read_file.h"
 #include "sim/cost/profile.h"
@@ -57,8 +54,7 @@ TEST(SampleGrid, RaggedAxes) {
 }
 
 TEST(BundleCost, StepsByHand) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   // Four rows of 99 cached tokens: length 100 with their own. A layer has 2 norms, qkv, rope, o, gate_up, act, down at 1.4 us.
   StepCost step = cost->step(decode_shape(4, 4 * 99));
@@ -78,8 +74,7 @@ TEST(BundleCost, StepsByHand) {
 
 // The longest prompt is looked up with the decode rows, the others alone.
 TEST(BundleCost, MixedSteps) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   const std::vector<PrefillPiece> prompts{{16, 64}, {40, 32}};
   StepShape shape = decode_shape(4, 4 * 255, 255, 255);
@@ -128,8 +123,7 @@ TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
 
 // The flag in meta.yaml decides, even if skew tables are in the folder.
 TEST(BundleCost, SkewTableIsIgnoredUnlessEnabled) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   folder.write("tp1/skew_fit.csv", "nonsense\n1\n");
   EXPECT_FALSE(prices_unevenness(*make_cost_model(setup_of(tiny_experiment(folder)))));
 }
@@ -141,7 +135,7 @@ TEST(BundleCost, ErrorsNameFileAndLine) {
     folder.write(file, replaced(read_file(folder.path() + "/" + file), from, to));
     return error_of([&] { setup_of(tiny_experiment(folder)); });
   };
-  const auto has = [](const std::string& text) { return ::testing::HasSubstr(text); };
+  const auto has = [](const std::string& text) { return HasSubstr(text); };
   EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.1", "act_fun,1,1.1"),
               has("tp1/dense.csv:2: unknown layer 'act_fun'; did you mean 'act_fn'"));
   EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.100000", "act_fn,1,nan"),
@@ -171,10 +165,9 @@ std::string without_layer(const std::string& csv, const std::string& layer) {
 }
 
 TEST(BundleCost, GapsAreAnErrorOrRoofline) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   folder.write("tp1/dense.csv", without_layer(read_file(folder.path() + "/tp1/dense.csv"), "o_proj"));
-  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), ::testing::HasSubstr("no table of o_proj for tp 1"));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), HasSubstr("no table of o_proj for tp 1"));
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder, "bundle", ", missing: roofline")));
   // o_proj on 4 tokens: 16 * 16 weights and 4 * 32 activations of two bytes, a byte per picosecond.
   const StepCost step = cost->step(decode_shape(4, 4 * 63));
@@ -183,8 +176,7 @@ TEST(BundleCost, GapsAreAnErrorOrRoofline) {
 }
 
 TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   const std::string experiment = tiny_experiment(folder, "bundle", ", missing: roofline");
   const StepCost one = make_cost_model(setup_of(experiment))->step(decode_shape(4, 4 * 63));
   const StepCost two = make_cost_model(setup_of(experiment + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
@@ -221,7 +213,7 @@ TEST(KvlabProfile, TinyBundleConvertsExactly) {
   EXPECT_EQ(ours.profile_date, "2026-01-02");
   EXPECT_EQ(ours.profile->options.at("block_size"), "16");
   expect_same_costs(bundle, ours);
-  EXPECT_THAT(error_of([&] { write_kvlab_profile(*bundle.profile, converted.path()); }), ::testing::HasSubstr("exists already"));
+  EXPECT_THAT(error_of([&] { write_kvlab_profile(*bundle.profile, converted.path()); }), HasSubstr("exists already"));
 }
 
 class RealProfile : public ::testing::TestWithParam<const char*> {};
@@ -246,7 +238,7 @@ TEST_P(RealProfile, LintFindsNoErrors) {
   const CostSetup setup = setup_of("profile: {bundle: {path: " + path + "}}\n");
   for (const LintFinding& f : lint_profile(*setup.profile, setup.model, setup.hardware)) {
     EXPECT_EQ(f.severity, LintFinding::Severity::kWarning) << f.text;
-    EXPECT_THAT(f.text, ::testing::Not(::testing::AnyOf(::testing::HasSubstr("_proj at"), ::testing::HasSubstr("lm_head"))));
+    EXPECT_THAT(f.text, ::testing::Not(::testing::AnyOf(HasSubstr("_proj at"), HasSubstr("lm_head"))));
   }
   EXPECT_FALSE(setup.profile->notes.empty());
 }
@@ -275,12 +267,10 @@ TEST(KvlabProfile, Errors) {
     converted.write(file, before);
     return message;
   };
-  EXPECT_THAT(error_with("meta.yaml", "schema_version: 1", "schema_version: 2"),
-              ::testing::HasSubstr("'schema_version' = 2 is outside [1, 1]"));
-  EXPECT_THAT(error_with("meta.yaml", "time_unit: ns", "time_unit: us"), ::testing::HasSubstr("unknown value 'us'"));
-  EXPECT_THAT(error_with("tp1/ops.yaml", "per_layer: 2", "per_layer: -2"), ::testing::HasSubstr("'per_layer' = -2"));
-  EXPECT_THAT(error_with("tp1/act_fn.csv", "1,1100.000,0", "1,1100.000,-1"),
-              ::testing::HasSubstr("tp1/act_fn.csv:2: 'spread_frac' is below 0"));
+  EXPECT_THAT(error_with("meta.yaml", "schema_version: 1", "schema_version: 2"), HasSubstr("'schema_version' = 2 is outside [1, 1]"));
+  EXPECT_THAT(error_with("meta.yaml", "time_unit: ns", "time_unit: us"), HasSubstr("unknown value 'us'"));
+  EXPECT_THAT(error_with("tp1/ops.yaml", "per_layer: 2", "per_layer: -2"), HasSubstr("'per_layer' = -2"));
+  EXPECT_THAT(error_with("tp1/act_fn.csv", "1,1100.000,0", "1,1100.000,-1"), HasSubstr("tp1/act_fn.csv:2: 'spread_frac' is below 0"));
 }
 
 // ---- Vidur ----
@@ -328,8 +318,7 @@ TEST(VidurCost, AllReduceTable) {
   const TempFolder folder;
   folder.write("mlp.csv", vidur_mlp(2));
   folder.write("attention.csv", replaced(kVidurAttention, "nan,0.010,1,", "nan,0.010,2,"));
-  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder, "vidur")); }),
-              ::testing::HasSubstr("mlp.csv: no rows for tp 1; there is tp 2"));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder, "vidur")); }), HasSubstr("mlp.csv: no rows for tp 1; there is tp 2"));
   std::string attention = kVidurAttention;
   for (std::size_t at = attention.find(",1,1,"); at != std::string::npos; at = attention.find(",1,1,")) attention.replace(at, 5, ",2,1,");
   for (std::size_t at = attention.find(",1,4,"); at != std::string::npos; at = attention.find(",1,4,")) attention.replace(at, 5, ",2,4,");
@@ -354,45 +343,39 @@ std::vector<std::string> lint_texts(const TempFolder& folder, LintFinding::Sever
 
 TEST(ProfileLint, NamesImpossibleEntries) {
   using Severity = LintFinding::Severity;
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   EXPECT_THAT(lint_texts(folder, Severity::kError), ::testing::IsEmpty());
   EXPECT_THAT(lint_texts(folder, Severity::kWarning), ::testing::IsEmpty());
   // down_proj on 128 tokens moves 128 * (32 + 16) * 2 + 1024 bytes: 13.3 ns at 1 TB/s.
   const std::string dense = read_file(folder.path() + "/tp1/dense.csv");
   folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0121"));
-  EXPECT_THAT(
-      lint_texts(folder, Severity::kError),
-      ::testing::ElementsAre(::testing::HasSubstr("down_proj at tokens 128: 0.0121 us is 1.1 times faster than the memory bandwidth")));
-  EXPECT_THAT(lint_texts(folder, Severity::kWarning), ::testing::ElementsAre(::testing::HasSubstr("100 % less than at tokens 64")));
-  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), ::testing::HasSubstr("'impossible: keep' uses it all the same"));
+  EXPECT_THAT(lint_texts(folder, Severity::kError),
+              ::testing::ElementsAre(HasSubstr("down_proj at tokens 128: 0.0121 us is 1.1 times faster than the memory bandwidth")));
+  EXPECT_THAT(lint_texts(folder, Severity::kWarning), ::testing::ElementsAre(HasSubstr("100 % less than at tokens 64")));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), HasSubstr("'impossible: keep' uses it all the same"));
   folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0131"));  // within 2 %
   EXPECT_THAT(lint_texts(folder, Severity::kError), ::testing::IsEmpty());
 }
 
 TEST(ProfileLint, WhatFitsInL2IsAWarning) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   folder.write("tp1/dense.csv", replaced(read_file(folder.path() + "/tp1/dense.csv"), "down_proj,128,13.800000", "down_proj,128,0.0121"));
   const std::string experiment = tiny_experiment(folder);
   folder.write("card.yaml", std::string(kTinyCard) + "l2_bytes: 20000\n");
   const CostSetup setup = setup_of(experiment);
-  EXPECT_THAT(setup.profile->notes, ::testing::Contains(::testing::HasSubstr("may have been in the L2 cache")));
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains(HasSubstr("may have been in the L2 cache")));
 }
 
 TEST(ProfileLint, WrongUnit) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   std::string per_sequence = "layer,sequences,time_us\nlm_head,1,0.000001\nlm_head,8,0.000004\nsampler,1,2\nsampler,8,2\n";
   folder.write("tp1/per_sequence.csv", per_sequence);
-  EXPECT_THAT(lint_texts(folder, LintFinding::Severity::kError),
-              ::testing::ElementsAre(::testing::HasSubstr("lm_head at sequences 8: 4e-06 us is")));
+  EXPECT_THAT(lint_texts(folder, LintFinding::Severity::kError), ::testing::ElementsAre(HasSubstr("lm_head at sequences 8: 4e-06 us is")));
 }
 
 // A sort takes long for its bytes; nothing is faster than its bytes.
 TEST(ProfileLint, PolicyOperationsMayBeSlow) {
-  const TempFolder folder;
-  write_tiny_bundle(folder);
+  const TinyBundle folder;
   const CostSetup setup = setup_of(tiny_experiment(folder));
   const auto findings = [&](std::int64_t ps) {
     Profile profile = *setup.profile;
@@ -402,7 +385,7 @@ TEST(ProfileLint, PolicyOperationsMayBeSlow) {
   EXPECT_THAT(findings(100 * kUs), ::testing::IsEmpty());
   ASSERT_EQ(findings(4000 * kUs).size(), 1U);
   EXPECT_EQ(findings(4000 * kUs)[0].severity, LintFinding::Severity::kWarning);
-  EXPECT_THAT(findings(4000 * kUs)[0].text, ::testing::HasSubstr("4000 us is 1e+03 times what the datasheet allows"));
+  EXPECT_THAT(findings(4000 * kUs)[0].text, HasSubstr("4000 us is 1e+03 times what the datasheet allows"));
   ASSERT_EQ(findings(kUs / 1000).size(), 1U);
   EXPECT_EQ(findings(kUs / 1000)[0].severity, LintFinding::Severity::kError);
 }

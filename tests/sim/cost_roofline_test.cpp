@@ -1,6 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include "tests/sim/cost_support.h"
@@ -53,7 +50,7 @@ TEST(RooflineCost, HiddenValuesOfExpertsCrossTheMemoryHoweverTheyAreCut) {
 TEST(RooflineCost, AnL2CacheOf50BytesIsRefused) {
   const TempFolder folder;
   const std::string message = error_of([&] { static_cast<void>(setup_of(tiny(folder, std::string(kTinyCard) + "l2_bytes: 50\n"))); });
-  EXPECT_THAT(message, ::testing::HasSubstr("50 MiB is 52428800"));
+  EXPECT_THAT(message, HasSubstr("50 MiB is 52428800"));
 }
 
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
@@ -220,15 +217,15 @@ TEST(CostSetup, Errors) {
   const TempFolder folder;
   const auto error = [](const std::string& yaml) { return error_of([&] { setup_of(yaml); }); };
   const std::string base = "model: llama-3.1-8b\nhardware: h100\n";
-  EXPECT_THAT(error("hardware: h100\n"), ::testing::HasSubstr("needs 'model'"));
-  EXPECT_THAT(error("model: llama-3.1-8b\nhardware: h1OO\n"), ::testing::HasSubstr("<test>:2:11: unknown hardware 'h1OO'"));
-  EXPECT_THAT(error(base + "parallel: {tp: 3}\n"), ::testing::HasSubstr("'tp' = 3 does not divide the 32 query heads"));
-  EXPECT_THAT(error(base + "parallel: {pp: 33}\n"), ::testing::HasSubstr("more than the 32 layers"));
-  EXPECT_THAT(error(base + "parallel: {ep: 2}\n"), ::testing::HasSubstr("has no experts"));
-  EXPECT_THAT(error("model: mixtral-8x7b\nhardware: h100\nparallel: {ep: 3}\n"), ::testing::HasSubstr("does not divide the 8 experts"));
-  EXPECT_THAT(error(base + "parallel: {tq: 2}\n"), ::testing::HasSubstr("did you mean 'tp'"));
-  EXPECT_THAT(error(base + "profile: bundel\n"), ::testing::HasSubstr("did you mean 'bundle'"));
-  EXPECT_THAT(error(base + "profile: {bundle: {}}\n"), ::testing::HasSubstr("needs 'path'"));
+  EXPECT_THAT(error("hardware: h100\n"), HasSubstr("needs 'model'"));
+  EXPECT_THAT(error("model: llama-3.1-8b\nhardware: h1OO\n"), HasSubstr("<test>:2:11: unknown hardware 'h1OO'"));
+  EXPECT_THAT(error(base + "parallel: {tp: 3}\n"), HasSubstr("'tp' = 3 does not divide the 32 query heads"));
+  EXPECT_THAT(error(base + "parallel: {pp: 33}\n"), HasSubstr("more than the 32 layers"));
+  EXPECT_THAT(error(base + "parallel: {ep: 2}\n"), HasSubstr("has no experts"));
+  EXPECT_THAT(error("model: mixtral-8x7b\nhardware: h100\nparallel: {ep: 3}\n"), HasSubstr("does not divide the 8 experts"));
+  EXPECT_THAT(error(base + "parallel: {tq: 2}\n"), HasSubstr("did you mean 'tp'"));
+  EXPECT_THAT(error(base + "profile: bundel\n"), HasSubstr("did you mean 'bundle'"));
+  EXPECT_THAT(error(base + "profile: {bundle: {}}\n"), HasSubstr("needs 'path'"));
 }
 
 TEST(NumBlocks, FollowsTheFormula) {
@@ -248,7 +245,7 @@ TEST(NumBlocks, FollowsTheFormula) {
 TEST(NumBlocks, ModelTooLargeIsAnError) {
   const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\n");
   EXPECT_THAT(error_of([&] { (void)derive_num_blocks(setup, 0.9, 0, 16); }),
-              ::testing::AllOf(::testing::HasSubstr("leaves no KV block"), ::testing::HasSubstr("raise parallel.tp")));
+              ::testing::AllOf(HasSubstr("leaves no KV block"), HasSubstr("raise parallel.tp")));
 }
 
 }  // namespace

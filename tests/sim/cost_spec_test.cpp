@@ -1,6 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <map>
 
@@ -59,10 +56,7 @@ TEST(ModelSpec, ReadsAHuggingFaceConfig) {
                    "num_key_value_heads": null, "intermediate_size": 32, "vocab_size": 64, "rope_scaling": null, "sliding_window": null,
                    "eos_token_id": [1, 2], "torch_dtype": "float16", "tie_word_embeddings": true, "use_cache": true})");
   const ModelSpec m = load_model_spec(folder.path() + "/Some-Model", kModels);
-  EXPECT_EQ(m.name, "Some-Model");
-  EXPECT_EQ(m.kv_heads, 4);
-  EXPECT_EQ(m.head_dim, 4);
-  EXPECT_EQ(m.dtype, Dtype::kFp16);
+  EXPECT_EQ(std::tuple(m.name, m.kv_heads, m.head_dim, m.dtype), std::tuple("Some-Model", 4, 4, Dtype::kFp16));
   // Tied embedding 64 * 16; a layer: q, k, v, o 4 * 256, MLP 3 * 512, norms 32; final norm 16.
   EXPECT_EQ(total_parameters(m), 1024 + 2 * (1024 + 1536 + 32) + 16);
 }
@@ -119,7 +113,7 @@ TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
   EXPECT_EQ(window("model_type: gemma2\nsliding_window: 64\n"), 0) << "every second layer sees all";
   EXPECT_EQ(window("layer_types: [sliding_attention, sliding_attention]\nsliding_window: 64\n"), 64);
   EXPECT_THAT(error_of([&] { window("layer_types: [sliding_attention]\n"); }),
-              ::testing::HasSubstr("'layer_types': expected one type for each of 2 layers"));
+              HasSubstr("'layer_types': expected one type for each of 2 layers"));
   EXPECT_EQ(load_model_spec("mistral-7b", kModels).sliding_window, 0) << "v0.3 has none";
 }
 
@@ -146,9 +140,8 @@ TEST(ModelSpec, KvHeadsThatAFamilyHasByDefault) {
     EXPECT_EQ(spec(text + "num_key_value_heads: null\n").kv_heads, 64) << family;
     EXPECT_EQ(spec(text + "num_key_value_heads: 2\n").kv_heads, 2) << family;
   }
-  EXPECT_THAT(
-      error_of([&] { spec("num_attention_heads: 16\nmodel_type: qwen2\n"); }),
-      ::testing::HasSubstr("num_key_value_heads is missing, and num_attention_heads is not a multiple of the 32 that qwen2 has then"));
+  EXPECT_THAT(error_of([&] { spec("num_attention_heads: 16\nmodel_type: qwen2\n"); }),
+              HasSubstr("num_key_value_heads is missing, and num_attention_heads is not a multiple of the 32 that qwen2 has then"));
 }
 
 TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
@@ -166,15 +159,15 @@ TEST(ModelSpec, ErrorsNameFileAndKey) {
     EXPECT_EQ(message.rfind(folder.path() + "/m.yaml:", 0), 0U) << message;
     return message;
   };
-  EXPECT_THAT(error("hidden_size: 16\n"), ::testing::HasSubstr("needs 'num_hidden_layers'"));
-  EXPECT_THAT(error(std::string(kTinyModel) + "num_experts: 4\n"), ::testing::HasSubstr("needs 'num_experts_per_tok'"));
+  EXPECT_THAT(error("hidden_size: 16\n"), HasSubstr("needs 'num_hidden_layers'"));
+  EXPECT_THAT(error(std::string(kTinyModel) + "num_experts: 4\n"), HasSubstr("needs 'num_experts_per_tok'"));
   EXPECT_THAT(
       error("hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 3\nvocab_size: 9\nintermediate_size: 8\n"),
-      ::testing::HasSubstr("not a multiple"));
-  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), ::testing::HasSubstr("'kv_lora_rank' = 512 is not understood"));
+      HasSubstr("not a multiple"));
+  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), HasSubstr("'kv_lora_rank' = 512 is not understood"));
   EXPECT_THAT(error_of([&] { load_model_spec(folder.write("d.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp9\n"), kModels); }),
-              ::testing::HasSubstr("fp8"));
-  EXPECT_THAT(error_of([] { load_model_spec("llama-3.1-8B", kModels); }), ::testing::HasSubstr("did you mean 'llama-3.1-8b'"));
+              HasSubstr("fp8"));
+  EXPECT_THAT(error_of([] { load_model_spec("llama-3.1-8B", kModels); }), HasSubstr("did you mean 'llama-3.1-8b'"));
 }
 
 TEST(HardwareSpec, ShippedCardsAreComplete) {
@@ -183,7 +176,7 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
     const std::string name = file.path().stem().string();
     const HardwareSpec h = load_hardware_spec(name, kCards);
     ++cards;
-    EXPECT_THAT(h.source, ::testing::AnyOf(::testing::HasSubstr("NVIDIA"), ::testing::HasSubstr("AMD"))) << name;
+    EXPECT_THAT(h.source, ::testing::AnyOf(HasSubstr("NVIDIA"), HasSubstr("AMD"))) << name;
     EXPECT_GT(h.peak_flops(Dtype::kBf16), 6e13) << name;
     EXPECT_GE(h.memory_bytes_per_s, 2.7e11) << name;
     ASSERT_TRUE(h.power) << name;
@@ -206,21 +199,20 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
 TEST(HardwareSpec, Errors) {
   const TempFolder folder;
   const auto error = [&](const std::string& text) { return error_of([&] { load_hardware_spec(folder.write("c.yaml", text), kCards); }); };
-  EXPECT_THAT(error("memory_bytes: 1e9\n"), ::testing::HasSubstr("needs 'source'"));
-  EXPECT_THAT(error(std::string(kTinyCard) + "lunch_ns: 3\n"), ::testing::HasSubstr("did you mean 'launch_ns'"));
-  EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"),
-              ::testing::HasSubstr("memory_bandwidth_bytes_per_s"));
-  EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), ::testing::HasSubstr("did you mean 'h100'"));
+  EXPECT_THAT(error("memory_bytes: 1e9\n"), HasSubstr("needs 'source'"));
+  EXPECT_THAT(error(std::string(kTinyCard) + "lunch_ns: 3\n"), HasSubstr("did you mean 'launch_ns'"));
+  EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"), HasSubstr("memory_bandwidth_bytes_per_s"));
+  EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), HasSubstr("did you mean 'h100'"));
   const auto with = [&](const std::string& line) { return error(kTinyCard + line + "\n"); };
   EXPECT_EQ(with("power: {idle_w: 40, peak_w: 40}\nprice_per_hour: 0"), "no error") << "may be equal, and free";
-  EXPECT_THAT(with("power: {idle_w: 70, peak_w: 40}"), ::testing::HasSubstr(":10:29: 'peak_w' = 40 is below 'idle_w' = 70"));
-  EXPECT_THAT(with("power: {idle_w: 70}"), ::testing::HasSubstr("power needs 'peak_w'"));
-  EXPECT_THAT(with("power: {idle_w: -1, peak_w: 40}"), ::testing::HasSubstr("'idle_w' = -1 is outside"));
-  EXPECT_THAT(with("power: {idle: 10, peak_w: 40}"), ::testing::HasSubstr("needs 'idle_w'"));
-  EXPECT_THAT(with("power: {idle_w: 10, peak_w: 40, tdp: 40}"), ::testing::HasSubstr("unknown key 'tdp' in power"));
-  EXPECT_THAT(with("power: 40"), ::testing::HasSubstr("'power': expected 'key: value' lines"));
-  EXPECT_THAT(with("price_per_hour: -2"), ::testing::HasSubstr("'price_per_hour' = -2 is outside"));
-  EXPECT_THAT(with("price_per_hour: cheap"), ::testing::HasSubstr("'price_per_hour'"));
+  EXPECT_THAT(with("power: {idle_w: 70, peak_w: 40}"), HasSubstr(":10:29: 'peak_w' = 40 is below 'idle_w' = 70"));
+  EXPECT_THAT(with("power: {idle_w: 70}"), HasSubstr("power needs 'peak_w'"));
+  EXPECT_THAT(with("power: {idle_w: -1, peak_w: 40}"), HasSubstr("'idle_w' = -1 is outside"));
+  EXPECT_THAT(with("power: {idle: 10, peak_w: 40}"), HasSubstr("needs 'idle_w'"));
+  EXPECT_THAT(with("power: {idle_w: 10, peak_w: 40, tdp: 40}"), HasSubstr("unknown key 'tdp' in power"));
+  EXPECT_THAT(with("power: 40"), HasSubstr("'power': expected 'key: value' lines"));
+  EXPECT_THAT(with("price_per_hour: -2"), HasSubstr("'price_per_hour' = -2 is outside"));
+  EXPECT_THAT(with("price_per_hour: cheap"), HasSubstr("'price_per_hour'"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/step_prices.h"
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/test_files.h"
 
 namespace kvlab {
@@ -64,6 +65,10 @@ inline void write_tiny_bundle(const TempFolder& folder, const std::string& skew_
   }
   folder.write("tp1/attention.csv", attention);
 }
+
+struct TinyBundle : TempFolder {
+  TinyBundle() { write_tiny_bundle(*this); }
+};
 
 // YAML of an experiment on the tiny model, card and bundle of `folder`.
 inline std::string tiny_experiment(const TempFolder& folder, const std::string& profile = "bundle", const std::string& more = "") {

@@ -1,15 +1,10 @@
 #include "sim/cost/engine_times.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/version.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(VersionNumbers, CompareAsVersions) {
   EXPECT_EQ(version_numbers("0.19.0"), (std::vector<int>{0, 19}));
@@ -19,8 +14,7 @@ TEST(VersionNumbers, CompareAsVersions) {
   EXPECT_TRUE(version_numbers("").empty());
 }
 
-class EngineTimesTest : public ::testing::Test {
- protected:
+struct EngineTimesTest : ::testing::Test {
   EngineTimesTest() {
     folder_.write(
         "tiny.yaml",

@@ -1,9 +1,6 @@
 // Experts of a group of ranks: the tokens of all ranks, and the bytes that cross between them, by hand.
 #include "sim/cost/expert_exchange.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "kernels/model/moe_experts/moe_experts.h"
@@ -91,8 +88,8 @@ TEST(ExpertExchange, IsPricedByMeasuredTables) {
   EXPECT_EQ(part(rank_cost(*make_cost_model(setup), 8, {16, 16}), CostPart::kCollective), 2 * (4'000'000 + 7'000'000));
   const std::vector<CollectiveUse> uses = collectives_of(setup.model, setup.parallel);
   ASSERT_EQ(uses.size(), 2U);
-  EXPECT_THAT(setup.collectives->basis(uses[0]), ::testing::HasSubstr("all_gather over 2 ranks by the table, "));
-  EXPECT_THAT(setup.collectives->basis(uses[1]), ::testing::HasSubstr("reduce_scatter over 2 ranks by the table, "));
+  EXPECT_THAT(setup.collectives->basis(uses[0]), HasSubstr("all_gather over 2 ranks by the table, "));
+  EXPECT_THAT(setup.collectives->basis(uses[1]), HasSubstr("reduce_scatter over 2 ranks by the table, "));
   EXPECT_EQ(message_bytes(setup.model, setup.parallel, Collective::kAllGather, 8), 512);
   EXPECT_EQ(cost.of(Footing::kDatasheet).count(), 0);
   const CostSetup deepep = setup_of(moe_experiment(folder, "{dp: 2, ep: 2, all_to_all: deepep}", tables));
@@ -116,7 +113,6 @@ TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
   EXPECT_EQ(experts("{dp: 2, ep: 2}", {8, 8}), experts("", {}) - 2 * (shape(8, 32, 1) - shape(16, 32, 2)));
 }
 
-// Layers without experts have neither an exchange nor the experts' work.
 TEST(GroupExperts, AreOfTheLayersThatHaveThem) {
   const TempFolder folder;
   const auto moe = [&](const std::string& more) {
@@ -173,10 +169,10 @@ TEST(GroupMemory, IsPerRank) {
 TEST(ParallelKeys, AreChecked) {
   const TempFolder folder;
   const auto error = [&](const std::string& parallel) { return error_of([&] { setup_of(moe_experiment(folder, parallel)); }); };
-  EXPECT_THAT(error("{tp: 2, dp: 2, ep: 2}"), ::testing::HasSubstr("'ep' = 2 is neither 1 nor tp x dp = 2 x 2 = 4"));
-  EXPECT_THAT(error("{dp: 2, gpus: 3}"), ::testing::HasSubstr("'gpus' = 3, but tp = 1, pp = 1, dp = 2 and ep = 1 make a replica of 2"));
-  EXPECT_THAT(error("{ep: 2, all_to_all: deepep}"), ::testing::HasSubstr("it needs dp > 1 and ep = tp x dp"));
-  EXPECT_THAT(error("{dp: 8, ep: 8}"), ::testing::HasSubstr("'ep' = 8 does not divide the 4 experts"));
+  EXPECT_THAT(error("{tp: 2, dp: 2, ep: 2}"), HasSubstr("'ep' = 2 is neither 1 nor tp x dp = 2 x 2 = 4"));
+  EXPECT_THAT(error("{dp: 2, gpus: 3}"), HasSubstr("'gpus' = 3, but tp = 1, pp = 1, dp = 2 and ep = 1 make a replica of 2"));
+  EXPECT_THAT(error("{ep: 2, all_to_all: deepep}"), HasSubstr("it needs dp > 1 and ep = tp x dp"));
+  EXPECT_THAT(error("{dp: 8, ep: 8}"), HasSubstr("'ep' = 8 does not divide the 4 experts"));
   for (const char* good : {"{tp: 2, dp: 2, ep: 4, gpus: 4}", "{ep: 2, gpus: 2}", "{dp: 3}", "{pp: 2, dp: 2, gpus: 4}"})
     EXPECT_EQ(error(good), "no error") << good;
 }

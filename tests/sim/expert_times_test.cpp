@@ -1,7 +1,4 @@
 // The experts of gpt-oss-120b on the shipped cards, compared with published kernel times and with a published throughput of prompts.
-#include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "tests/sim/cost_support.h"
 

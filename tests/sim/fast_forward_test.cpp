@@ -1,7 +1,5 @@
 // The fast-forward identity: every record of a run is the same with it on and off, for every scheduler, several KV policies,
 // both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
-#include <gtest/gtest.h>
-
 #include <iterator>
 #include <ostream>
 
@@ -65,7 +63,7 @@ TEST_P(FastForward, ChangesNothing) {
     prices.window = seed % 4 == 0 ? 120 : 0;
     prices.host = draw(4).below(2) == 0 ? Picoseconds{} : Picoseconds{static_cast<std::int64_t>(draw(5).below(9'000'000))};
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
-    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    setup.make_cost_model = linear_cost(prices);
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
     draw_targets(seed, setup);
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
@@ -152,9 +150,8 @@ TEST_P(FastForward, ServesEveryRequestWhole) {
     setup.memory.host_blocks = seed % 2 == 0 ? 30 : 0;
     setup.max_model_len = 1000;
     const Workload w = random_workload(seed, 60, 1, 200);
-    VectorTrace trace(w.requests);
     Recorder records;
-    const RunSummary summary = simulate(setup, trace, records);
+    const RunSummary summary = run_into(records, setup, w.requests);
     ASSERT_EQ(records.requests.size(), 60U);
     for (const RequestRecord& r : records.requests) {
       if (r.outcome == Outcome::kRejected) continue;
@@ -210,9 +207,7 @@ TEST(CutSequences, ComeBackInAFullPool) {
     setup.max_model_len = 400;
     std::vector<TraceRequest> requests;
     for (int i = 0; i < 12; ++i) requests.push_back(request_at(0.01 * i, 20 + 2 * i, 100));
-    VectorTrace trace(requests);
-    Recorder records;
-    const RunSummary summary = simulate(setup, trace, records);
+    const RunSummary summary = summary_of(setup, requests);
     EXPECT_EQ(summary.latencies.completed, 12U) << scheduler << ": " << summary.first_rejection;
   }
 }
@@ -221,9 +216,7 @@ TEST(CutSequences, ComeBackInAFullPool) {
 TEST(FastForwardEffect, SkipsSteps) {
   SimSetup setup = basic_setup("vllm_v1", "{}");
   setup.timeline_interval = Span{0};
-  VectorTrace trace({request_at(0, 100, 10'000)});
-  Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = summary_of(setup, {request_at(0, 100, 10'000)});
   EXPECT_EQ(summary.steps, 10'000u);
   EXPECT_LT(summary.events, 100u);
 }

@@ -2,7 +2,6 @@
 // lines as comments. KVLAB_UPDATE_GOLDEN=1 writes the logs anew and keeps comments before lines which are still there; read the difference
 // before you commit it.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -66,11 +65,7 @@ std::vector<std::string> log_of(const Golden& golden) {
   setup.swap_link.call_time = Span(250'000);
   setup.max_model_len = 48;
   setup.timeline_interval = Span{0};
-  LinearPrices prices;
-  prices.step = Picoseconds{1'000'000'000};
-  prices.token = prices.kv_token = {};
-  prices.cell = 1 << 30;
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.step = Picoseconds{1'000'000'000}, .token = {}, .kv_token = {}, .cell = 1 << 30});
   VectorTrace trace({request_at(0, 8, 6), request_at(0, 14, 4), request_at(0.5, 5, 3), request_at(0.5, 20, 2), request_at(2.2, 4, 8),
                      request_at(3.1, 8, 1), request_at(3.1, 46, 1), request_at(6.5, 12, 5), request_at(12.4, 3, 3), request_at(12.4, 16, 2),
                      request_at(12.4, 60, 1), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8)});

@@ -1,6 +1,5 @@
 // Hardware files are read once for each process: again only where a text has changed.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
@@ -17,8 +16,7 @@ std::string tables(int ns) {
   return "hardware: card\nsource: made up\ntables:\n  - {op: all_reduce, ranks: 2, points: [[1024, " + std::to_string(ns) + "]]}\n";
 }
 
-class HardwareCards : public ::testing::Test {
- protected:
+struct HardwareCards : ::testing::Test {
   HardwareCards() {
     folder_.write("sums.yaml", tables(4000));
     folder_.write("card.yaml", std::string(kTinyCard) + "collectives: sums.yaml\n");

@@ -1,9 +1,6 @@
 // Names of GPUs as drivers, clouds and shops write them give the card that they name, and never another.
 #include "sim/cost/hardware_names.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 
 #include "sim/cost/hardware_spec.h"
@@ -61,9 +58,9 @@ TEST(HardwareNames, SeveralCardsAreSuggested) {
   EXPECT_EQ(cards("NVIDIA H100 80GB"), (std::vector<std::string>{"h100-pcie", "h100"}));
   EXPECT_EQ(cards("A100 SXM"), (std::vector<std::string>{"a100-40gb", "a100-80gb"}));
   EXPECT_EQ(cards("A100 PCIe"), (std::vector<std::string>{"a100-pcie-40gb", "a100-pcie-80gb"}));
-  EXPECT_THAT(error_of([] { load_hardware_spec("A100 SXM", kCards); }),
-              ::testing::HasSubstr("unknown hardware 'A100 SXM': neither a file nor a name in " + kCards +
-                                   "; did you mean 'a100-40gb' or 'a100-80gb'?"));
+  EXPECT_THAT(
+      error_of([] { load_hardware_spec("A100 SXM", kCards); }),
+      HasSubstr("unknown hardware 'A100 SXM': neither a file nor a name in " + kCards + "; did you mean 'a100-40gb' or 'a100-80gb'?"));
 }
 
 TEST(HardwareNames, AreNeverAnotherCard) {
@@ -71,7 +68,7 @@ TEST(HardwareNames, AreNeverAnotherCard) {
        {"H100 SXM 94GB", "H200 NVL", "H800 PCIe", "A100 SXM 81GB", "A10 SXM", "A10 48GB", "RTX 4090 D", "RTX 4090 Laptop GPU",
         "RTX PRO 6000 Blackwell Workstation Edition", "L4S", "B100", "MI300A", "H100 64GB HBM2", "T4G", "80GB", "SXM", "h1OO"}) {
     EXPECT_EQ(cards(name), std::vector<std::string>{}) << name;
-    EXPECT_THAT(error_of([&] { load_hardware_spec(name, kCards); }), ::testing::HasSubstr("unknown hardware")) << name;
+    EXPECT_THAT(error_of([&] { load_hardware_spec(name, kCards); }), HasSubstr("unknown hardware")) << name;
   }
 }
 

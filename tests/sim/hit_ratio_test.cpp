@@ -70,13 +70,8 @@ TEST(HitRatio, GroupsByHand) {
 // 3 blocks: [1 2] goes in, [1 3] hits block 1, [4 5] evicts 2 and 3 (deeper and older first), [1 3] hits 1 and evicts 5.
 TEST(HitRatio, LruOnChainsByHand) {
   const HitRatio r = run("lru", trace_of({{1, 2}, {1, 3}, {4, 5}, {1, 3}}), 3);
-  EXPECT_EQ(r.requests, 4U);
-  EXPECT_EQ(r.lookups, 8U);
-  EXPECT_EQ(r.hits, 2U);
-  EXPECT_EQ(r.requests_with_hit, 2U);
-  EXPECT_EQ(r.insertions, 6U);
-  EXPECT_EQ(r.evictions, 3U);
-  EXPECT_EQ(r.orphans, 0U);
+  EXPECT_EQ(std::tuple(r.requests, r.lookups, r.hits, r.requests_with_hit, r.insertions, r.evictions, r.orphans),
+            std::tuple(4U, 8U, 2U, 2U, 6U, 3U, 0U));
   EXPECT_DOUBLE_EQ(r.hit_frac(), 0.25);
   EXPECT_EQ(r.hit_tokens, 32);
   EXPECT_DOUBLE_EQ(r.token_hit_frac(), 0.25);
@@ -85,10 +80,7 @@ TEST(HitRatio, LruOnChainsByHand) {
 // fifo evicts the front of the chain first; what is left of it is found but cannot be used.
 TEST(HitRatio, ABlockBehindAMissIsNoHit) {
   const HitRatio r = run("fifo", trace_of({{1, 2}, {3}, {1, 2}}), 2);
-  EXPECT_EQ(r.hits, 0U);
-  EXPECT_EQ(r.orphans, 1U);
-  EXPECT_EQ(r.insertions, 4U);
-  EXPECT_EQ(r.evictions, 2U);
+  EXPECT_EQ(std::tuple(r.hits, r.orphans, r.insertions, r.evictions), std::tuple(0U, 1U, 4U, 2U));
 }
 
 TEST(HitRatio, OfARequestLongerThanTheCacheTheTailTakesNoPart) {
@@ -304,8 +296,7 @@ TEST(HitRatio, ExperimentNamesTheCacheAndItsParameters) {
   EXPECT_THROW(run_hit_ratio(none, trace), InputError);
 }
 
-class MooncakeHitRatio : public ::testing::Test {
- protected:
+struct MooncakeHitRatio : ::testing::Test {
   void SetUp() override {
     const std::string file = data_file("traces/mooncake_conversation.jsonl");
     if (!std::filesystem::exists(file)) GTEST_SKIP() << "no " << file << " (set KVLAB_DATA)";

@@ -1,6 +1,4 @@
 // Images in prompts: encoded in the step of the prompt, or on encode replicas before it.
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include "tests/sim/random_runs.h"
@@ -65,11 +63,6 @@ struct Steps final : RunSink {
   void step(const InFlightStep& step, const ReplicaState&) override { images.push_back(step.images); }
 };
 
-RunSummary run_into(RunSink& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  VectorTrace trace(requests);
-  return simulate(setup, trace, records);
-}
-
 std::int64_t us(Time at) { return ns(at) / 1000; }
 
 TEST(Images, AreEncodedInTheStepOfThePrompt) {
@@ -116,9 +109,7 @@ TEST(Images, PassThreeStages) {
   const TransferRecord &first = records.transfers[0], &second = records.transfers[1];
   EXPECT_EQ(first.from, 2U);  // encode replicas are counted after the ranks
   EXPECT_EQ(second.from, 3U);
-  EXPECT_EQ(first.to, 0U);
-  EXPECT_EQ(first.tokens, 2 * kTokens);
-  EXPECT_EQ(first.bytes, 2'000'000);
+  EXPECT_EQ(std::tuple(first.to, first.tokens, first.bytes), std::tuple(0U, 2 * kTokens, 2'000'000));
   EXPECT_EQ(us(first.ready), 4000);
   EXPECT_EQ(us(first.end), 7000);
   EXPECT_EQ(us(second.end), 9000);
@@ -133,8 +124,7 @@ TEST(Images, PassThreeStages) {
 TEST(Images, OneEncoderTakesLongerThanTwo) {
   RequestFacts facts;
   const auto queued = [&](const std::string& keys) {
-    Recorder records;
-    run_into(records, three_stages(2, 1, "epd", keys), {with_images(0, 20, facts, 4)});
+    const Recorder records = records_of(three_stages(2, 1, "epd", keys), {with_images(0, 20, facts, 4)});
     return us(records.requests[0].queued);
   };
   EXPECT_EQ(queued("{parallel_encode: true}"), 4000 + 3000 + 3000);
@@ -154,11 +144,9 @@ TEST(Images, APassTakesImagesOfSeveralRequests) {
   EXPECT_EQ(ready, (std::vector<std::int64_t>{2000, 6000, 9000}));
 }
 
-// Requests of text alone go to prefill at once.
 TEST(Images, TextPassesTheEncodersBy) {
   RequestFacts facts;
-  Recorder records;
-  run_into(records, three_stages(1, 1), {with_images(0, 20, facts, 1), request_at(0.1, 100, 3)});
+  const Recorder records = records_of(three_stages(1, 1), {with_images(0, 20, facts, 1), request_at(0.1, 100, 3)});
   EXPECT_EQ(records.requests[0].number, 1U);
   EXPECT_EQ(us(records.requests[0].queued), 100);
 }

@@ -1,8 +1,6 @@
 // Groups of layers, the pages of a sequence, and what engines log of them.
 #include "sim/cost/kv_layout.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -21,10 +19,8 @@ KvLayout layout_of(const std::string& model, const Parallel& p = {}) {
 
 TEST(KvLayout, GroupsAreThoseOfVllm) {
   const KvLayout gemma = layout_of("gemma-3-27b");  // 10 layers see all, 52 a window
-  EXPECT_EQ(gemma.group_layers, 10);
-  EXPECT_EQ(gemma.full_groups, 1);
-  EXPECT_EQ(gemma.window_groups, 6);
-  EXPECT_EQ(gemma.page_bytes, 10LL * kBlock * 2 * 16 * 128 * 2);
+  EXPECT_EQ(std::tuple(gemma.group_layers, gemma.full_groups, gemma.window_groups, gemma.page_bytes),
+            std::tuple(10, 1, 6, 10LL * kBlock * 2 * 16 * 128 * 2));
   const KvLayout gpt_oss = layout_of("gpt-oss-20b");
   EXPECT_EQ(gpt_oss.group_layers, 12);
   EXPECT_EQ(gpt_oss.groups(), 2);

@@ -1,9 +1,6 @@
 // Layers of several kinds: FLOPs and bytes by hand, on a card that moves a byte per picosecond and launches for nothing.
 #include "sim/cost/layer_kinds.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

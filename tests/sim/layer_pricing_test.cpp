@@ -1,6 +1,4 @@
 // Steps whose entries pass some of the layers, priced by hand.
-#include <gtest/gtest.h>
-
 #include "sim/pricing.h"
 #include "tests/error_of.h"
 #include "tests/sim/cost_support.h"
@@ -216,9 +214,7 @@ TEST(LayerPricing, ACohortReadsTheExpertsOnce) {
 // One request of 600 tokens and one output: two steps with one group each, and its tokens count once.
 TEST(LayerPricing, TokensOfACohortCountOnce) {
   SimSetup setup = basic_setup("layered_prefill");
-  VectorTrace trace({request_at(0, 600, 1)});
-  Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = summary_of(setup, {request_at(0, 600, 1)});
   EXPECT_EQ(summary.steps, 2U);
   EXPECT_DOUBLE_EQ(summary.batch_mean_tokens, 300);
   EXPECT_EQ(summary.output_tokens, 1);

@@ -1,7 +1,5 @@
 // Data parallelism: ranks with a scheduler and memory of their own, which step together or share arrivals alone. Times by hand follow from
 // LinearPrices: a step 5 us, a token 20 ns, a cached token of a decode row 37 ps.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "base/random.h"
@@ -67,9 +65,7 @@ TEST(LockStep, AnIdleRankComputesOneTokenInEachStep) {
 // Two steps, and before each of them both devices wait.
 TEST(LockStep, AllRanksWaitForTheHost) {
   SimSetup setup = group_setup("vllm_v1", kEager);
-  LinearPrices prices;
-  prices.host = Picoseconds{1'000'000};
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.host = Picoseconds{1'000'000}});
   const GroupRun r = run(setup, {request_at(0, 20, 2)});
   constexpr double kWaits = 2 * 2 * 1e6, kDevices = 5'400'000 + (5'020'000 + 37 * 20) + 2 * 5'020'000;
   EXPECT_NEAR(r.summary.step_shares[kCostParts][0], kWaits / (kWaits + kDevices), 1e-12);
@@ -204,16 +200,11 @@ TEST(LockStep, EqualRanksRunAsOneAlone) {
     ASSERT_EQ(twice.records.requests.size(), 120U);
     for (std::size_t i = 0; i < 120; ++i) {
       const RequestRecord &a = twice.records.requests[i], &b = once.records.requests[i / 2];
-      EXPECT_EQ(a.replica, i % 2);
-      EXPECT_EQ(a.scheduled, b.scheduled);
-      EXPECT_EQ(a.first_token, b.first_token);
-      EXPECT_EQ(a.last_token, b.last_token);
-      EXPECT_EQ(a.preemptions, b.preemptions);
+      EXPECT_EQ(std::tuple(a.replica, a.scheduled, a.first_token, a.last_token, a.preemptions),
+                std::tuple(i % 2, b.scheduled, b.first_token, b.last_token, b.preemptions));
     }
-    EXPECT_EQ(twice.summary.steps, 2 * once.summary.steps);
-    EXPECT_EQ(twice.summary.busy_frac, once.summary.busy_frac);
-    EXPECT_EQ(twice.summary.mfu_frac, once.summary.mfu_frac);
-    EXPECT_EQ(twice.summary.kv_used_mean_frac, once.summary.kv_used_mean_frac);
+    EXPECT_EQ(std::tuple(twice.summary.steps, twice.summary.busy_frac, twice.summary.mfu_frac, twice.summary.kv_used_mean_frac),
+              std::tuple(2 * once.summary.steps, once.summary.busy_frac, once.summary.mfu_frac, once.summary.kv_used_mean_frac));
   }
 }
 

@@ -1,6 +1,4 @@
 // Transfers from lower tiers: places, and the computation beside which they run.
-#include <gtest/gtest.h>
-
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/sim/cost_support.h"
 
@@ -84,8 +82,7 @@ TEST(LowerTiers, StepsThatHideTransfersAreNotExtrapolated) {
 }
 
 // The time of a decode step of Llama-3.1-8B on an A100 with PCIe 4.
-class OffloadedDecode : public ::testing::Test {
- protected:
+struct OffloadedDecode : ::testing::Test {
   double ms(const std::string& recipe, std::int32_t rows, std::int32_t tokens = 32'768) const {
     const ModelShape shape{32, 32, 8, 128, 4096, 2};
     RecipeFootprint footprint(load_recipe(recipe), shape, 16);

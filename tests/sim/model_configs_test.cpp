@@ -1,6 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_spec.h"
@@ -220,17 +217,14 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   const ModelSpec gemma =
       spec_of(R"("model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
       "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, "vision_config": {"hidden_size": 1152}, "mm_tokens_per_image": 256, "kv_cache_dtype": "fp8")");
-  EXPECT_EQ(gemma.q_heads, 8);
-  EXPECT_EQ(gemma.kv_heads, 4);
-  EXPECT_EQ(gemma.head_dim, 256);
-  EXPECT_EQ(gemma.vocabulary, 262'208);
+  EXPECT_EQ(std::tuple(gemma.q_heads, gemma.kv_heads, gemma.head_dim, gemma.vocabulary), std::tuple(8, 4, 256, 262'208));
   EXPECT_EQ(gemma.hidden, 2560) << "not the vision tower's";
   EXPECT_EQ(gemma.kv_dtype, Dtype::kFp8);
   EXPECT_EQ(gemma.max_tokens, 131'072);
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_EQ(gemma.some_window, 1024);
   EXPECT_EQ(layers_with(gemma, AttentionKind::kWindow), 29);
-  EXPECT_THAT(gemma.remarks, ::testing::Contains(::testing::HasSubstr("the text model alone")));
+  EXPECT_THAT(gemma.remarks, ::testing::Contains(HasSubstr("the text model alone")));
   const ModelSpec outside =
       spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":
       {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*lm_head", "re:.*self_attn", "re:.*vision_model.*"],
@@ -293,7 +287,7 @@ TEST(ModelConfigs, WhatIsNotPricedIsRefusedByName) {
       {kLlama8b + R"({"bits": 4})", "quantization_config has no 'quant_method'"}};
   for (const auto& [keys, message] : refused) {
     const std::string error = error_with(keys);
-    EXPECT_THAT(error, ::testing::HasSubstr(message)) << keys;
+    EXPECT_THAT(error, HasSubstr(message)) << keys;
     EXPECT_THAT(error, ::testing::StartsWith("config.json:")) << keys;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
@@ -353,7 +347,7 @@ TEST(ModelConfigs, KeysThatChangeNothingArePassedOver) {
 TEST(ModelConfigs, DtypeGoesBeforeTorchDtype) {
   const ModelSpec m = spec_of(R"("model_type": "llama", "dtype": "float32")");
   EXPECT_EQ(m.dtype, Dtype::kFp32);
-  EXPECT_THAT(m.remarks, ::testing::Contains(::testing::HasSubstr("'dtype' = float32 is taken")));
+  EXPECT_THAT(m.remarks, ::testing::Contains(HasSubstr("'dtype' = float32 is taken")));
 }
 
 // Llama-3.1-8B by name of the format; each as the checkpoint's quantization_config has it.
@@ -374,11 +368,10 @@ TEST(ModelConfigs, AFormatMayBeNamed) {
     EXPECT_NEAR(static_cast<double>(weight_bytes(named(scheme))), bytes_at(bits), 64);
     EXPECT_EQ(compute_dtype(named(scheme)), compute);
   }
-  EXPECT_THAT(error_of([&] { named("fp7"); }), ::testing::HasSubstr("unknown format 'fp7'"));
+  EXPECT_THAT(error_of([&] { named("fp7"); }), HasSubstr("unknown format 'fp7'"));
   folder.write("Q/config.json", "{" + kWritten + ", " + kLlama8b + R"({"quant_method": "awq", "bits": 4}})");
   EXPECT_NO_THROW(load_quantized_model(folder.path() + "/Q", kModels, "awq"));
-  EXPECT_THAT(error_of([&] { load_quantized_model(folder.path() + "/Q", kModels, "fp8"); }),
-              ::testing::HasSubstr("quantized already, by awq"));
+  EXPECT_THAT(error_of([&] { load_quantized_model(folder.path() + "/Q", kModels, "fp8"); }), HasSubstr("quantized already, by awq"));
 }
 
 TEST(ModelConfigs, AnIdMayNameItsFormat) {
@@ -388,7 +381,7 @@ TEST(ModelConfigs, AnIdMayNameItsFormat) {
   EXPECT_NEAR(bytes("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"), bytes_at(4.125), 64);
   EXPECT_NEAR(bytes("someone/Llama-3.1-8B-Instruct-AWQ-INT4"), bytes_at(4 + 20.0 / 128), 64);
   EXPECT_THAT(error_of([&] { load_quantized_model("nvidia/Llama-3.1-8B-Instruct-FP8", kModels, "awq"); }),
-              ::testing::HasSubstr("has weights in fp8 already"));
+              HasSubstr("has weights in fp8 already"));
 }
 
 TEST(ModelConfigs, AConfigOfTheWorkingFolder) {
@@ -402,7 +395,7 @@ TEST(ModelConfigs, AConfigOfTheWorkingFolder) {
 }
 
 TEST(ModelConfigs, AnUnknownIdNamesModelsThatAreNear) {
-  EXPECT_THAT(error_of([] { load_model_spec("org/Llama-3.1-9B-Instruct", kModels); }), ::testing::HasSubstr("llama-3.1-8b"));
+  EXPECT_THAT(error_of([] { load_model_spec("org/Llama-3.1-9B-Instruct", kModels); }), HasSubstr("llama-3.1-8b"));
 }
 
 TEST(ModelConfigs, AModelThatDoesNotFitSaysOnWhat) {
@@ -410,8 +403,8 @@ TEST(ModelConfigs, AModelThatDoesNotFitSaysOnWhat) {
     const CostSetup setup = setup_of(std::string("hardware: h100\nmodel: ") + model + "\n");
     return error_of([&] { derive_num_blocks(setup, 0.9, std::int64_t{1} << 30, 16); });
   };
-  EXPECT_THAT(error_with("llama-3.1-70b"), ::testing::HasSubstr("raise parallel.tp (tp: 2, or 1 x b200 fits)"));
-  EXPECT_THAT(error_with("llama-3.1-405b"), ::testing::HasSubstr("raise parallel.tp (tp: 16, or 8 x h200 fits)"));
+  EXPECT_THAT(error_with("llama-3.1-70b"), HasSubstr("raise parallel.tp (tp: 2, or 1 x b200 fits)"));
+  EXPECT_THAT(error_with("llama-3.1-405b"), HasSubstr("raise parallel.tp (tp: 16, or 8 x h200 fits)"));
 }
 
 TEST(ModelConfigs, AFamilyIsOneFile) {
@@ -428,8 +421,7 @@ TEST(ModelConfigs, AFamilyIsOneFile) {
   EXPECT_EQ(tiny->keys, std::vector<std::string>{"width_of_all"});
   EXPECT_NE(find_family("llama"), nullptr) << "shipped";
   EXPECT_EQ(find_family("../models/llama-3.1-8b"), nullptr);
-  EXPECT_THAT(error_of([] { static_cast<void>(find_family("wrong")); }),
-              ::testing::HasSubstr("wrong.yaml:2:1: unknown key 'norm' in family 'wrong'"));
+  EXPECT_THAT(error_of([] { static_cast<void>(find_family("wrong")); }), HasSubstr("wrong.yaml:2:1: unknown key 'norm' in family 'wrong'"));
   ::setenv("KVLAB_PROFILES", before.c_str(), 1);
 }
 

@@ -1,6 +1,4 @@
 // The CPU time of a simulation in which 20,000 requests wait, by order: a few times what first come, first served costs.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <ctime>
 #include <map>

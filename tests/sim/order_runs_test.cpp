@@ -1,7 +1,6 @@
 // Runs under orders: every request is served whole, memory and queues are conserved after every step, and fast-forward changes nothing.
 // Drawn orders, predictors, schedulers, block caches, memories and KV policies; KVLAB_SEEDS=first:count draws others, KVLAB_FULL 400.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "serving/replica_state.h"
 #include "tests/drawn_orders.h"
@@ -87,7 +86,7 @@ void draw_swap(Drawn& draw, SimSetup& setup, Workload& workload) {
   setup.swap_link.call_time = Span(draw.of<std::int32_t>({0, 2'000, 10'000}));
   if (!draw.one_in(3)) return;
   swap.codec = {setup.memory.block_bytes / 2, {"quantize", 8, 40'000, 1000}, {"dequantize", 8, 20'000, 500}};
-  setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{.op_byte = Picoseconds{1}}); };
+  setup.make_cost_model = linear_cost({.op_byte = Picoseconds{1}});
 }
 
 DrawnRun draw_run(std::uint64_t seed) {
@@ -179,9 +178,8 @@ TEST(OrderRuns, APlanThatOnlyPreemptsIsFollowedByAnother) {
   w.requests = {request_at(0, 30, 10), request_at(0.001, 20, 10)};
   for (std::size_t i = 0; i < 2; ++i) w.requests[i].facts = &w.facts[i];
   const SimSetup setup = small_setup("{async_scheduling: false}", "priority", "{}");
-  VectorTrace trace(w.requests);
   Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = run_into(records, setup, w.requests);
   expect_whole(w, records);
   EXPECT_EQ(summary.preemptions, 1U);
 }
@@ -196,9 +194,8 @@ TEST(OrderRuns, FastForwardEndsWhereTheNextPlanPreempts) {
     setup.memory.host_blocks = 10;
     setup.timeline_interval = Span{0};
     setup.fast_forward = false;
-    VectorTrace trace(w.requests);
     Recorder records;
-    const RunSummary summary = simulate(setup, trace, records);
+    const RunSummary summary = run_into(records, setup, w.requests);
     EXPECT_GE(summary.preemptions, 1U);
     EXPECT_EQ(text_of(summary, records), run(setup, w, true)) << mode;
   }

@@ -1,7 +1,5 @@
 #include "sim/peak_time.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "base/random.h"
@@ -94,9 +92,7 @@ TEST(PeakTime, AStretchIsTheSumOfItsSteps) {
 // of 1e12: 10 ns for the prompt, 1 ns for each decode step, whose bytes take 70 and 77 ps.
 TEST(PeakTime, OfATinyRun) {
   const SimSetup setup = basic_setup("sarathi");
-  VectorTrace trace({request_at(0, 10, 3)});
-  Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = summary_of(setup, {request_at(0, 10, 3)});
   EXPECT_DOUBLE_EQ(summary.peak_s, 12e-9);
   EXPECT_EQ(summary.output_tokens, 3);
 }

@@ -1,6 +1,4 @@
 // Decode steps of KV policies that are carried out many at once give the very records of single steps.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "sim/kv_cost/recipe_footprint.h"

@@ -1,6 +1,4 @@
 // The time of a KV policy's work in the steps of a request, by hand: up to its first token, and after it.
-#include <gtest/gtest.h>
-
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/sim/pools_support.h"
 
@@ -56,8 +54,7 @@ SimSetup working_setup(const std::string& parameters, Picoseconds byte = Picosec
 
 // By the number of the request.
 std::vector<RequestRecord> served_by(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  Recorder records;
-  run_into(records, setup, requests);
+  Recorder records = records_of(setup, requests);
   std::sort(records.requests.begin(), records.requests.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
   return records.requests;
 }

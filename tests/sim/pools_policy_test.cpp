@@ -1,6 +1,4 @@
 // KV policies whose rows differ in length, in pools: a sequence takes its rows to another replica, which counts patterns of its own.
-#include <gtest/gtest.h>
-
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/recipes_in.h"
 #include "tests/sim/pools_support.h"

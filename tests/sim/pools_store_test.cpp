@@ -1,6 +1,4 @@
 // The store of prompts in CPU memory (Mooncake): prefixes come from a replica's own memory, or over the links from another's.
-#include <gtest/gtest.h>
-
 #include "tests/drawn.h"
 #include "tests/sim/pools_support.h"
 
@@ -55,12 +53,7 @@ TEST(PoolsStore, AnotherReplicasPrefixIsFetched) {
   const RunSummary summary = run_into(records, store_setup({{0, 0}, {1, 0}}), {family.at(0, 300), family.at(50, 300)});
   ASSERT_EQ(records.transfers.size(), 3U);
   const TransferRecord& t = records.transfers[1];
-  EXPECT_EQ(t.request, 1U);
-  EXPECT_EQ(t.from, 0U);
-  EXPECT_EQ(t.to, 1U);
-  EXPECT_EQ(t.tokens, 256);
-  EXPECT_EQ(t.bytes, 16 << 20);
-  EXPECT_EQ(t.calls, 4);
+  EXPECT_EQ(std::tuple(t.request, t.from, t.to, t.tokens, t.bytes, t.calls), std::tuple(1U, 0U, 1U, 256, 16 << 20, 4));
   EXPECT_EQ(ns(t.asked), 50'000'000);
   EXPECT_EQ(ns(t.end), 50'000'000 + 4 * 1'000'000 + 16'777'216);
   const RequestRecord& r = record_of(records, 1);
@@ -83,8 +76,7 @@ TEST(PoolsStore, AFastLinkBringsTheFirstTokenForward) {
   const auto ttft = [&](const LinkSetup& link, std::uint32_t from) {
     SimSetup setup = store_setup({{0, 0}, {1, from}});
     for (PoolSetup& pool : setup.pools) pool.link = link;
-    Recorder records;
-    run_into(records, setup, {family.at(0, 300), family.at(50, 300)});
+    const Recorder records = records_of(setup, {family.at(0, 300), family.at(50, 300)});
     return ns(record_of(records, 1).first_token) - 50'000'000;
   };
   const LinkSetup fast{1e14, Span{0}}, slow{1e9, Span{0}};
@@ -116,8 +108,7 @@ TEST(PoolsStore, IsReadAsItIsOnTheGpuWithSwapsInEightBits) {
     SimSetup setup = store_setup({{0, 0}, {0, 0}, {0, 0}});
     setup.pools[0].memory.num_blocks = 24;
     setup.pools[0].memory.swap.codec.block_bytes = swapped_bytes;
-    Recorder records;
-    run_into(records, setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300)});
+    const Recorder records = records_of(setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300)});
     EXPECT_EQ(record_of(records, 2).hit_tokens, 256);
     return ns(record_of(records, 2).scheduled);
   };
@@ -147,8 +138,8 @@ TEST(PoolsStore, AFetchTakesWhatIsMissing) {
 // While one prompt waits for its prefix, another is computed.
 TEST(PoolsStore, OtherPromptsGoOnMeanwhile) {
   const Family family(1, 300);
-  Recorder records;
-  run_into(records, store_setup({{0, 0}, {1, 0}, {1, 1}}), {family.at(0, 300), family.at(50, 300), request_at(51, 100, 3)});
+  const Recorder records =
+      records_of(store_setup({{0, 0}, {1, 0}, {1, 1}}), {family.at(0, 300), family.at(50, 300), request_at(51, 100, 3)});
   EXPECT_EQ(ns(record_of(records, 2).first_token), 51'000'000 + 7'080);
   EXPECT_GT(ns(record_of(records, 1).first_token), 70'000'000);
 }
@@ -164,8 +155,7 @@ TEST(PoolsStore, APrefixIsFetchedAfterImagesAreEncoded) {
   facts.images = 1;
   TraceRequest with_image = family.at(50, 350);
   with_image.facts = &facts;
-  Recorder records;
-  run_into(records, setup, {family.at(0, 300), with_image});
+  const Recorder records = records_of(setup, {family.at(0, 300), with_image});
   const RequestRecord& r = record_of(records, 1);
   EXPECT_EQ(r.replica, 2U) << "its decode replica";
   EXPECT_EQ(r.hit_tokens, 256);
@@ -197,15 +187,13 @@ TEST(PoolsStore, MooncakeSendsAPromptToTheIdleReplicaAndFetchesItsPrefix) {
   for (PoolSetup& pool : setup.pools) pool.link = {1e12, Span{0}};
   const std::vector<TraceRequest> requests = {family.at(0, 1000), request_at(50, 5000, 3), request_at(50.001, 8000, 3),
                                               family.at(50.002, 1000)};
-  Recorder with;
-  run_into(with, setup, requests);
+  const Recorder with = records_of(setup, requests);
   EXPECT_EQ(record_of(with, 3).hit_tokens, 960);
   const auto fetched = std::count_if(with.transfers.begin(), with.transfers.end(),
                                      [](const TransferRecord& t) { return t.request == 3 && t.from == 0 && t.to == 1; });
   EXPECT_EQ(fetched, 1);
   for (PoolSetup& pool : setup.pools) pool.store_blocks = 0;
-  Recorder without;
-  run_into(without, setup, requests);
+  const Recorder without = records_of(setup, requests);
   EXPECT_EQ(record_of(without, 3).hit_tokens, 0);  // computed on replica 1
 }
 
@@ -252,7 +240,6 @@ TEST(PoolsStore, AHitThatIsEvictedBeforeItsRequestIsTakenDoesNotCount) {
   EXPECT_EQ(hits(4), 0);
 }
 
-// The block cache has the prompt: nothing is copied.
 TEST(PoolsStore, BlocksThatTheGpuHasAreNotRead) {
   const Family family(1, 300);
   SimSetup setup = lone_setup(100);
@@ -268,14 +255,12 @@ TEST(PoolsStore, ALoadBlocksNoOtherRequest) {
   const Family family(1, 300), other(2, 380);
   SimSetup setup = lone_setup(100);
   setup.pools[0].memory.num_blocks = 30;
-  Recorder records;
-  run_into(records, setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300), request_at(100, 100, 3)});
+  const Recorder records = records_of(setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300), request_at(100, 100, 3)});
   EXPECT_EQ(record_of(records, 2).hit_tokens, 256);
   EXPECT_EQ(ns(record_of(records, 3).first_token), 100'000'000 + 7'080);
   EXPECT_GT(ns(record_of(records, 2).first_token), 100'400'000);
 }
 
-// A turn of a session finds the turn before it, prompt and all, in the store.
 TEST(PoolsStore, ALaterTurnReadsTheTurnBeforeIt) {
   const Family family(1, 640), other(2, 790);
   SimSetup setup = lone_setup(100);

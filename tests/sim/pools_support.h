@@ -35,9 +35,4 @@ inline void add_store(SimSetup& setup, std::int64_t blocks, std::int32_t block_t
   for (PoolSetup& pool : setup.pools) pool.store_blocks = pool.roles.prefill ? blocks : 0;
 }
 
-inline RunSummary run_into(Recorder& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  VectorTrace trace(requests);
-  return simulate(setup, trace, records);
-}
-
 }  // namespace kvlab::testing

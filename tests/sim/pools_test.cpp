@@ -1,6 +1,4 @@
 // Pools of replicas: a request passes its stages on different replicas, and its KV goes over their links.
-#include <gtest/gtest.h>
-
 #include <ctime>
 #include <iterator>
 
@@ -18,17 +16,11 @@ TEST(Pools, ARequestPassesBothStages) {
   const RunSummary summary = run_into(records, pools_setup(1, 1), {request_at(0, 100, 3)});
   ASSERT_EQ(records.requests.size(), 1U);
   const RequestRecord& r = records.requests[0];
-  EXPECT_EQ(r.outcome, Outcome::kCompleted);
-  EXPECT_EQ(r.output_tokens, 3);
-  EXPECT_EQ(r.replica, 1U);
+  EXPECT_EQ(std::tuple(r.outcome, r.output_tokens, r.replica), std::tuple(Outcome::kCompleted, 3, 1U));
   EXPECT_EQ(ns(r.first_token), 7'080);
   ASSERT_EQ(records.transfers.size(), 1U);
   const TransferRecord& t = records.transfers[0];
-  EXPECT_EQ(t.from, 0U);
-  EXPECT_EQ(t.to, 1U);
-  EXPECT_EQ(t.tokens, 100);
-  EXPECT_EQ(t.bytes, 7 << 20);
-  EXPECT_EQ(t.calls, 1);
+  EXPECT_EQ(std::tuple(t.from, t.to, t.tokens, t.bytes, t.calls), std::tuple(0U, 1U, 100, 7 << 20, 1));
   EXPECT_EQ(ns(t.ready), 7'080);
   EXPECT_EQ(ns(t.asked), 7'080);
   EXPECT_EQ(ns(t.end), 7'080 + 1'000'000 + 7'340'032);
@@ -54,8 +46,7 @@ TEST(Pools, TheDecodeReplicaChecksItsRequests) {
     request.session = session;
     request.hash_tokens = hash_tokens;
     request.hashes = hashes;
-    Recorder records;
-    run_into(records, setup, {request});
+    const Recorder records = records_of(setup, {request});
   };
   EXPECT_NO_THROW(serve(1, 16));
   EXPECT_THROW(serve(-1, 16), InputError);
@@ -63,16 +54,14 @@ TEST(Pools, TheDecodeReplicaChecksItsRequests) {
 }
 
 TEST(Pools, OneTokenNeedsNoTransfer) {
-  Recorder records;
-  run_into(records, pools_setup(1, 1), {request_at(0, 100, 1)});
+  const Recorder records = records_of(pools_setup(1, 1), {request_at(0, 100, 1)});
   EXPECT_TRUE(records.transfers.empty());
   EXPECT_EQ(records.requests[0].replica, 0U);
 }
 
 // Two prompts end together and go to two decode replicas over the one link of their prefill replica, one after the other.
 TEST(Pools, TransfersShareALinkInTurn) {
-  Recorder records;
-  run_into(records, pools_setup(1, 2), {request_at(0, 100, 3), request_at(0, 100, 3)});
+  const Recorder records = records_of(pools_setup(1, 2), {request_at(0, 100, 3), request_at(0, 100, 3)});
   ASSERT_EQ(records.transfers.size(), 2U);
   EXPECT_NE(records.transfers[0].to, records.transfers[1].to);
   EXPECT_EQ(records.transfers[0].asked, records.transfers[1].asked);
@@ -84,13 +73,11 @@ TEST(Pools, LayerwiseTransfersOverlapThePrompt) {
   SimSetup setup = pools_setup(1, 1);
   setup.transfer.is_layerwise = true;
   setup.transfer.layers = 4;
-  Recorder records;
-  run_into(records, setup, {request_at(0, 100, 3)});
+  const Recorder records = records_of(setup, {request_at(0, 100, 3)});
   EXPECT_EQ(ns(records.transfers[0].end), 7'080 / 4 + 1'000'000 + 7'340'032);
   // A fast link ends a layer's time after the prompt.
   setup.pools[0].link = setup.pools[1].link = {1e15, Span(4'000)};
-  Recorder fast;
-  run_into(fast, setup, {request_at(0, 100, 3)});
+  const Recorder fast = records_of(setup, {request_at(0, 100, 3)});
   EXPECT_EQ(ns(fast.transfers[0].end), 7'080 + 4'000 / 4 + 1);  // 7 MiB in 7 ns, a quarter of it
 }
 
@@ -98,8 +85,7 @@ TEST(Pools, CallsCountPlacesAndBlocks) {
   SimSetup setup = pools_setup(1, 1);
   setup.transfer.places_per_block = 8;
   setup.transfer.merges_blocks = false;
-  Recorder records;
-  run_into(records, setup, {request_at(0, 100, 3)});
+  const Recorder records = records_of(setup, {request_at(0, 100, 3)});
   EXPECT_EQ(records.transfers[0].calls, 7 * 8);
 }
 
@@ -112,8 +98,7 @@ TEST(Pools, CachedBlocksAreNotSentAgain) {
     r.hash_tokens = 16;
     r.hashes = hashes;
   }
-  Recorder records;
-  run_into(records, pools_setup(1, 1), requests);
+  const Recorder records = records_of(pools_setup(1, 1), requests);
   ASSERT_EQ(records.transfers.size(), 2U);
   EXPECT_EQ(records.transfers[0].bytes, 7 << 20);
   EXPECT_EQ(records.transfers[1].bytes, 1 << 20);
@@ -125,8 +110,7 @@ TEST(Pools, MemoryOfPromptsThatWaitIsHeld) {
   SimSetup setup = pools_setup(1, 1);
   setup.pools[0].memory.num_blocks = 20;
   setup.pools[1].memory.num_blocks = 20;
-  std::vector<TraceRequest> requests;
-  for (int i = 0; i < 4; ++i) requests.push_back(request_at(0, 100, 50));  // 7 blocks each, then 10
+  const std::vector<TraceRequest> requests(4, request_at(0, 100, 50));  // 7 blocks each, then 10
   Recorder records;
   const RunSummary summary = run_into(records, setup, requests);
   EXPECT_EQ(summary.latencies.completed, 4U);
@@ -164,8 +148,7 @@ TEST(Pools, ARequestMayDecodeWhereItsPromptWas) {
   const auto stays = [](const Ask& ask, const FleetView&) {
     return Placement::send(ask.stage == Stage::kPrefill ? ReplicaId{0} : ask.from);
   };
-  Recorder records;
-  run_into(records, told_setup(1, 1, stays), {request_at(0, 100, 5), request_at(0, 30, 5)});
+  const Recorder records = records_of(told_setup(1, 1, stays), {request_at(0, 100, 5), request_at(0, 30, 5)});
   EXPECT_TRUE(records.transfers.empty());
   for (const RequestRecord& r : records.requests) {
     EXPECT_EQ(r.replica, 0U);
@@ -175,8 +158,7 @@ TEST(Pools, ARequestMayDecodeWhereItsPromptWas) {
     EXPECT_EQ(ask.stage, Stage::kPrefill);
     return Placement::send_whole(ReplicaId{1});
   };
-  Recorder mixed;
-  run_into(mixed, told_setup(1, 1, whole), {request_at(0, 100, 5)});
+  const Recorder mixed = records_of(told_setup(1, 1, whole), {request_at(0, 100, 5)});
   EXPECT_EQ(mixed.requests[0].output_tokens, 5);
   EXPECT_EQ(mixed.requests[0].replica, 1U);
 }
@@ -204,8 +186,7 @@ TEST(Pools, HeldRequestsAreAskedAgainAfterSteps) {
     ++asked;
     return fleet.load(ReplicaId{1}).running > 0 ? Placement::hold(ReplicaId{1}) : Placement::send(ReplicaId{0});
   };
-  Recorder records;
-  run_into(records, told_setup(1, 1, holds), {request_at(0, 100, 20), request_at(8.4, 100, 5)});
+  const Recorder records = records_of(told_setup(1, 1, holds), {request_at(0, 100, 20), request_at(8.4, 100, 5)});
   ASSERT_EQ(records.requests.size(), 2U);
   EXPECT_EQ(records.requests[0].number, 0U);
   EXPECT_GT(asked, 1);
@@ -230,8 +211,7 @@ TEST(Pools, AReplicaChangesItsRoleWhenItIsEmpty) {
   };
   std::vector<TraceRequest> requests;
   for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.0, 100, 40));
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, requests);
+  const RunSummary summary = summary_of(setup, requests);
   EXPECT_EQ(summary.latencies.completed, 40U);
   EXPECT_EQ(decoders.front(), 1U);
   EXPECT_EQ(decoders.back(), 2U);
@@ -243,14 +223,11 @@ TEST(Pools, RequestsThatAreHeldForeverAreNamed) {
   EXPECT_THROW(run_into(records, told_setup(1, 1, never), {request_at(0, 100, 5)}), InputError);
 }
 
-// A decode replica that drops a request's KV computes it again there.
 TEST(Pools, PreemptedRequestsAreComputedAgainWhereTheyDecode) {
   SimSetup setup = pools_setup(1, 1);
   setup.pools[1].memory.num_blocks = 18;
-  std::vector<TraceRequest> requests;
-  for (int i = 0; i < 2; ++i) requests.push_back(request_at(0, 100, 100));
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, requests);
+  const std::vector<TraceRequest> requests(2, request_at(0, 100, 100));
+  const RunSummary summary = summary_of(setup, requests);
   EXPECT_EQ(summary.latencies.completed, 2U);
   EXPECT_GT(summary.preemptions, 0U);
   EXPECT_GT(summary.recomputed_tokens, 0);
@@ -271,8 +248,7 @@ TEST(Pools, HeldRequestsAreAskedAboutBeforeTheNextPlan) {
     SimSetup setup = told_setup(1, 2, holds);
     setup.fast_forward = fast_forward;
     for (PoolSetup& pool : setup.pools) pool.link = {1e15, Span{0}};
-    Recorder records;
-    run_into(records, setup, {request_at(0, 100, 80), request_at(0, 100, 80), request_at(0.05, 100, 5)});
+    const Recorder records = records_of(setup, {request_at(0, 100, 80), request_at(0, 100, 80), request_at(0.05, 100, 5)});
     std::string text;
     for (const RequestRecord& r : records.requests) text += std::to_string(r.number) + ":" + std::to_string(ns(r.last_token)) + " ";
     for (const TransferRecord& t : records.transfers) text += std::to_string(ns(t.asked)) + " ";
@@ -284,8 +260,7 @@ TEST(Pools, HeldRequestsAreAskedAboutBeforeTheNextPlan) {
 TEST(Pools, EachReplicaRefusesWhatItCannotHold) {
   SimSetup setup = pools_setup(1, 1);
   setup.pools[0].memory.num_blocks = 20;  // 320 tokens: the prompt fits, prompt and output do not
-  Recorder records;
-  run_into(records, setup, {request_at(0, 300, 200)});
+  const Recorder records = records_of(setup, {request_at(0, 300, 200)});
   EXPECT_EQ(records.requests[0].outcome, Outcome::kCompleted);
   setup.pools[1].max_model_len = 400;
   Recorder shorter;
@@ -421,9 +396,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
     if (own(4, 4) == 0 && !is_prefill_only) pool.roles = {true, true};
     if (pool.roles.prefill && !is_prefill_only) pool.store_blocks = static_cast<std::int64_t>(own(6, 4) * own(7, 40));
     setup.pools.push_back(pool);
-    LinearPrices prices;
-    prices.cell = static_cast<std::int64_t>(100 + own(5, 5000));
-    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}, {}});
+    setup.pool_costs.push_back({linear_cost({.cell = static_cast<std::int64_t>(100 + own(5, 5000))}), {}, {}});
   }
   const bool is_erratic = seed % 2 == 0 && seed % 5 != 0;
   if (is_erratic)

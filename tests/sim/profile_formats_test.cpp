@@ -1,7 +1,4 @@
 // A profile format is one file: this one has all that a format needs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_format.h"
 #include "tests/sim/cost_support.h"
@@ -10,7 +7,6 @@ namespace kvlab {
 namespace {
 
 using ::testing::Contains;
-using ::testing::HasSubstr;
 
 class OneFile final : public ProfileFormat {
  public:

@@ -1,6 +1,4 @@
 // Names of a profile's tables.
-#include <gtest/gtest.h>
-
 #include "sim/cost/profile.h"
 #include "tests/sim/cost_support.h"
 

@@ -1,8 +1,6 @@
 // The simulator against formulas that do not know it: mean waiting times of single- and many-server queues, of two priority classes with
 // and without preemption, mean times in processor sharing, and Little's law. All formulas are exact for the steps simulated but for
 // processor sharing, which holds as steps become short: an arrival waits for the end of the running step, and the test allows for that.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 
@@ -48,11 +46,7 @@ constexpr double kStepMs = 1.0;
 // Every step takes kStepMs whatever it holds, so a request of n output tokens is served for n steps.
 SimSetup constant_steps(int servers) {
   SimSetup setup = basic_setup("vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: " + std::to_string(servers) + "}");
-  LinearPrices prices;
-  prices.step = ps_of_ns(kStepMs * 1e6);
-  prices.token = prices.kv_token = {};
-  prices.cell = 1'000'000'000;
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.step = ps_of_ns(kStepMs * 1e6), .token = {}, .kv_token = {}, .cell = 1'000'000'000});
   setup.memory.block_tokens = 1 << 16;  // one block a request: memory plays no part
   setup.memory.num_blocks = 64;
   setup.timeline_interval = Span{0};
@@ -60,11 +54,9 @@ SimSetup constant_steps(int servers) {
 }
 
 // Mean wait before service in ms, requests of the first tenth left out (the queue starts empty).
-double mean_wait_ms(const SimSetup& setup, std::vector<TraceRequest> requests) {
+double mean_wait_ms(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
   const std::size_t count = requests.size();
-  VectorTrace trace(std::move(requests));
-  Recorder records;
-  simulate(setup, trace, records);
+  const Recorder records = records_of(setup, requests);
   double sum = 0;
   std::size_t counted = 0;
   for (const RequestRecord& r : records.requests) {
@@ -175,11 +167,10 @@ std::vector<TraceRequest> two_classes(std::uint64_t seed, std::size_t count, con
 }
 
 // Means by class of time(record) in ms. The first tenth of the requests is left out, and the last, after which too few arrive.
-Pair mean_by_class(const SimSetup& setup, std::vector<TraceRequest> requests, const std::function<Span(const RequestRecord&)>& time) {
+Pair mean_by_class(const SimSetup& setup, const std::vector<TraceRequest>& requests,
+                   const std::function<Span(const RequestRecord&)>& time) {
   const std::size_t count = requests.size();
-  VectorTrace trace(std::move(requests));
-  Recorder records;
-  simulate(setup, trace, records);
+  const Recorder records = records_of(setup, requests);
   Pair sum{}, counted{};
   for (const RequestRecord& r : records.requests) {
     if (r.number < count / 10 || r.number >= count - count / 10) continue;
@@ -245,21 +236,15 @@ SimSetup shared_server() {
   SimSetup setup = constant_steps(1);
   setup.make_scheduler = policy<SchedulerRegistry>(
       "scheduler", "vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: 4096, largest_graph_tokens: 0}");
-  LinearPrices prices;
-  prices.token = ps_of_ns(kStepMs * 1e6);
-  prices.step = prices.kv_token = {};
-  prices.cell = 1'000'000'000;
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.step = {}, .token = ps_of_ns(kStepMs * 1e6), .kv_token = {}, .cell = 1'000'000'000});
   setup.memory.num_blocks = 4096;
   return setup;
 }
 
 // Mean time in the system in ms, and mean of time / service, without the first and the last tenth of the requests.
-Pair mean_sharing(const SimSetup& setup, std::vector<TraceRequest> requests) {
+Pair mean_sharing(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
   const std::size_t count = requests.size();
-  VectorTrace trace(std::move(requests));
-  Recorder records;
-  simulate(setup, trace, records);
+  const Recorder records = records_of(setup, requests);
   Pair sum{};
   double counted = 0;
   for (const RequestRecord& r : records.requests) {
@@ -313,9 +298,8 @@ TEST(QueueingTheory, LittlesLawHolds) {
     setup.timeline_interval = Span(2'000);
     std::vector<TraceRequest> requests = poisson(seed, 300, 0.3, [&](std::uint64_t i) { return geometric(seed, i, 60); });
     for (TraceRequest& r : requests) r.prompt_tokens = 200;
-    VectorTrace trace(requests);
     Recorder records;
-    const RunSummary summary = simulate(setup, trace, records);
+    const RunSummary summary = run_into(records, setup, requests);
     double in_system = 0;
     for (const TimelineSample& s : records.samples) in_system += static_cast<double>(s.running + s.waiting + s.swapped) * 0.002;  // ms
     double times = 0;

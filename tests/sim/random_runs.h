@@ -86,9 +86,8 @@ inline std::string text_of(const RunSummary& s, const Recorder& records) {
 
 inline std::string run(SimSetup setup, const Workload& w, bool fast_forward) {
   setup.fast_forward = fast_forward;
-  VectorTrace trace(w.requests);
   Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = run_into(records, setup, w.requests);
   return text_of(summary, records);
 }
 

@@ -1,7 +1,4 @@
 // Profiles made of tables by shape: profile: {aisimulate: {...}}.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 
 #include "sim/cost/profile.h"
@@ -145,8 +142,7 @@ TEST(ShapeProfile, MoreKvHeadsThanMeasuredCountAsRows) {
   const ShapeFolder folder("bfloat16", 1);
   const CostSetup setup = setup_of(folder.experiment());
   EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)).count(), 2 * 1000 * (100 + 8 * 32));
-  EXPECT_THAT(setup.profile->notes,
-              ::testing::Contains(::testing::HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains(HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
 }
 
 TEST(ShapeProfile, PromptsShareOneCall) {
@@ -214,8 +210,8 @@ TEST(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
 TEST(ShapeProfile, MissingTablesAreNamed) {
   const ShapeFolder folder("fp8");
   const std::string error = error_of([&] { setup_of(folder.experiment()); });
-  EXPECT_THAT(error, ::testing::HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
-  EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("layernorm")));
+  EXPECT_THAT(error, HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
+  EXPECT_THAT(error, ::testing::Not(HasSubstr("layernorm")));
   EXPECT_NO_THROW(setup_of(folder.experiment(", missing: roofline")));
 }
 
@@ -223,11 +219,10 @@ TEST(ShapeProfile, TheErrorIsTheCommandToType) {
   const std::string error = error_of([] {
     setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {system: h100_sxm, version: 0.99.0, dir: no/such/folder}}\n");
   });
-  EXPECT_THAT(error,
-              ::testing::HasSubstr("./kvlab profile convert --format aisimulate --system h100_sxm --backend vllm --version 0.99.0 --out "
-                                   "no/such/folder"));
+  EXPECT_THAT(error, HasSubstr("./kvlab profile convert --format aisimulate --system h100_sxm --backend vllm --version 0.99.0 --out "
+                               "no/such/folder"));
   const std::string unnamed = error_of([] { setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {backend: vllm}}\n"); });
-  EXPECT_THAT(unnamed, ::testing::HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
+  EXPECT_THAT(unnamed, HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "policies/scheduler/layer_ranges.h"
 #include "sim/simulation.h"
+#include "tests/has_all.h"
 #include "tests/memory_run.h"
 #include "traces/trace.h"
 
@@ -95,13 +96,33 @@ auto policy(const std::string& kind, const std::string& name, const std::string&
   };
 }
 
+inline std::function<std::unique_ptr<CostModel>()> linear_cost(const LinearPrices& prices) {
+  return [prices] { return std::make_unique<LinearCost>(prices); };
+}
+
+inline RunSummary run_into(RunSink& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  return simulate(setup, trace, records);
+}
+
+inline Recorder records_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  Recorder records;
+  run_into(records, setup, requests);
+  return records;
+}
+
+inline RunSummary summary_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  Recorder records;
+  return run_into(records, setup, requests);
+}
+
 inline SimSetup basic_setup(const std::string& scheduler = "vllm_v1", const std::string& parameters = "{}") {
   SimSetup setup;
   setup.make_scheduler = policy<SchedulerRegistry>("scheduler", scheduler, parameters);
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", "round_robin", "{}");
-  setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{}); };
+  setup.make_cost_model = linear_cost({});
   setup.memory.num_blocks = 1000;
   setup.memory.block_tokens = 16;
   setup.memory.block_bytes = 1 << 20;

@@ -1,7 +1,4 @@
 // The ends of simulated time: 2^63 ps, 106 days.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "serving/link.h"
 #include "tests/error_of.h"
 #include "tests/sim/cost_support.h"
@@ -15,18 +12,12 @@ constexpr Picoseconds kDay{86'400'000'000'000'000};
 SimSetup setup_with_steps_of(Picoseconds step, const std::string& scheduler = "vllm_v1") {
   SimSetup setup = basic_setup(scheduler);
   setup.timeline_interval = Span{0};
-  LinearPrices prices;
-  prices.step = step;
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.step = step});
   return setup;
 }
 
 std::string error_of_run(const SimSetup& setup, std::int32_t output_tokens) {
-  return error_of([&] {
-    VectorTrace trace({request_at(0, 40, output_tokens), request_at(5, 40, output_tokens)});
-    Recorder records;
-    simulate(setup, trace, records);
-  });
+  return error_of([&] { summary_of(setup, {request_at(0, 40, output_tokens), request_at(5, 40, output_tokens)}); });
 }
 
 TEST(Clock, EndsTheRunWithTheTimeAndWhatToCheck) {
@@ -36,8 +27,8 @@ TEST(Clock, EndsTheRunWithTheTimeAndWhatToCheck) {
       setup.fast_forward = fast_forward;
       EXPECT_EQ(error_of_run(setup, 4), "no error") << scheduler;
       const std::string error = error_of_run(setup, 20);
-      EXPECT_THAT(error, ::testing::HasSubstr("the simulated clock ends after 106 days")) << scheduler;
-      EXPECT_THAT(error, ::testing::HasSubstr("s of simulated time a step ends later than that; check the rates")) << scheduler;
+      EXPECT_THAT(error, HasSubstr("the simulated clock ends after 106 days")) << scheduler;
+      EXPECT_THAT(error, HasSubstr("s of simulated time a step ends later than that; check the rates")) << scheduler;
     }
 }
 
@@ -49,12 +40,10 @@ TEST(Clock, AStopRuleEndsTheRunBefore) {
 
 TEST(Clock, PipelineStagesAndCopies) {
   SimSetup setup = basic_setup("sarathi");
-  LinearPrices prices;
-  prices.stages = {60 * kDay, 60 * kDay};
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
-  EXPECT_THAT(error_of_run(setup, 2), ::testing::HasSubstr("a step ends later than that"));
+  setup.make_cost_model = linear_cost({.stages = {60 * kDay, 60 * kDay}});
+  EXPECT_THAT(error_of_run(setup, 2), HasSubstr("a step ends later than that"));
   Link slow(LinkSetup{1, Span{0}});
-  EXPECT_THAT(error_of([&] { slow.transfer({}, std::int64_t{1} << 40, 1); }), ::testing::HasSubstr("memory.swap_bytes_per_s"));
+  EXPECT_THAT(error_of([&] { slow.transfer({}, std::int64_t{1} << 40, 1); }), HasSubstr("memory.swap_bytes_per_s"));
 }
 
 // A rate in tera-FLOP/s where FLOP/s are meant ends as an error or as a remark, whatever the rate.
@@ -70,7 +59,7 @@ TEST(Clock, WrongUnitsOfARateAreNamed) {
     const auto error = [&](const std::string& value) {
       return error_of([&] { load_hardware_spec(card(std::string(key) + ": " + value), ""); });
     };
-    EXPECT_THAT(error("362"), ::testing::HasSubstr(std::string("'") + key + "' = 362 is below 1e+09")) << key;
+    EXPECT_THAT(error("362"), HasSubstr(std::string("'") + key + "' = 362 is below 1e+09")) << key;
     EXPECT_EQ(error("0"), "no error");
     EXPECT_EQ(error("3.62e14"), "no error");
   }
@@ -80,11 +69,11 @@ TEST(Clock, WrongUnitsOfARateAreNamed) {
   };
   EXPECT_EQ(remark("bf16_flops: 3.62e14"), "");
   EXPECT_EQ(remark("bf16_flops: 3.62e12"), "bf16_flops = 3.62e+12 is 100 times less than fp16_flops = 3.62e+14");
-  EXPECT_THAT(remark("fp8_flops: 3.62e17"), ::testing::HasSubstr("fp8_flops"));
-  EXPECT_THAT(remark("nvlink_bytes_per_s: 1e8"), ::testing::HasSubstr("nvlink_bytes_per_s"));
-  EXPECT_THAT(remark("launch_ns: 2e6"), ::testing::HasSubstr("launch_ns"));
+  EXPECT_THAT(remark("fp8_flops: 3.62e17"), HasSubstr("fp8_flops"));
+  EXPECT_THAT(remark("nvlink_bytes_per_s: 1e8"), HasSubstr("nvlink_bytes_per_s"));
+  EXPECT_THAT(remark("launch_ns: 2e6"), HasSubstr("launch_ns"));
   const HardwareSpec slow = load_hardware_spec(card("bf16_flops: 1e9"), "");
-  EXPECT_THAT(likely_cause_of(slow), ::testing::HasSubstr("card.yaml: bf16_flops = 1e+09"));
+  EXPECT_THAT(likely_cause_of(slow), HasSubstr("card.yaml: bf16_flops = 1e+09"));
 }
 
 // Steps that 64-bit FLOPs or picoseconds do not hold.
@@ -103,7 +92,7 @@ TEST(Clock, AStepsCostIsChecked) {
   };
   EXPECT_EQ(error(1 << 20, 0), "no error");
   EXPECT_EQ(error(1 << 27, 0), "one step takes longer than that");
-  EXPECT_THAT(error(1 << 30, 1 << 30), ::testing::HasSubstr("FLOPs"));
+  EXPECT_THAT(error(1 << 30, 1 << 30), HasSubstr("FLOPs"));
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Results of whole simulations, on small traces.
 #include "sim/simulation.h"
 
-#include <gtest/gtest.h>
-
 #include "base/hash.h"
 #include "base/random.h"
 #include "tests/error_of.h"
@@ -10,12 +8,6 @@
 
 namespace kvlab::testing {
 namespace {
-
-RunSummary summary_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  VectorTrace trace(requests);
-  Recorder records;
-  return simulate(setup, trace, records);
-}
 
 // Requests that begin with one of `groups` shared prefixes.
 struct SharedPrefixes {
@@ -86,7 +78,7 @@ TEST(Simulation, OverlappingStagesAreBusyOnce) {
     LinearPrices prices;
     prices.token = prices.kv_token = {};
     prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
-    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    setup.make_cost_model = linear_cost(prices);
     const RunSummary s = summary_of(setup, saturating(64, 50));
     EXPECT_LE(s.busy_frac, 1) << stages;
     EXPECT_GT(s.busy_frac, 0.99) << stages;
@@ -99,9 +91,7 @@ TEST(Simulation, OverlappingStagesAreBusyOnce) {
 TEST(Simulation, AStepThatTheStopCutsShortIsNotCountedBehindIt) {
   for (const char* parameters : {"{}", "{async_scheduling: false}"}) {
     SimSetup setup = basic_setup("vllm_v1", parameters);
-    LinearPrices prices;
-    prices.step = Picoseconds{400'000'000'000};  // 0.4 s
-    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    setup.make_cost_model = linear_cost({.step = Picoseconds{400'000'000'000}});  // 0.4 s
     setup.stop.after_time = Span(1'000'000'000);
     const RunSummary s = summary_of(setup, {request_at(0, 100, 50)});
     EXPECT_LE(s.busy_frac, 1);
@@ -172,16 +162,15 @@ TEST(Simulation, NamesThatNobodySharesChangeNothing) {
     SimSetup setup = basic_setup("vllm_v1");
     setup.memory.num_blocks = static_cast<std::int64_t>(8 + seed % 4);
     setup.max_model_len = 128;
-    const auto records_of = [&](const std::vector<TraceRequest>& requests) {
-      VectorTrace trace(requests);
+    const auto rows_of = [&](const std::vector<TraceRequest>& requests) {
       Recorder records;
-      preemptions += simulate(setup, trace, records).preemptions;
+      preemptions += run_into(records, setup, requests).preemptions;
       std::vector<std::vector<std::int64_t>> all;
       for (const RequestRecord& r : records.requests)
         all.push_back({static_cast<std::int64_t>(r.number), ns(r.scheduled), ns(r.last_token), r.recomputed_tokens});
       return all;
     };
-    EXPECT_EQ(records_of(plain), records_of(named)) << "seed " << seed;
+    EXPECT_EQ(rows_of(plain), rows_of(named)) << "seed " << seed;
   }
   EXPECT_GT(preemptions, 0U);
 }
@@ -234,13 +223,11 @@ TEST(Simulation, OrcaFillsEveryStageOfAPipeline) {
     SimSetup setup = basic_setup("orca", "{max_num_seqs: 4, reservation: oracle}");
     LinearPrices prices;
     prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
-    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
-    std::vector<TraceRequest> requests;
-    for (int i = 0; i < 64; ++i) requests.push_back(request_at(0, 100, 200));
-    VectorTrace trace(requests);
+    setup.make_cost_model = linear_cost(prices);
+    const std::vector<TraceRequest> requests(64, request_at(0, 100, 200));
     Recorder records;
     records.keep_steps = true;
-    simulate(setup, trace, records);
+    run_into(records, setup, requests);
     std::size_t most_rows = 0, most_together = 0;
     for (const InFlightStep& step : records.steps) {
       std::size_t together = 0;

@@ -1,6 +1,4 @@
 // ReplicaView::step_time() in the simulator: the estimate of a step is the time that the step then takes.
-#include <gtest/gtest.h>
-
 #include "policies/order/keyed_order.h"
 #include "tests/sim/sim_support.h"
 
@@ -35,12 +33,8 @@ TEST(StepEstimate, IsTheTimeOfTheStep) {
   Compared compared;
   SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
   setup.make_order = [&] { return std::make_unique<Asking>(compared); };
-  LinearPrices prices;
-  prices.cell = 110;
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
-  VectorTrace trace({request_at(0, 100, 30)});
-  Recorder records;
-  simulate(setup, trace, records);
+  setup.make_cost_model = linear_cost({.cell = 110});
+  summary_of(setup, {request_at(0, 100, 30)});
   ASSERT_EQ(compared.steps.size(), 30U);
   for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(estimate, duration);
   EXPECT_GT(compared.steps[0].second, compared.steps[1].second) << "a prompt of 100 tokens, then one token";
@@ -52,12 +46,8 @@ TEST(StepEstimate, HasHostTime) {
     Compared compared;
     SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
     setup.make_order = [&] { return std::make_unique<Asking>(compared); };
-    LinearPrices prices;
-    prices.host = Picoseconds{host};
-    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
-    VectorTrace trace({request_at(0, 100, 5)});
-    Recorder records;
-    simulate(setup, trace, records);
+    setup.make_cost_model = linear_cost({.host = Picoseconds{host}});
+    summary_of(setup, {request_at(0, 100, 5)});
     ASSERT_EQ(compared.steps.size(), 5U);
     for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(ns(estimate - duration), host / 1000);
   }

@@ -1,6 +1,4 @@
 // Step time by part and basis: sums and splits of costs by hand, waits for the host, and the same with fast-forward on and off.
-#include <gtest/gtest.h>
-
 #include <memory>
 
 #include "kernels/model/linear/linear.h"
@@ -134,16 +132,12 @@ TEST(StepCostModel, ExpertsAndRouterAreAPart) {
 
 RunSummary run(SimSetup setup, const std::vector<TraceRequest>& requests, bool fast_forward = true) {
   setup.fast_forward = fast_forward;
-  VectorTrace trace(requests);
-  Recorder records;
-  return simulate(setup, trace, records);
+  return summary_of(setup, requests);
 }
 
 SimSetup with_host(const std::string& parameters) {
   SimSetup setup = basic_setup("vllm_v1", parameters);
-  LinearPrices prices;
-  prices.host = Picoseconds{1'000'000};
-  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.make_cost_model = linear_cost({.host = Picoseconds{1'000'000}});
   return setup;
 }
 

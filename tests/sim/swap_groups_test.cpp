@@ -1,6 +1,4 @@
 // Runs in which swapped requests cross the link to CPU memory in few calls, or in part.
-#include <gtest/gtest.h>
-
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -26,9 +24,8 @@ SwapRun run(SimSetup setup, const std::string& cache, std::int32_t group_blocks,
   setup.timeline_interval = Span{0};
   std::vector<TraceRequest> requests;
   for (std::int64_t i = 0; i < kRequests; ++i) requests.push_back(request_at(0.1 * static_cast<double>(i), 100, 120));
-  VectorTrace trace(requests);
   Recorder records;
-  SwapRun result{simulate(setup, trace, records), {}, {}};
+  SwapRun result{run_into(records, setup, requests), {}, {}};
   result.requests = records.requests;
   for (const RequestRecord& r : result.requests) result.last = std::max(result.last, r.last_token);
   return result;

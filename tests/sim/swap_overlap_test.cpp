@@ -1,6 +1,4 @@
 // Copies to CPU memory during steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
-#include <gtest/gtest.h>
-
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -32,9 +30,8 @@ struct Ends {
 
 // Request 0 has emitted 11 of its tokens and holds 3 blocks at 11 ms, when request 1 of 5 tokens overtakes it. Its copy takes 6 ms.
 Ends run_two(const SimSetup& setup, std::int32_t long_output = 100) {
-  VectorTrace trace({request_at(0, 32, long_output), request_at(10.5, 16, 5)});
   Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = run_into(records, setup, {request_at(0, 32, long_output), request_at(10.5, 16, 5)});
   EXPECT_EQ(summary.swaps, 1U);
   Ends ends;
   for (const RequestRecord& r : records.requests) {
@@ -71,9 +68,8 @@ TEST(SwapOverlap, AStepWaitsForABlockThatItWritesTo) {
 TEST(SwapOverlap, WithoutOtherBlocksNothingIsGained) {
   SimSetup setup = overlap_setup(Overlap::kOut, 9);
   // All of memory: request 0 holds 9 blocks at 11 ms, and its copy takes 18 ms.
-  VectorTrace trace({request_at(0, 127, 17), request_at(10.5, 16, 1)});
   Recorder records;
-  EXPECT_EQ(simulate(setup, trace, records).swaps, 1U);
+  EXPECT_EQ(run_into(records, setup, {request_at(0, 127, 17), request_at(10.5, 16, 1)}).swaps, 1U);
   for (const RequestRecord& r : records.requests) {
     if (r.number == 1) {
       EXPECT_NEAR(to_s(r.first_token - kStart) * 1e3, 11 + 18 + 1, 1e-3);
@@ -88,9 +84,8 @@ TEST(SwapOverlap, AdaptiveWaitsForShortCopiesIn) {
     setup.make_scheduler = policy<SchedulerRegistry>("scheduler", "vllm_v1", "{async_scheduling: false, max_num_seqs: 2}");
     setup.swap_link.call_time = Span(call_us * 1000);
     // 0 and 1 run; 2 overtakes 1, the longest, at 11 ms, which comes back at 16 ms or when its copy out has ended.
-    VectorTrace trace({request_at(0, 32, 60), request_at(0, 32, 100), request_at(10.5, 16, 5)});
     Recorder records;
-    EXPECT_EQ(simulate(setup, trace, records).swaps, 1U);
+    EXPECT_EQ(run_into(records, setup, {request_at(0, 32, 60), request_at(0, 32, 100), request_at(10.5, 16, 5)}).swaps, 1U);
     for (const RequestRecord& r : records.requests) {
       // 17 + 6: the copy has ended at 23 ms, its 12th token comes at 24 ms; request 0 has none of it. Or both wait for 0.3 ms, in place of
       // a token.
@@ -130,9 +125,8 @@ TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
   setup.store.block_tokens = 16;
   setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.store_blocks = 10;
-  VectorTrace trace({named(0, 32), request_at(15, 160, 30), named(29.5, 40)});
   Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
+  const RunSummary summary = run_into(records, setup, {named(0, 32), request_at(15, 160, 30), named(29.5, 40)});
   EXPECT_EQ(summary.swaps, 1U);
   const auto last = std::find_if(records.requests.begin(), records.requests.end(), [](const RequestRecord& r) { return r.number == 2; });
   ASSERT_NE(last, records.requests.end());

@@ -1,7 +1,5 @@
 // The bound of VTC (Sheng et al. 2024, arXiv:2401.00588): clients that always have waiting requests differ by at most
 // 2 max(w_in L_in, w_out M) in the service they were given, however different their requests are; M: tokens that fit the memory.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,9 +30,7 @@ std::array<double, 2> service(const std::string& order, const std::string& param
   setup.memory.num_blocks = kBlocks;
   setup.memory.block_tokens = kBlockTokens;
   setup.stop.after_time = Span(20'000'000);
-  VectorTrace trace(requests);
-  Recorder records;
-  simulate(setup, trace, records);
+  const Recorder records = records_of(setup, requests);
   std::array<double, 2> served{}, waiting{};
   for (const RequestRecord& r : records.requests) {
     const auto client = static_cast<std::size_t>(r.facts->client);

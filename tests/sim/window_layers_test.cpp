@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "policies/kv/grouped_layers.h"
 #include "tests/sim/sim_support.h"
 

@@ -1,9 +1,6 @@
 #include "traces/attention_trace.h"
 
-#include <gtest/gtest.h>
-
 #include <functional>
-#include <numeric>
 
 #include "base/half.h"
 #include "base/random.h"
@@ -65,16 +62,10 @@ AttentionTrace full_trace() {
 void expect_equal(const std::vector<LayerTensors>& a, const std::vector<LayerTensors>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t l = 0; l < a.size(); ++l) {
-    EXPECT_EQ(a[l].q, b[l].q);
-    EXPECT_EQ(a[l].k, b[l].k);
-    EXPECT_EQ(a[l].v, b[l].v);
-    EXPECT_EQ(a[l].pre_q, b[l].pre_q);
-    EXPECT_EQ(a[l].pre_k, b[l].pre_k);
-    EXPECT_EQ(a[l].hidden, b[l].hidden);
-    EXPECT_EQ(a[l].gradient, b[l].gradient);
-    EXPECT_EQ(a[l].w_o, b[l].w_o);
-    EXPECT_EQ(a[l].w_q, b[l].w_q);
-    EXPECT_EQ(a[l].b_q, b[l].b_q);
+    const auto tensors = [](const LayerTensors& t) {
+      return std::tie(t.q, t.k, t.v, t.pre_q, t.pre_k, t.hidden, t.gradient, t.w_o, t.w_q, t.b_q);
+    };
+    EXPECT_EQ(tensors(a[l]), tensors(b[l]));
   }
 }
 
@@ -84,23 +75,11 @@ TEST(AttentionTrace, WritingAndReadingChangesNothing) {
   const AttentionTrace trace = full_trace();
   write_attention_trace(path, trace, TraceFloat::kF32);
   const AttentionTrace read = read_attention_trace(path);
-  EXPECT_EQ(read.name, "t");
-  EXPECT_EQ(read.model, trace.model);
-  EXPECT_EQ(read.task, trace.task);
-  EXPECT_EQ(read.made_for, trace.made_for);
-  EXPECT_EQ(read.num_layers, 2);
-  EXPECT_EQ(read.q_heads, 4);
-  EXPECT_EQ(read.kv_heads, 2);
-  EXPECT_EQ(read.head_dim, 3);
-  EXPECT_EQ(read.hidden_dim, 7);
-  EXPECT_EQ(read.num_tokens, 6);
-  EXPECT_EQ(read.prompt_tokens, 5);
-  EXPECT_EQ(read.chunk_ends, trace.chunk_ends);
-  EXPECT_EQ(read.ids, trace.ids);
-  EXPECT_EQ(read.rope_base, trace.rope_base);
-  EXPECT_EQ(read.rope_scaling, trace.rope_scaling);
-  EXPECT_EQ(read.needles, trace.needles);
-  EXPECT_EQ(read.question_begin, 4);
+  const auto facts = [](const AttentionTrace& t) {
+    return std::tie(t.name, t.model, t.task, t.made_for, t.num_layers, t.q_heads, t.kv_heads, t.head_dim, t.hidden_dim, t.num_tokens,
+                    t.prompt_tokens, t.chunk_ends, t.ids, t.rope_base, t.rope_scaling, t.needles, t.question_begin);
+  };
+  EXPECT_EQ(facts(read), facts(trace));
   expect_equal(read.layers, trace.layers);
   ASSERT_EQ(read.passes.size(), 1U);
   const ExtraPass& pass = read.passes.at("re-construct_1");
@@ -129,13 +108,9 @@ TEST(AttentionTrace, SmallestTraceAndDefaults) {
                     {{"L0.q", "F32", {1, 2, 1}, q.data()}, {"L0.k", "F32", {1, 1, 1}, k.data()}, {"L0.v", "F32", {1, 1, 1}, k.data()}},
                     {{"format", "kvlab-attention-trace-1"}, {"model", ""}, {"prompt_tokens", "1"}, {"rope_base", "0"}});
   const AttentionTrace read = read_attention_trace(path);
-  EXPECT_EQ(read.chunk_ends, (std::vector<std::int32_t>{1}));
-  EXPECT_EQ(read.rope_scaling, "none");
-  EXPECT_EQ(read.question_begin, -1);
-  EXPECT_EQ(read.hidden_dim, 0);
-  EXPECT_TRUE(read.needles.empty());
-  EXPECT_TRUE(read.ids.empty());
-  EXPECT_TRUE(read.passes.empty());
+  EXPECT_EQ(std::tuple(read.chunk_ends, read.rope_scaling, read.question_begin, read.hidden_dim, read.needles.empty(), read.ids.empty(),
+                       read.passes.empty()),
+            std::tuple((std::vector<std::int32_t>{1}), "none", -1, 0, true, true, true));
   EXPECT_EQ(read.layers[0].q, q);
 }
 

@@ -1,6 +1,4 @@
 // Results of `vllm bench serve` as traces: written by hand from the keys that it saves.
-#include <gtest/gtest.h>
-
 #include "tests/traces/trace_test_files.h"
 
 namespace kvlab {
@@ -21,13 +19,9 @@ std::string bench_with(const std::string& what, const std::string& by) {
 TEST(BenchServeReader, StartsCountFromTheEarliestThatCompleted) {
   const InMemoryTrace t = read_all(kBenchDetailed);
   ASSERT_EQ(t.size(), 2U);
-  EXPECT_EQ(t.at(0).arrival, kStart);
-  EXPECT_EQ(t.at(0).prompt_tokens, 30);
-  EXPECT_EQ(t.at(0).output_tokens, 4);
+  EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 30, 4));
   EXPECT_EQ(ns(t.at(1).arrival), 250'000'000);
-  EXPECT_EQ(t.at(1).prompt_tokens, 100);
-  EXPECT_EQ(t.at(1).output_tokens, 20);
-  EXPECT_TRUE(t.at(1).hashes.empty());
+  EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(1).output_tokens, t.at(1).hashes.empty()), std::tuple(100, 20, true));
   EXPECT_EQ(t.skipped(), "2 failed requests left out");
   EXPECT_EQ(t.remark(), "");
 }
@@ -48,9 +42,7 @@ TEST(BenchServeReader, ALimitOfRequestsInProgressIsRemarkedOn) {
   const std::string limited = bench_with("\"max_concurrency\": null", "\"max_concurrency\": 1");
   EXPECT_NE(read_all(limited).remark().find("'arrival: {closed_loop: {concurrency: 1}}'"), std::string::npos);
   EXPECT_EQ(read_all(bench_with("\"max_concurrency\": null", "\"max_concurrency\": 2")).remark(), "") << "the limit is not reached";
-  ReaderOptions options;
-  options.uses_arrivals = false;
-  EXPECT_EQ(read_all(limited, options).remark(), "");
+  EXPECT_EQ(read_all(limited, without_arrivals()).remark(), "");
 }
 
 TEST(BenchServeReader, InfinityAsPythonWritesItIsNoNumber) {

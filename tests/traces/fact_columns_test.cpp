@@ -13,13 +13,9 @@ void expect_facts_of_first_row(const TraceRequest& r) {
   ASSERT_NE(r.facts, nullptr);
   EXPECT_EQ(r.facts->client, 3);
   EXPECT_EQ(r.facts->request_class.text(), "chat");
-  EXPECT_EQ(r.facts->priority, -2);
-  EXPECT_EQ(r.facts->ttft_slo, Span(500'000'000));
-  EXPECT_EQ(r.facts->tpot_slo, Span(20'500'000));
-  EXPECT_EQ(r.facts->tbt_slo, Span(100'000'001));
-  EXPECT_EQ(r.facts->predicted_output, 7);
-  EXPECT_EQ(r.facts->program, 11);
-  EXPECT_EQ(r.facts->turn, 0);
+  EXPECT_EQ(std::tuple(r.facts->priority, r.facts->ttft_slo, r.facts->tpot_slo, r.facts->tbt_slo, r.facts->predicted_output,
+                       r.facts->program, r.facts->turn),
+            std::tuple(-2, Span(500'000'000), Span(20'500'000), Span(100'000'001), 7, 11, 0));
 }
 
 std::string written(TraceSource& source, const std::string& format) {
@@ -61,8 +57,7 @@ TEST(FactColumns, AClientMayBeAnyText) {
 TEST(FactColumns, ErrorsNameRowAndColumn) {
   const std::string head = "arrival_ns,prompt_tokens,output_tokens,";
   const std::string priority = error_of([&] { read_all(head + "priority\n0,1,1,high\n"); });
-  EXPECT_NE(priority.find("f:2"), std::string::npos) << priority;
-  EXPECT_NE(priority.find("priority"), std::string::npos) << priority;
+  EXPECT_THAT(priority, has_all({"f:2", "priority"}));
   const std::string name = error_of([&] { read_all(head + "class\n0,1,1,a-name-of-twenty-four-byte\n"); });
   EXPECT_NE(name.find("at most 23"), std::string::npos) << name;
 }

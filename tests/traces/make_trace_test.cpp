@@ -1,6 +1,5 @@
 #include "traces/make_trace.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <array>
@@ -105,10 +104,10 @@ TEST(MakeTrace, RefusesKeysWithoutMeaning) {
     trace_of("file: " + path + "\ngenerate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1}");
   });
   EXPECT_EQ(both, "<test>:1:1: 'trace' needs either 'file: PATH' or 'generate: {...}'");
-  EXPECT_NE(error_of([] {
-              trace_of("sort: true\ngenerate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1}");
-            }).find("unknown key 'sort'"),
-            std::string::npos);
+  EXPECT_THAT(error_of([] {
+                trace_of("sort: true\ngenerate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1}");
+              }),
+              HasSubstr("unknown key 'sort'"));
 }
 
 TEST(MakeTrace, DescribesItsKeys) {
@@ -126,24 +125,16 @@ TEST(MakeTrace, DescribesItsKeys) {
 TEST(TraceTools, SummaryOfFiveRequests) {
   const TempFolder folder;
   const TraceSummary s = summarize(*trace_of("file: " + five_rows(folder)));
-  EXPECT_EQ(s.num_requests, 5U);
-  EXPECT_EQ(s.num_follow_ups, 1U);
-  EXPECT_EQ(s.num_sessions, 1U);
+  EXPECT_EQ(std::tuple(s.num_requests, s.num_follow_ups, s.num_sessions), std::tuple(5U, 1U, 1U));
   EXPECT_DOUBLE_EQ(s.duration_s, 5e-6);
   EXPECT_DOUBLE_EQ(s.rate_per_s, 3 / 5e-6);
   EXPECT_NEAR(s.gap_cv, std::sqrt(1.0 / 3) / (5.0 / 3), 1e-9);  // gaps 2, 1, 2 us: mean 5/3, variance 1/3
-  EXPECT_EQ(s.prompt_tokens.mean, 42);
-  EXPECT_EQ(s.prompt_tokens.min, 10);
-  EXPECT_EQ(s.prompt_tokens.p50, 30);
-  EXPECT_EQ(s.prompt_tokens.p90, 100);
-  EXPECT_EQ(s.prompt_tokens.max, 100);
-  EXPECT_EQ(s.num_prompt_blocks, 6U + 1U);
-  EXPECT_EQ(s.num_seen_blocks, 0U);
-  EXPECT_EQ(s.num_distinct_blocks, 12U);
+  EXPECT_EQ(std::tuple(s.prompt_tokens.mean, s.prompt_tokens.min, s.prompt_tokens.p50, s.prompt_tokens.p90, s.prompt_tokens.max),
+            std::tuple(42, 10, 30, 100, 100));
+  EXPECT_EQ(std::tuple(s.num_prompt_blocks, s.num_seen_blocks, s.num_distinct_blocks), std::tuple(6U + 1U, 0U, 12U));
   std::ostringstream text;
   inspect(*trace_of("file: " + five_rows(folder)), text);
-  EXPECT_NE(text.str().find("requests       5\n"), std::string::npos) << text.str();
-  EXPECT_NE(text.str().find("7 full prompt blocks of 16 tokens, 0.0 % seen before"), std::string::npos) << text.str();
+  EXPECT_THAT(text.str(), has_all({"requests       5\n", "7 full prompt blocks of 16 tokens, 0.0 % seen before"}));
 }
 
 TEST(TraceTools, RealStatistics) {

@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "base/hash.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"
@@ -13,9 +11,7 @@ TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
       "2023-11-16 18:15:46.6805900,374,44\n"
       "2023-11-16 18:15:50.9951690,396,109\n");
   ASSERT_EQ(t.size(), 2U);
-  EXPECT_EQ(t.at(0).arrival, kStart);
-  EXPECT_EQ(t.at(0).prompt_tokens, 374);
-  EXPECT_EQ(t.at(0).output_tokens, 44);
+  EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 374, 44));
   EXPECT_EQ(ns(t.at(1).arrival), 4'314'579'000);
   EXPECT_EQ(t.at(1).session, -1);
   EXPECT_TRUE(t.at(1).hashes.empty());
@@ -39,11 +35,9 @@ TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
 }
 
 TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
-  const InMemoryTrace t = read_all(R"({"timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [0, 1, 2]})"
-                                   "\n"
-                                   R"({"timestamp": 3000, "input_length": 1024, "output_length": 1, "hash_ids": [0, 7]})"
-                                   "\n"
-                                   R"({"timestamp": 3000.5, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]})",
+  const InMemoryTrace t = read_all(R"({"timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [0, 1, 2]}
+{"timestamp": 3000, "input_length": 1024, "output_length": 1, "hash_ids": [0, 7]}
+{"timestamp": 3000.5, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]})",
                                    {}, "block_size: 512");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(ns(t.at(1).arrival), 3'000'000'000);
@@ -58,11 +52,9 @@ TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
 
 TEST(MooncakeReader, DynamoDialectWithSessions) {
   const InMemoryTrace t =
-      read_all(R"({"created_time":10,"input_tokens":100,"output_tokens":5,"session_id":"chat-a","block_size":64,"hash_ids":[1,2]})"
-               "\n"
-               R"({"delay":250,"input_tokens":170,"output_tokens":6,"session_id":"chat-a","block_size":64,"hash_ids":[1,2,3]})"
-               "\n"
-               R"({"created_time":20,"input_tokens":10,"output_tokens":5,"session_id":12})");
+      read_all(R"({"created_time":10,"input_tokens":100,"output_tokens":5,"session_id":"chat-a","block_size":64,"hash_ids":[1,2]}
+{"delay":250,"input_tokens":170,"output_tokens":6,"session_id":"chat-a","block_size":64,"hash_ids":[1,2,3]}
+{"created_time":20,"input_tokens":10,"output_tokens":5,"session_id":12})");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_FALSE(t.at(0).is_follow_up);
   EXPECT_TRUE(t.at(1).is_follow_up);
@@ -78,15 +70,11 @@ TEST(MooncakeReader, DynamoDialectWithSessions) {
 TEST(MooncakeReader, SortGathersTurnsThatStandApart) {
   ReaderOptions options;
   options.any_order = true;
-  InMemoryTrace t = read_all(R"({"timestamp":30,"input_length":3,"output_length":1,"session_id":1})"
-                             "\n"
-                             R"({"timestamp":10,"input_length":1,"output_length":1})"
-                             "\n"
-                             R"({"delay":5,"input_length":4,"output_length":1,"session_id":1})"
-                             "\n"
-                             R"({"timestamp":40,"input_length":6,"output_length":1})"
-                             "\n"
-                             R"({"delay":6,"input_length":5,"output_length":1,"session_id":1})",
+  InMemoryTrace t = read_all(R"({"timestamp":30,"input_length":3,"output_length":1,"session_id":1}
+{"timestamp":10,"input_length":1,"output_length":1}
+{"delay":5,"input_length":4,"output_length":1,"session_id":1}
+{"timestamp":40,"input_length":6,"output_length":1}
+{"delay":6,"input_length":5,"output_length":1,"session_id":1})",
                              options);
   t.sort_by_arrival();
   std::vector<int> prompts;
@@ -142,11 +130,9 @@ TEST(SplitwiseReader, Row) {
 
 TEST(LlmServingSimReader, TokenIdsBecomeAChainOverPromptAndOutput) {
   const InMemoryTrace t =
-      read_all(R"({"input_toks":3,"output_toks":2,"arrival_time_ns":46926808,"input_tok_ids":[5,6,7],"output_tok_ids":[8,9]})"
-               "\n"
-               R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926809,"input_tok_ids":[5,6,7,8],"output_tok_ids":[1]})"
-               "\n"
-               R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926810,"input_tok_ids":[1,6,7,8],"output_tok_ids":[1]})",
+      read_all(R"({"input_toks":3,"output_toks":2,"arrival_time_ns":46926808,"input_tok_ids":[5,6,7],"output_tok_ids":[8,9]}
+{"input_toks":4,"output_toks":1,"arrival_time_ns":46926809,"input_tok_ids":[5,6,7,8],"output_tok_ids":[1]}
+{"input_toks":4,"output_toks":1,"arrival_time_ns":46926810,"input_tok_ids":[1,6,7,8],"output_tok_ids":[1]})",
                {}, "block_tokens: 2");
   EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
   ASSERT_EQ(t.at(0).hashes.size(), 2U) << "five tokens are two full blocks";
@@ -157,9 +143,8 @@ TEST(LlmServingSimReader, TokenIdsBecomeAChainOverPromptAndOutput) {
 
 TEST(LlmServingSimReader, SessionsOfAgents) {
   const InMemoryTrace t = read_all(
-      R"({"session_id":"s1","arrival_time_ns":100,"sub_requests":[{"input_toks":10,"output_toks":3,"tool_duration_ns":7000},{"input_toks":20,"output_toks":4,"tool_duration_ns":0}]})"
-      "\n"
-      R"({"input_toks":5,"output_toks":1,"arrival_time_ns":200})");
+      R"({"session_id":"s1","arrival_time_ns":100,"sub_requests":[{"input_toks":10,"output_toks":3,"tool_duration_ns":7000},{"input_toks":20,"output_toks":4,"tool_duration_ns":0}]}
+{"input_toks":5,"output_toks":1,"arrival_time_ns":200})");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_FALSE(t.at(0).is_follow_up);
   EXPECT_TRUE(t.at(1).is_follow_up);
@@ -238,9 +223,7 @@ TEST(RealTraces, LlmServingSimWorkload) {
   const InMemoryTrace t(trace_of("file: " + path));
   ASSERT_EQ(t.size(), 300U);
   EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
-  EXPECT_EQ(t.at(0).prompt_tokens, 2358);
-  EXPECT_EQ(t.at(0).output_tokens, 531);
-  EXPECT_EQ(t.at(0).hashes.size(), 2889U / 16);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens, t.at(0).hashes.size()), std::tuple(2358, 531, 2889U / 16));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "base/safetensors.h"
 
-#include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <sys/stat.h>
 

@@ -1,17 +1,9 @@
 // Formats whose files hold whole sessions: written by hand from the formats' definitions.
-#include <gtest/gtest.h>
-
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
 namespace {
-
-ReaderOptions without_arrivals() {
-  ReaderOptions options;
-  options.uses_arrivals = false;
-  return options;
-}
 
 constexpr const char* kWekaSession = R"({
   "id": "trace_0103", "models": ["a"], "hash_id_scope": "local", "tool_tokens": 7, "system_tokens": 8,
@@ -110,17 +102,14 @@ TEST(WekaReader, MessagesNameTheLineInsideOfADocument) {
             "f:9: column 'in': '-4' is not a whole number from 0 to 1073741823; mend or remove the request");
   text = kWekaSession;
   text.replace(text.find("\"stop\""), 6, "\"stpo\"");
-  EXPECT_NE(error_of([&] { read_all(text, without_arrivals()); }).find("f:5: unknown column 'stpo'; did you mean 'stop'?"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { read_all(text, without_arrivals()); }), HasSubstr("f:5: unknown column 'stpo'; did you mean 'stop'?"));
 }
 
 TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
   const InMemoryTrace t = read_all(
-      R"({"request_id":"r1","session_id":"s","timestamp":1000,"input_length":100,"output_length":5,"hash_ids":[1,2],"wait_for":[],"prefix_reset":false})"
-      "\n"
-      R"({"request_id":"r2","session_id":"s","wait_for":["r1"],"delay":50,"tool_wait_ms":200.5,"input_length":150,"output_length":6,"hash_ids":[1,2,3],"branches":[],"tool_events":[{"name":"x"}]})"
-      "\n"
-      R"({"request_id":"r3","session_id":"t","timestamp":1500,"input_length":10,"output_length":6})",
+      R"({"request_id":"r1","session_id":"s","timestamp":1000,"input_length":100,"output_length":5,"hash_ids":[1,2],"wait_for":[],"prefix_reset":false}
+{"request_id":"r2","session_id":"s","wait_for":["r1"],"delay":50,"tool_wait_ms":200.5,"input_length":150,"output_length":6,"hash_ids":[1,2,3],"branches":[],"tool_events":[{"name":"x"}]}
+{"request_id":"r3","session_id":"t","timestamp":1500,"input_length":10,"output_length":6})",
       {}, "block_size: 64");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(to_s(t.at(0).arrival), 1);
@@ -134,24 +123,20 @@ TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
 
 TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
   const TempFolder folder;
-  const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5})"
-                                                   "\n"
-                                                   R"({"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5})"
-                                                   "\n"
-                                                   R"({"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5})"
-                                                   "\n");
+  const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
+{"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5}
+{"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5}
+)");
   const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
   EXPECT_EQ(t.at(1).prompt_tokens, 3);
   EXPECT_EQ(t.at(2).prompt_tokens, 2);
 }
 
 TEST(AgenticMooncakeReader, IsNamedWhereTheFirstRowIsOfMooncakeToo) {
-  const std::string rows = R"({"request_id":"a","timestamp":0,"input_length":1,"output_length":5})"
-                           "\n"
-                           R"({"request_id":"b","wait_for":["a"],"input_length":3,"output_length":5})";
-  EXPECT_NE(
-      error_of([&] { read_all(rows); }).find(":2: column 'wait_for': rows of agents have this column; set 'format: agentic_mooncake'"),
-      std::string::npos);
+  const std::string rows = R"({"request_id":"a","timestamp":0,"input_length":1,"output_length":5}
+{"request_id":"b","wait_for":["a"],"input_length":3,"output_length":5})";
+  EXPECT_THAT(error_of([&] { read_all(rows); }),
+              HasSubstr(":2: column 'wait_for': rows of agents have this column; set 'format: agentic_mooncake'"));
   EXPECT_TRUE(read_all(rows, {}, "format: agentic_mooncake").at(1).is_follow_up);
 }
 
@@ -201,9 +186,8 @@ TEST(AgenticMooncakeReader, RowsThatNothingStartsStopWithTheirLine) {
 }
 
 TEST(MooncakeReader, PromptsWithoutALengthAreAsLongAsTheirIds) {
-  const InMemoryTrace t = read_all(R"({"timestamp":5,"output_length":4,"hash_ids":["x","y"]})"
-                                   "\n"
-                                   R"({"timestamp":6,"output_length":4.0,"hash_ids":["x"],"input_length":64.0,"session_id":null})",
+  const InMemoryTrace t = read_all(R"({"timestamp":5,"output_length":4,"hash_ids":["x","y"]}
+{"timestamp":6,"output_length":4.0,"hash_ids":["x"],"input_length":64.0,"session_id":null})",
                                    {}, "block_size: 64");
   EXPECT_EQ(t.at(0).prompt_tokens, 128);
   EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
@@ -225,13 +209,10 @@ TEST(MooncakeReader, TimesSince1970CountFromTheFirstRow) {
 }
 
 TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
-  const InMemoryTrace t = read_all(R"({"session_id":"s","timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1,2]})"
-                                   "\n"
-                                   R"({"session_id":"u","timestamp":1,"input_length":100,"output_length":5,"hash_ids":[1,7]})"
-                                   "\n"
-                                   R"({"session_id":"u","delay":100,"input_length":64,"output_length":6,"hash_ids":[3]})"
-                                   "\n"
-                                   R"({"session_id":"s","timestamp":2,"input_length":64,"output_length":6,"hash_ids":[3]})",
+  const InMemoryTrace t = read_all(R"({"session_id":"s","timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1,2]}
+{"session_id":"u","timestamp":1,"input_length":100,"output_length":5,"hash_ids":[1,7]}
+{"session_id":"u","delay":100,"input_length":64,"output_length":6,"hash_ids":[3]}
+{"session_id":"s","timestamp":2,"input_length":64,"output_length":6,"hash_ids":[3]})",
                                    {}, "{format: mooncake_delta, block_size: 64}");
   ASSERT_EQ(t.size(), 4U);
   EXPECT_EQ(t.at(3).prompt_tokens, 164);

@@ -1,7 +1,5 @@
 #include "traces/synthetic_attention.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -85,9 +83,12 @@ Measured measure(const SyntheticAttention& made, const SyntheticAttentionShape& 
   return {sum.sink / count, sum.needle / count, sum.heavy / count, sum.recurring / count, sum.recent / count};
 }
 
-TEST(SyntheticAttention, SharesHoldInEveryLayer) {
+struct UsualAttention : ::testing::Test {
   const SyntheticAttentionShape shape = usual_shape();
-  const SyntheticAttention made(shape, 5);
+  const SyntheticAttention made{shape, 5};
+};
+
+TEST_F(UsualAttention, SharesHoldInEveryLayer) {
   for (std::int32_t l = 0; l < shape.layers; ++l) {
     const double part = l / 2.0;
     const auto share = [&](const LayerShare& s) { return s.first_frac + part * (s.last_frac - s.first_frac); };
@@ -130,9 +131,7 @@ TEST(SyntheticAttention, NeedlesAreFoundByTheQuestionAndByRetrievalHeadsOnly) {
   EXPECT_LT(retrieving, 6);
 }
 
-TEST(SyntheticAttention, AttentionFallsOffWithDistance) {
-  const SyntheticAttentionShape shape = usual_shape();
-  const SyntheticAttention made(shape, 5);
+TEST_F(UsualAttention, AttentionFallsOffWithDistance) {
   const Rows rows(made, shape, 2);
   const std::vector<TokenRole> roles = made.roles(2, 0);
   const std::vector<std::int32_t> edges{0, 4, 16, 64, 256, 1024};
@@ -152,9 +151,7 @@ TEST(SyntheticAttention, AttentionFallsOffWithDistance) {
   EXPECT_GT(per_token[0], 30 * per_token.back());
 }
 
-TEST(SyntheticAttention, RecurringTokensMatterOncePerPeriod) {
-  const SyntheticAttentionShape shape = usual_shape();
-  const SyntheticAttention made(shape, 5);
+TEST_F(UsualAttention, RecurringTokensMatterOncePerPeriod) {
   const Rows rows(made, shape, 2);
   const std::vector<TokenRole> roles = made.roles(2, 1);
   double in_phase = 0, out_of_phase = 0;
@@ -170,9 +167,7 @@ TEST(SyntheticAttention, RecurringTokensMatterOncePerPeriod) {
   EXPECT_GT(in_phase, 20 * out_of_phase);
 }
 
-TEST(SyntheticAttention, LateLayersAreMoreConcentrated) {
-  const SyntheticAttentionShape shape = usual_shape();
-  const SyntheticAttention made(shape, 5);
+TEST_F(UsualAttention, LateLayersAreMoreConcentrated) {
   std::vector<double> entropies;
   for (std::int32_t l = 0; l < shape.layers; ++l) {
     const Rows rows(made, shape, l);
@@ -186,9 +181,7 @@ TEST(SyntheticAttention, LateLayersAreMoreConcentrated) {
   EXPECT_GT(entropies[1], entropies[2] + 0.5);
 }
 
-TEST(SyntheticAttention, SinkValuesAreSmallAndOutlierChannelsLarge) {
-  const SyntheticAttentionShape shape = usual_shape();
-  const SyntheticAttention made(shape, 5);
+TEST_F(UsualAttention, SinkValuesAreSmallAndOutlierChannelsLarge) {
   const LayerTensors layer = made.layer(1);
   std::vector<double> channel(64);
   double sink = 0, other = 0;
@@ -211,9 +204,7 @@ TEST(SyntheticAttention, SameSeedSameBytes) {
   const SyntheticAttentionShape shape = usual_shape();
   const LayerTensors one = SyntheticAttention(shape, 5).layer(1);
   const AttentionTrace trace = SyntheticAttention(shape, 5).trace();
-  EXPECT_EQ(one.q, trace.layers[1].q);
-  EXPECT_EQ(one.k, trace.layers[1].k);
-  EXPECT_EQ(one.v, trace.layers[1].v);
+  EXPECT_EQ(std::tuple(one.q, one.k, one.v), std::tuple(trace.layers[1].q, trace.layers[1].k, trace.layers[1].v));
   EXPECT_NE(one.k, trace.layers[2].k);
   EXPECT_NE(one.k, SyntheticAttention(shape, 6).layer(1).k);
 }

@@ -1,6 +1,5 @@
 // Kinds of files that users bring: each as it was met, and its neighbours.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <sstream>
@@ -87,10 +86,9 @@ TEST(ArrivalUnit, IsPrintedAndGoesAwayWhereTheRateIsChanged) {
   const std::string path = folder.write("t.jsonl", mooncake_rows({"0.5", "1.25", "61.114"}));
   std::ostringstream out;
   inspect(*trace_of("{file: " + path + "}"), out);
-  EXPECT_NE(out.str().find("remark         are the times in the right unit? 'timestamp' is read as milliseconds, and so 3 requests arrive "
-                           "within 0.06061 s, 33 per s; if they are seconds, set 'arrival: {trace: {scale: 0.001}}'\n"),
-            std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(),
+              HasSubstr("remark         are the times in the right unit? 'timestamp' is read as milliseconds, and so 3 requests arrive "
+                        "within 0.06061 s, 33 per s; if they are seconds, set 'arrival: {trace: {scale: 0.001}}'\n"));
   const InMemoryTrace scaled = trace_with(path, "arrival: {trace: {scale: 0.001}}");
   EXPECT_EQ(ns(scaled.at(2).arrival), 61'114'000'000);
   EXPECT_EQ(scaled.remark(), "");

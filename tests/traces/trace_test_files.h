@@ -1,16 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/test_files.h"
 #include "traces/formats.h"
 #include "traces/in_memory.h"
@@ -29,6 +25,12 @@ inline std::unique_ptr<RowReader> reader_of(const std::string& text, const Reade
 
 inline InMemoryTrace read_all(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
   return InMemoryTrace(reader_of(text, options, own));
+}
+
+inline ReaderOptions without_arrivals() {
+  ReaderOptions options;
+  options.uses_arrivals = false;
+  return options;
 }
 
 inline std::unique_ptr<TraceSource> trace_of(const std::string& yaml, std::uint64_t seed = 1) {

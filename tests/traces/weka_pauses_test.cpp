@@ -1,17 +1,13 @@
 // Pauses between the requests of Weka sessions, computed by hand from the definition: 't' is the start, 'api_time' the service time.
-#include <gtest/gtest.h>
-
 #include "tests/traces/trace_test_files.h"
 
 namespace kvlab {
 namespace {
 
 InMemoryTrace weka_of(const std::string& requests, const std::string& own = "{}") {
-  ReaderOptions options;
-  options.uses_arrivals = false;
   static std::string text;  // outlives the reader
   text = R"({"id":"s","models":[],"block_size":64,"hash_id_scope":"local","requests":[)" + requests + "]}";
-  return read_all(text, options, own);
+  return read_all(text, without_arrivals(), own);
 }
 
 // The agent runs 0-2 s and 5-6 s, its subagent 10-14 s and 16-18 s, a subagent of that 15-15.5 s, and the agent again from 20 s.
@@ -115,10 +111,8 @@ TEST(WekaReader, IdsOf64BitsAndTextsAreToldApart) {
 }
 
 TEST(WekaReader, SessionsMayBeTheElementsOfAList) {
-  ReaderOptions options;
-  options.uses_arrivals = false;
   const std::string list = R"([{"id":"a","requests":[{"t":0,"in":9,"out":1}]},{"id":"b","requests":[{"t":0,"in":8,"out":1}]}])";
-  EXPECT_EQ(read_all(list, options).size(), 2U);
+  EXPECT_EQ(read_all(list, without_arrivals()).size(), 2U);
 }
 
 }  // namespace

@@ -1,10 +1,6 @@
 #include "traces/write_trace.h"
 
-#include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-
-#include <fstream>
-#include <sstream>
 
 #include "base/read_file.h"
 #include "tests/traces/trace_test_files.h"
@@ -134,10 +130,8 @@ TEST(WriteTrace, MooncakeKeepsSharing) {
   write_trace(*source, folder.file("m.jsonl"), "mooncake");
   const TraceSummary before = summarize(*trace_of(yaml));
   const TraceSummary after = summarize(*open_trace(folder.file("m.jsonl")));
-  EXPECT_EQ(after.num_requests, 200U);
-  EXPECT_EQ(after.num_follow_ups, before.num_follow_ups);
-  EXPECT_EQ(after.num_prompt_blocks, before.num_prompt_blocks);
-  EXPECT_EQ(after.hash_tokens, 64);
+  EXPECT_EQ(std::tuple(after.num_requests, after.num_follow_ups, after.num_prompt_blocks, after.hash_tokens),
+            std::tuple(200U, before.num_follow_ups, before.num_prompt_blocks, 64));
   EXPECT_GT(after.num_seen_blocks, before.num_prompt_blocks / 4);
 }
 
