@@ -1,8 +1,8 @@
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/outliers/outliers.h"
-#include "kernels/storage/prune_channels/prune_channels.h"
-#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/prune_channels_op.h"
+#include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "tests/cuda/listed_fixture.h"
 
@@ -136,10 +136,10 @@ TEST_F(ChannelFormatsCuda, ChannelStatsEqualCpuVersions) {
       const bool lists = kind == ChannelStats::Kind::kMeanSquare;
       const auto into = lists ? ChannelStats::Into::kMultiply : ChannelStats::Into::kWrite;
       const ListedTokens host = f.host(), device = f.device();
-      run_cpu(ChannelStats{f.rows.host(), source, kind, lists ? &host : nullptr, queries.host(), line.data(), into, out.data()});
-      run_cuda(
-          ChannelStats{f.rows.device(), source, kind, lists ? &device : nullptr, queries.device(), line.data(), into, device_out.data()},
-          cuda());
+      run_cpu(ChannelStats{f.rows.host(), source, kind, lists ? host : ListedTokens{}, queries.host(), line.data(), into, out.data()});
+      run_cuda(ChannelStats{f.rows.device(), source, kind, lists ? device : ListedTokens{}, queries.device(), line.data(), into,
+                            device_out.data()},
+               cuda());
       EXPECT_TRUE(all_near(device_out.to_host(cuda().stream()), out, 0, 1e-6));
     }
   }

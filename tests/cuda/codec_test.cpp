@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "policies/kv/format/delta_code/delta_code.h"
+#include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
 #include "tests/cuda/listed_fixture.h"

@@ -1,5 +1,5 @@
 #include "kernels/select/query_drift/query_drift.h"
-#include "kernels/storage/take_due/take_due.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/selector/partial_scores/partial_scores.h"
 #include "tests/cuda/rows_fixture.h"
 

@@ -3,8 +3,8 @@
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "policies/kv/disposal/mean_dropped_op.h"
-#include "policies/kv/disposal/merge_window/merge_window.h"
-#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
+#include "policies/kv/disposal/merge_window_op.h"
+#include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {

@@ -3,7 +3,6 @@
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/mean_query/mean_query.h"
-#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/selector/probe_query/probe_query.h"
 #include "tests/cuda/rows_fixture.h"
