@@ -44,6 +44,7 @@ struct ChannelStats {
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks(); }
   [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return 2 * kParts * kChannels; }
   void shapes(auto&& visit) {
+    listed.kv = {};  // not read
     visit(queries, kv.num_sequences()), visit(line, kv.num_rows), visit(listed.first, kv.num_rows + 1), visit(kv);
   }
 
