@@ -1,6 +1,5 @@
 #include <cstring>
 
-#include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
 #include "tests/cuda/listed_fixture.h"
@@ -37,26 +36,6 @@ TEST_F(CodecCuda, LowBitCopyEqualsCpuVersion) {
     run_cuda(attention(copy.device(), queries.device(), device_sum.data()), cuda());
     EXPECT_TRUE(all_near(device_sum.to_host(cuda().stream()), sum, 1e-5, 1e-4));
   }
-}
-
-// In float32 the decoded numbers are the CPU's; the bytes are so in every type.
-template <class T>
-void check_delta_code(CudaContext& cuda, bool values) {
-  ListedFixture<T> f({.kv_heads = 2, .head_dim = 40, .page_tokens = 8}, {0, 9, 70, 200}, {0, 7, 60, 150}, {0, 7, 43, 150}, 4);
-  Ints bytes{5, 5, 5, 5}, got = bytes;
-  run_cpu(DeltaCode{f.host(values), 10, 16, bytes.data()});
-  run_cuda(DeltaCode{f.device(values), 10, 16, got.data()}, cuda);
-  EXPECT_EQ(got, bytes);
-  const std::vector<float> on_gpu = values ? f.rows.device_values(cuda) : f.rows.device_keys(cuda);
-  const std::vector<float>& expected = values ? f.rows.v : f.rows.k;
-  for (std::size_t i = 0; i < on_gpu.size(); ++i)
-    ASSERT_TRUE(on_gpu[i] == to_float(from_float<T>(expected[i])) || std::isnan(expected[i]))
-        << i << " " << on_gpu[i] << " " << expected[i];
-}
-
-TEST_F(CodecCuda, DeltaCodeEqualsCpuVersion) {
-  check_delta_code<float>(cuda(), false);
-  check_delta_code<bf16>(cuda(), true);
 }
 
 TEST_F(CodecCuda, ExponentCodeEqualsCpuVersion) {

@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
 #include "policies/kv/format/delta_code_op.h"
