@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// Places of outliers within their vectors. One of the arrays is null, with shapes alone both: 2 bytes are enough for vectors of up to
+// Places of outliers within their vectors. One of the arrays is null, with only shapes both: 2 bytes are enough for vectors of up to
 // 65,535 numbers.
 struct OutlierPlaces {
   std::uint16_t* narrow = nullptr;  // 65,535: none
@@ -105,7 +105,7 @@ struct Outliers {
     else if constexpr (Team::kOnDevice)
       take_by_cut(team, v);
     else
-      take_sorted(v);
+      take_sorted(team, v);
   }
 
  private:
@@ -182,7 +182,8 @@ struct Outliers {
     });
   }
   // The CPU's, of a long vector.
-  void take_sorted(const Vectors& v) const {
+  template <class Team>
+  KVLAB_BODY void take_sorted(const Team& /*team*/, const Vectors& v) const {
     const std::int32_t n = numbers(v, 0), half = half_of(v, 0);
     if (half == 0) return;
     std::vector<std::uint64_t> ranks(static_cast<std::size_t>(n));
