@@ -14,7 +14,12 @@ struct ListedTokens {
   bool values = false;                  // V, not K
 
   [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
-  [[nodiscard]] std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
+  [[nodiscard]] KVLAB_BOTH std::int32_t entries(std::int64_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
+  [[nodiscard]] std::int32_t most_entries() const {
+    std::int32_t most = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) most = entries(r) > most ? entries(r) : most;
+    return most;
+  }
   // Used entries. Needs data.
   [[nodiscard]] std::int32_t count(std::int32_t row) const {
     std::int32_t n = entries(row);

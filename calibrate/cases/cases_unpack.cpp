@@ -8,8 +8,8 @@
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/outliers/outliers.h"
-#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/outliers_op.h"
+#include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {

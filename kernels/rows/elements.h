@@ -22,6 +22,12 @@ KVLAB_BODY inline void set_element(void* data, std::int64_t i, ElementType type,
     static_cast<bf16*>(data)[i] = from_float<bf16>(x);
 }
 
+// Rounded to binary16 as kernels/storage/cast: NaN becomes 0, infinity the largest finite number.
+KVLAB_BODY inline f16 stored_half(float x) {
+  constexpr float kMost = 65504.0F;
+  return from_float<f16>(x != x ? 0.0F : x < -kMost ? -kMost : x > kMost ? kMost : x);
+}
+
 // n elements, bit for bit.
 KVLAB_BODY inline void copy_bits(const void* from, std::int64_t i, void* to, std::int64_t j, std::int64_t n, ElementType type) {
   if (type == ElementType::kF32) {

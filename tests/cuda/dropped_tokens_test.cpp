@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
 #include "kernels/select/list_dropped_op.h"
 #include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
@@ -29,14 +28,6 @@ TEST_F(DroppedTokensCuda, ListDropped) {
   run_cpu(ListDropped{parts().host(), expected.data()});
   const DeviceBuffer<std::int32_t> got(parts().total_dropped());
   run_cuda(ListDropped{parts().device(), got.data()}, cuda());
-  EXPECT_EQ(got.to_host(cuda().stream()), expected);
-}
-
-TEST_F(DroppedTokensCuda, NearestAnchor) {
-  Ints expected(parts().dropped.size(), -5);
-  run_cpu(NearestAnchor{parts().host(), expected.data()});
-  const DeviceBuffer<std::int32_t> got(parts().total_dropped());
-  run_cuda(NearestAnchor{parts().device(), got.data()}, cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/select/query_drift_op.h"
-#include "kernels/storage/take_due/take_due.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/selector/partial_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -7,30 +7,6 @@ namespace kvlab {
 namespace {
 
 class ListOpsCuda : public CudaTest {};
-
-TEST_F(ListOpsCuda, TakeDueEqualsCpuVersion) {
-  RowsFixture<f16> rows({.head_dim = 4, .page_tokens = 8, .num_words = 2}, {0, 1, 300, 700, 64}, 1);
-  std::mt19937_64 random(2);
-  for (std::uint32_t& word : rows.words) word = static_cast<std::uint32_t>(random() % 8);
-  rows.upload();
-  const std::vector<std::uint32_t> before = rows.words;
-  const Longs first{0, 4, 4, 300, 400, 420};
-  for (const std::int32_t block : {1, 16}) {
-    rows.words = before;
-    Ints expected(420, -7);
-    run_cpu(TakeDue{rows.host(), 1, 4, 10, block, first.data(), expected.data()});
-    const std::vector<std::uint32_t> words = rows.words;
-    rows.words = before;
-    const auto got = same_in_every_order([&] {
-      rows.upload();
-      const DeviceBuffer<std::int32_t> out(Ints(420, -7));
-      run_cuda(TakeDue{rows.device(), 1, 4, 10, block, first.data(), out.data()}, cuda());
-      return out.to_host(cuda().stream());
-    });
-    EXPECT_EQ(got, expected);
-    EXPECT_EQ(rows.device_words(cuda()), words);
-  }
-}
 
 // Two of three sequences begin with the same pages; what is due there is taken once, by the earlier one.
 TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {

@@ -3,8 +3,7 @@
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "policies/kv/disposal/mean_dropped_op.h"
-#include "policies/kv/disposal/merge_window/merge_window.h"
-#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
+#include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {
@@ -94,19 +93,6 @@ TEST_F(MergeCuda, MergeInto) {
   check_merge_into<float>(7, 1e-5);
   check_merge_into<f16>(64, 0x1p-10);
   check_merge_into<bf16>(136, 0x1p-7);
-}
-
-TEST_F(MergeCuda, MergeWindow) {
-  for (const std::int32_t window : {1, 5, 32}) {
-    PartsFixture<f16> parts({.kv_heads = 2, .head_dim = 48, .page_tokens = 16}, {0, 1, 1, 60, 300, 90}, {0, 1, 0, 30, 40, 89}, 4);
-    std::vector<float> mass = random_elements<float>(parts.rows.first.back(), 5);
-    for (float& m : mass) m = m < 0 ? 0.0F : m;
-    const Longs seeds{5, 6, 7};
-    const DeviceBuffer<float> device_mass(mass);
-    check(parts, 0x1p-10, [&](auto&& op_on, const PartedRows& rows, bool device) {
-      op_on(MergeWindow{rows, window, device ? device_mass.data() : mass.data(), seeds.data()});
-    });
-  }
 }
 
 // Sums of at most 256 numbers in fp32, then doubles.

@@ -5,7 +5,7 @@
 #include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "kernels/storage/gather_rows_op.h"
-#include "policies/kv/disposal/kernel_state/row_states.h"
+#include "policies/kv/disposal/row_states_op.h"
 #include "policies/kv/prefill_selector/count_from_op.h"
 #include "tests/cuda/parts_fixture.h"
 

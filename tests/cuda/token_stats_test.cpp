@@ -1,6 +1,6 @@
 #include "kernels/score/token_stats/token_stats.h"
 
-#include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/format/probe_sums.h"
 #include "policies/kv/scorer/lag_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 

@@ -7,13 +7,13 @@
 
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
-#include "policies/kv/format/delta_code/delta_code.h"
+#include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
-#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
+#include "policies/kv/format/probe_sums.h"
 
 namespace kvlab {
 namespace {

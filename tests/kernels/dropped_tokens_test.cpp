@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/mean_dropped_op.h"

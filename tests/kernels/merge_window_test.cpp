@@ -1,7 +1,6 @@
-#include "policies/kv/disposal/merge_window/merge_window.h"
-
 #include <gtest/gtest.h>
 
+#include "policies/kv/disposal/merge_window_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

@@ -13,7 +13,7 @@
 #include "kernels/attention/attend/attend.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/dequantize/dequantize.h"
-#include "kernels/storage/take_due/take_due.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {

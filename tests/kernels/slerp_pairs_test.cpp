@@ -1,10 +1,9 @@
-#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

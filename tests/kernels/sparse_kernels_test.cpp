@@ -8,10 +8,10 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/prune_channels/prune_channels.h"
-#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/prune_channels_op.h"
+#include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/tensor_memory.h"
-#include "policies/kv/disposal/kernel_state/row_states.h"
 #include "policies/kv/disposal/merging.h"
+#include "policies/kv/disposal/row_states_op.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/row_state.h"

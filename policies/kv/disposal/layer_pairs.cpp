@@ -2,7 +2,7 @@
 #include <map>
 
 #include "policies/kv/disposal/disposal.h"
-#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
+#include "policies/kv/disposal/slerp_pairs_op.h"
 #include "policies/kv/selector/row_state.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include "kernels/score/token_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"

@@ -1,5 +1,4 @@
-#include "policies/kv/disposal/merge_window/merge_window.h"
-
+#include "policies/kv/disposal/merge_window_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "policies/kv/format/delta_code/delta_code.h"
+#include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/storage/take_due/take_due.h"
+#include "kernels/storage/take_due_op.h"
 #include "kernels/tensor_memory.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/outliers_op.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"

@@ -1,5 +1,5 @@
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "policies/kv/format/grouped.h"
 #include "policies/kv/format/side_bits.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/storage/channel_stats/channel_stats.h"
-#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/channel_stats_op.h"
+#include "kernels/storage/stored/stored_channels.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"

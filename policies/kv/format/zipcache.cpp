@@ -2,16 +2,16 @@
 #include <vector>
 
 #include "kernels/storage/channel_divisors_op.h"
-#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "kernels/storage/take_due/take_due.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"
-#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
+#include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 
 namespace kvlab {
@@ -142,7 +142,7 @@ class Zipcache final : public Format {
     ChannelStats largest;
     largest.kv = step.kv;
     largest.source = ChannelStats::Source::kValues;
-    largest.listed = &keys;
+    largest.listed = keys;
     largest.line = line;
     largest.out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim);
     step.ops(largest);

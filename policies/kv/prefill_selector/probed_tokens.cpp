@@ -5,8 +5,8 @@
 
 #include "kernels/score/fill_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probe_mean_op.h"
+#include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 #include "policies/kv/prefill_selector/count_from_op.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"

@@ -1,12 +1,23 @@
+#include "kernels/storage/stored/stored_channels.h"
+
+#include <algorithm>
 #include <numeric>
 #include <span>
 
-#include "kernels/storage/prune_channels/prune_channels.h"
 #include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
 namespace {
+
+// All channels of a row by score [d], in PruneChannels' order.
+std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
+  std::vector<std::int32_t> order(score.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t x, std::int32_t y) { return score[static_cast<std::size_t>(x)] > score[static_cast<std::size_t>(y)]; });
+  return order;
+}
 
 // Kept channels [rows, (head_dim + 7) / 8] follow from the scores, which are read back.
 class ChannelCode final : public StoredCode {
@@ -45,11 +56,10 @@ class ChannelCode final : public StoredCode {
     for (std::int32_t h = 0; h < num_rows; ++h) ranges.push_back({op.channel_score + std::int64_t{op.line[rows.first_row + h]} * d, d});
     const RowNumbers<float> lines(rows.memory, ranges);
     const std::vector<float> score = memory().to_host(lines.row(0), std::int64_t{num_rows} * d);
-    std::vector<std::int32_t> line(rows.lists.size());
-    std::iota(line.begin(), line.end(), 0);
     std::vector<std::uint8_t> mask(rows.lists.size() * static_cast<std::size_t>(mask_bytes), 0);
     for (std::int32_t h = 0; h < num_rows; ++h) {
-      const std::vector<std::int32_t> ranked = ranked_channels({op.tokens, score.data(), line.data(), keep_}, h);
+      const std::vector<std::int32_t> ranked =
+          ranked_channels(std::span(score).subspan(static_cast<std::size_t>(h * d), static_cast<std::size_t>(d)));
       for (const std::int32_t c : std::span(ranked).first(static_cast<std::size_t>(keep_)))
         mask[static_cast<std::size_t>(h * mask_bytes + c / 8)] |= static_cast<std::uint8_t>(1U << (c % 8));
     }

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/listed_tokens.h"
+#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// One number per channel and row: the largest |x| or the mean square of keys, values or queries (of all heads of the group). It is written
+// to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it to at least that; rows with line -1 are left out. Without
+// vectors it is 0.
+struct ChannelStats {
+  enum class Source : std::uint8_t { kKeys, kValues, kQueries };
+  enum class Kind : std::uint8_t { kMaxAbs, kMeanSquare };
+  enum class Into : std::uint8_t { kWrite, kMultiply, kRaise };
+  KvRows kv;
+  Source source = Source::kKeys;
+  Kind kind = Kind::kMaxAbs;
+  ListedTokens listed = {};            // keys or values to include; first null: all that the rows hold
+  const Queries* queries = nullptr;    // [num_sequences]
+  const std::int32_t* line = nullptr;  // [num_rows]
+  Into into = Into::kWrite;
+  float* out = nullptr;  // [*, head_dim]
+
+  // Vectors are read once (queries at 2 bytes per element), lines written in fp32; two operations per element.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t d = kv.head_dim, element = source == Source::kQueries ? 2 : kv.kv_bytes;
+    OpCall c{.op = into == Into::kRaise ? "largest_queries" : "channel_stats"};
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      if (line[r] < 0) continue;
+      const std::int64_t n = most_vectors(r);
+      ++c.rows, ++c.outputs;
+      c.tokens += n;
+      c.bytes += n * d * element + (into == Into::kWrite ? 4 : 8) * d;
+      c.flops += 2 * n * d;
+    }
+    return c;
+  }
+  // A team takes kChannels of a row.
+  static constexpr std::int64_t kChannels = 32;
+  [[nodiscard]] KVLAB_BOTH std::int64_t chunks() const { return (kv.head_dim + kChannels - 1) / kChannels; }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks(); }
+  [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return 2 * kParts * kChannels; }
+  void shapes(auto&& visit) {
+    listed.kv = {};  // not read
+    visit(queries, kv.num_sequences()), visit(line, kv.num_rows), visit(listed.first, kv.num_rows + 1), visit(kv);
+  }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
+    const std::int64_t row = item / chunks(), begin = item % chunks() * kChannels, d = kv.head_dim;
+    if (line[row] < 0) return;
+    const std::int64_t n = vectors(team, row), width = d - begin < kChannels ? d - begin : kChannels, parts = Team::kOnDevice ? kParts : 1;
+    double* const sums = team.doubles();
+    team.each(parts * width, [&](std::int64_t j) {
+      double sum = 0;
+      for (std::int64_t i = j / width; i < n; i += parts) {
+        const auto x = static_cast<double>(number(team, row, i, begin + j % width));
+        sum = join(sum, kind == Kind::kMaxAbs ? std::fabs(x) : x * x);
+      }
+      sums[j] = sum;
+    });
+    team.each(width, [&](std::int64_t c) {
+      double sum = sums[c];
+      for (std::int64_t part = 1; part < parts; ++part) sum = join(sum, sums[part * width + c]);
+      const double scale = kind == Kind::kMaxAbs || n == 0 ? 1.0 : 1.0 / static_cast<double>(n);
+      const auto value = static_cast<float>(sum * scale);
+      float& to = out[line[row] * d + begin + c];
+      to = into == Into::kMultiply ? to * value : into == Into::kRaise ? (to < value ? value : to) : value;
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kParts = 8;  // of the vectors, on a device
+
+  [[nodiscard]] KVLAB_BODY double join(double sum, double x) const { return kind == Kind::kMeanSquare ? sum + x : sum < x ? x : sum; }
+  // Listed ones by the room for them.
+  [[nodiscard]] KVLAB_BOTH std::int64_t most_vectors(std::int64_t row) const {
+    if (source == Source::kQueries) return std::int64_t{queries[row / kv.kv_heads].count} * kv.group;
+    return listed.first != nullptr ? listed.entries(row) : kv.len[row];
+  }
+  template <class Team>
+  KVLAB_BODY std::int64_t vectors(const Team& team, std::int64_t row) const {
+    const std::int64_t most = most_vectors(row);
+    if (source == Source::kQueries || listed.first == nullptr) return most;
+    return team.template sum<std::int32_t>(most, [&](std::int64_t i) { return listed.index[listed.first[row] + i] < 0 ? 0 : 1; });
+  }
+  template <class Team>
+  KVLAB_BODY float number(const Team& team, std::int64_t row, std::int64_t i, std::int64_t c) const {
+    if (source == Source::kQueries) {
+      const std::int64_t heads = std::int64_t{kv.kv_heads} * kv.group, head = row % kv.kv_heads * kv.group + i % kv.group;
+      return queries[row / kv.kv_heads].data[(i / kv.group * heads + head) * kv.head_dim + c];
+    }
+    const std::int64_t token = listed.first != nullptr ? listed.index[listed.first[row] + i] : i;
+    return (source == Source::kKeys ? key_of(team, kv, row, token) : value_of(team, kv, row, token))[c];
+  }
+};
+KVLAB_ROW_OP(ChannelStats)
+
+}  // namespace kvlab

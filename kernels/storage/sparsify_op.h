@@ -1,0 +1,157 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "base/ceil_div.h"
+#include "kernels/listed_tokens.h"
+#include "kernels/rows/elements.h"
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+struct RowList;
+
+// A packed token has a header per tile of kSparseTile channels, a bitmap of 64 bits and an offset of 4 bytes, then each tile's numbers in
+// fp16, filled with zeros to a multiple of kSparsePad.
+inline constexpr std::int32_t kSparseTile = 64, kSparsePad = 8, kSparseHeader = 8 + 4;
+KVLAB_BOTH constexpr std::int64_t sparse_tiles(std::int64_t head_dim) { return (head_dim + kSparseTile - 1) / kSparseTile; }
+KVLAB_BOTH constexpr std::int64_t sparse_padded(std::int64_t numbers) { return (numbers + kSparsePad - 1) / kSparsePad * kSparsePad; }
+
+// The most bytes of a packed token, for any split of the kept channels over tiles.
+KVLAB_BOTH constexpr std::int64_t most_sparse_bytes(std::int64_t head_dim, std::int64_t keep) {
+  const std::int64_t tiles = sparse_tiles(head_dim);
+  return tiles * kSparseHeader + 2 * ((keep + (kSparsePad - 1) * tiles) / kSparsePad * kSparsePad);
+}
+// With the kept channels split evenly over tiles, counted when only shapes are known.
+constexpr std::int64_t even_sparse_bytes(std::int64_t head_dim, std::int64_t keep) {
+  const std::int64_t tiles = sparse_tiles(head_dim), share = keep / tiles, more = keep % tiles;
+  return tiles * kSparseHeader + 2 * (more * sparse_padded(share + 1) + (tiles - more) * sparse_padded(share));
+}
+// Of a packed token, from its bitmaps.
+inline std::int64_t sparse_bytes(std::int64_t head_dim, const std::uint8_t* token) {
+  std::int64_t bytes = 0;
+  for (std::int64_t t = 0; t < sparse_tiles(head_dim); ++t) {
+    std::uint64_t bitmap = 0;
+    std::memcpy(&bitmap, token + t * kSparseHeader, 8);
+    bytes += kSparseHeader + 2 * sparse_padded(std::popcount(bitmap));
+  }
+  return bytes;
+}
+
+// Packs the `keep` channels of largest |x| of each listed vector, ties to the lower channel (Mustafar, Joo et al. 2025, arXiv:2505.22913,
+// section 3.2).
+struct Sparsify {
+  ListedTokens tokens;
+  std::int32_t keep = 0;           // 0 to head_dim
+  std::uint8_t* packed = nullptr;  // [total(), most_sparse_bytes()] out
+  bool unpacks = false;            // writes packed tokens into the listed vectors: the other channels become 0
+
+  // Vectors in the model's precision and even_sparse_bytes(); two comparisons per element, none to unpack.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = tokens.total(), d = tokens.kv.head_dim;
+    return {.op = unpacks ? "unsparsify" : "sparsify",
+            .rows = tokens.kv.num_rows,
+            .tokens = n,
+            .outputs = n,
+            .bytes = tokens.dense_bytes() + tokens.list_bytes() + n * even_sparse_bytes(d, keep),
+            .flops = unpacks ? 0 : 2 * n * d};
+  }
+  // A team takes kPart entries of a row.
+  static constexpr std::int64_t kPart = 8;
+  [[nodiscard]] std::int64_t rows() const { return tokens.kv.num_rows * ceil_div(tokens.most_entries(), kPart); }
+  [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return unpacks ? 0 : 2 * kPart * tokens.kv.head_dim; }
+  void shapes(auto&& visit) { visit(tokens.kv), visit(tokens.first, tokens.kv.num_rows + 1); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
+    const std::int64_t row = item % tokens.kv.num_rows, begin = item / tokens.kv.num_rows * kPart, rest = tokens.entries(row) - begin;
+    if (rest <= 0) return;
+    const Part part{static_cast<std::int32_t>(row), tokens.first[row] + begin, tokens.values ? tokens.kv.v : tokens.kv.k};
+    const auto n = team.template sum<std::int32_t>(rest < kPart ? rest : kPart,
+                                                   [&](std::int64_t i) { return tokens.index[part.first + i] < 0 ? 0 : 1; });
+    unpacks ? unpack(team, part, n) : pack(team, part, n);
+  }
+
+ private:
+  struct Part {
+    std::int32_t row;
+    std::int64_t first;  // entry
+    void* data;          // K or V
+  };
+  [[nodiscard]] KVLAB_BODY std::uint8_t* token(const Part& part, std::int64_t i) const {
+    return packed + (part.first + i) * most_sparse_bytes(tokens.kv.head_dim, keep);
+  }
+  [[nodiscard]] KVLAB_BODY std::int64_t element(const Part& part, std::int64_t i, std::int64_t c) const {
+    return tokens.kv.slot(part.row, tokens.index[part.first + i]) * tokens.kv.head_dim + c;
+  }
+
+  template <class Team>
+  KVLAB_BODY void pack(const Team& team, const Part& part, std::int64_t n) const {
+    const std::int64_t d = tokens.kv.head_dim, tiles = sparse_tiles(d);
+    float* const size = team.room();
+    auto* const kept = reinterpret_cast<std::int32_t*>(size + kPart * d);
+    team.each(n * d, [&](std::int64_t j) {
+      const float x = element_at(part.data, element(part, j / d, j % d), tokens.kv.type);
+      size[j] = std::isnan(x) ? -1.0F : std::fabs(x);
+    });
+    team.each(n * d, [&](std::int64_t j) {
+      const float *const of_token = size + j / d * d, mine = size[j];
+      std::int32_t larger = 0;
+      for (std::int64_t c = 0; c < j % d; ++c) larger += of_token[c] >= mine ? 1 : 0;
+      for (std::int64_t c = j % d + 1; c < d; ++c) larger += of_token[c] > mine ? 1 : 0;
+      kept[j] = larger < keep ? 1 : 0;
+    });
+    team.each(n * tiles, [&](std::int64_t j) { pack_tile(part, j / tiles, j % tiles, kept + j / tiles * d); });
+  }
+  KVLAB_BODY void pack_tile(const Part& part, std::int64_t i, std::int64_t tile, const std::int32_t* kept) const {
+    const std::int64_t d = tokens.kv.head_dim, end = (tile + 1) * kSparseTile < d ? (tile + 1) * kSparseTile : d;
+    std::int64_t before = 0, count = 0;
+    for (std::int64_t t = 0; t < tile; ++t, count = 0) {
+      for (std::int64_t c = t * kSparseTile; c < (t + 1) * kSparseTile; ++c) count += kept[c];
+      before += 2 * sparse_padded(count);
+    }
+    std::uint8_t* const numbers = token(part, i) + sparse_tiles(d) * kSparseHeader + before;
+    const auto put = [&](std::uint16_t x) { std::memcpy(numbers + 2 * count++, &x, 2); };
+    std::uint64_t bitmap = 0;
+    for (std::int64_t c = tile * kSparseTile; c < end; ++c) {
+      if (kept[c] == 0) continue;
+      bitmap |= std::uint64_t{1} << (c % kSparseTile);
+      put(stored_half(element_at(part.data, element(part, i, c), tokens.kv.type)).bits);
+    }
+    while (count % kSparsePad != 0) put(0);
+    const auto offset = static_cast<std::uint32_t>(before);
+    std::memcpy(token(part, i) + tile * kSparseHeader, &bitmap, 8);
+    std::memcpy(token(part, i) + tile * kSparseHeader + 8, &offset, 4);
+  }
+
+  template <class Team>
+  KVLAB_BODY void unpack(const Team& team, const Part& part, std::int64_t n) const {
+    const std::int64_t d = tokens.kv.head_dim;
+    team.each(n * d, [&](std::int64_t j) {
+      const std::int64_t c = j % d;
+      const std::uint8_t *const of_token = token(part, j / d), *const header = of_token + c / kSparseTile * kSparseHeader;
+      std::uint64_t bitmap = 0;
+      std::uint32_t offset = 0;
+      f16 x{0};
+      std::memcpy(&bitmap, header, 8);
+      std::memcpy(&offset, header + 8, 4);
+      const std::uint64_t bit = std::uint64_t{1} << (c % kSparseTile);
+      if ((bitmap & bit) != 0)
+        std::memcpy(&x.bits, of_token + sparse_tiles(d) * kSparseHeader + offset + 2 * std::popcount(bitmap & (bit - 1)), 2);
+      set_element(part.data, element(part, j / d, c), tokens.kv.type, to_float(x));
+    });
+  }
+};
+KVLAB_ROW_OP(Sparsify)
+
+// As stored K and V (kernels/storage/stored/stored_code.h): each token has the room of most_sparse_bytes().
+template <class Arrays>
+void stored_arrays(Sparsify& a, Arrays& arrays) {
+  arrays.rows(a.packed, [&](std::int64_t entries) { return entries * most_sparse_bytes(a.tokens.kv.head_dim, a.keep); });
+}
+inline bool goes_on(const Sparsify& a, const Sparsify& later, std::span<const RowList> /*lists*/) { return later.keep == a.keep; }
+
+}  // namespace kvlab

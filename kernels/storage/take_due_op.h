@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// Lists the tokens of each row that are due to be encoded, oldest first, and marks them: of the u tokens without the mark `bit` in word
+// `channel` the oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; its other entries become -1. Tokens that
+// sequences of one prefix share (the same pages from the first one on) are listed for the first of these.
+struct TakeDue {
+  KvRows kv;
+  std::int32_t channel = 0;
+  std::uint32_t bit = 1;
+  std::int32_t residual_tokens = 0, block_tokens = 1;
+  const std::int64_t* first = nullptr;  // [num_rows + 1] the rows' lists
+  std::int32_t* index = nullptr;        // [first[num_rows]] out
+
+  // All marks are read, the listed ones' written, with 4 bytes per entry.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t due = first[kv.num_rows];
+    return {.op = "take_due", .rows = kv.num_rows, .tokens = kv.total(), .outputs = due, .bytes = 4 * kv.total() + 8 * due};
+  }
+  [[nodiscard]] std::int64_t rows() const { return first[kv.num_rows] == first[0] ? 0 : kv.num_rows; }
+  void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1); }
+
+  // The first of the rows with the same pages takes for all of them, in order.
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t heads = kv.kv_heads, head = row % heads;
+    if (team.max(row / heads, 0, [&](std::int64_t s) { return shares_pages(row, s * heads + head) ? 1 : 0; }) != 0) return;
+    take(team, row);
+    for (std::int64_t later = row + heads; later < kv.num_rows; later += heads)
+      if (shares_pages(row, later)) take(team, later);
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY bool shares_pages(std::int64_t a, std::int64_t b) const {
+    return kv.len[a] > 0 && kv.len[b] > 0 && kv.page[kv.page_begin[a]] == kv.page[kv.page_begin[b]];
+  }
+
+  template <class Team>
+  KVLAB_BODY void take(const Team& team, std::int64_t row) const {
+    const std::int64_t room = first[row + 1] - first[row];
+    if (room == 0) return;
+    std::int32_t* const list = index + first[row];
+    const auto word = [&](std::int64_t i) -> std::uint32_t& {
+      return kv.word(channel, static_cast<std::int32_t>(row), static_cast<std::int32_t>(i));
+    };
+    const auto lacks = [&](std::int64_t i) { return (word(i) & bit) == 0; };
+    const auto unmarked = team.template sum<std::int32_t>(kv.len[row], [&](std::int64_t i) { return lacks(i) ? 1 : 0; });
+    std::int64_t due = unmarked > residual_tokens ? unmarked - residual_tokens : 0;
+    due = due < room ? due : room;
+    due -= due % block_tokens;
+    if (due > 0) {
+      team.pack(kv.len[row], lacks, [&](std::int64_t place, std::int64_t i) {
+        if (place < due) word(i) |= bit, list[place] = static_cast<std::int32_t>(i);
+      });
+    }
+    team.each(room - due, [&](std::int64_t i) { list[due + i] = -1; });
+  }
+};
+KVLAB_ROW_OP(TakeDue)
+
+// Splits each row's list in two by score: the highest scored entries (ties to the earlier) and the others, both in the list's order.
+// Entries of -1 count as the lowest and stay at the ends.
+struct SplitListed {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;       // [num_rows + 1] the lists to split
+  const std::int32_t* index = nullptr;       // [first[num_rows]]
+  const std::int64_t* row_first = nullptr;   // [num_rows + 1] where a row's scores start
+  const float* scores = nullptr;             // [row_first[num_rows]] per token of the row
+  const std::int64_t* high_first = nullptr;  // [num_rows + 1] the high lists; the low ones have the rest: first - high_first
+  std::int32_t* high = nullptr;              // out
+  std::int32_t* low = nullptr;               // out
+
+  // Score and entry are read, the entry written; two comparisons each.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = first[num_rows];
+    return {.op = "split_listed", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = 2 * n};
+  }
+  [[nodiscard]] std::int64_t rows() const { return first[num_rows] == first[0] ? 0 : num_rows; }
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return first[row + 1] - first[row]; }
+  void shapes(auto&& visit) { visit(first, num_rows + 1), visit(row_first, num_rows + 1), visit(high_first, num_rows + 1); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const auto n = static_cast<std::int32_t>(first[row + 1] - first[row]),
+               most = static_cast<std::int32_t>(high_first[row + 1] - high_first[row]);
+    const std::int32_t* const list = index + first[row];
+    const float* const of_row = scores + row_first[row];
+    auto* const is_high = reinterpret_cast<std::int32_t*>(team.room());
+    team.each(n, [&](std::int64_t i) { is_high[i] = 0; });
+    team.best(
+        n, most, [&](std::int32_t i) { return list[i] < 0 ? -INFINITY : of_row[list[i]]; }, [&](std::int32_t i) { is_high[i] = 1; });
+    std::int32_t *const high_list = high + high_first[row], *const low_list = low + (first[row] - high_first[row]);
+    team.pack(
+        n, [&](std::int64_t i) { return is_high[i] != 0; }, [&](std::int64_t place, std::int64_t i) { high_list[place] = list[i]; });
+    team.pack(
+        n, [&](std::int64_t i) { return is_high[i] == 0; }, [&](std::int64_t place, std::int64_t i) { low_list[place] = list[i]; });
+  }
+};
+KVLAB_ROW_OP(SplitListed)
+
+}  // namespace kvlab
