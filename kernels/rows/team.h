@@ -28,7 +28,23 @@ class OneThread {
     return dot_in_lanes(x, y, n);
   }
 
-  // In any order.
+  // put(i, sum of term(of(i), c) over c in [0, width)) for i in [0, n), in any order, with the bits of sum_in_lanes: half a warp of a
+  // device has its sixteen lanes.
+  template <class Of, class Term, class Put>
+  void sums(std::int64_t n, std::int64_t width, Of&& of, Term&& term, Put&& put) const {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto x = of(i);
+      put(i, sum_in_lanes(width, [&](std::int64_t c) { return term(x, c); }));
+    }
+  }
+  // put(i, x . of(i)).
+  template <class X, class Of, class Put>
+  void dots(std::int64_t n, std::int64_t width, const X& x, Of&& of, Put&& put) const {
+    const auto product = [&](const auto& y, std::int64_t c) { return x[c] * y[c]; };
+    sums(n, width, of, product, put);
+  }
+
+  // f(i) for i in [0, n), in any order.
   template <class F>
   void each(std::int64_t n, F&& f) const {
     for (std::int64_t i = 0; i < n; ++i) f(i);

@@ -39,7 +39,9 @@ struct AnchorCosine {
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t d = kv.head_dim;
     float *const anchor = team.room() + 2 * kParts * d, *const norm = anchor + d;
-    team.each(kv.len[row], [&](std::int64_t i) { norm[i] = norm_of(team, key_of(team, kv, row, i)); });
+    const auto key = [&](std::int64_t i) { return key_of(team, kv, row, i); };
+    const auto square = [](const auto& x, std::int64_t c) { return x[c] * x[c]; };
+    team.sums(kv.len[row], d, key, square, [&](std::int64_t i, float x) { norm[i] = at_least(std::sqrt(x)); });
     constexpr std::int64_t kUsed = Team::kOnDevice ? kParts : 1;
     add_keys(team, row, norm, kUsed);
     const double count = end[row] - begin[row] < 1 ? 1 : end[row] - begin[row];
@@ -48,19 +50,14 @@ struct AnchorCosine {
       for (std::int64_t p = 0; p < kUsed; ++p) sum += team.doubles()[p * d + c];
       anchor[c] = static_cast<float>(sum / count);
     });
-    const float scale = factor / (cosine ? norm_of(team, anchor) : 1.0F);
-    team.each(kv.len[row],
-              [&](std::int64_t i) { out[kv.first[row] + i] = scale * team.dot(key_of(team, kv, row, i), anchor, d) / norm[i]; });
+    const float scale = factor / (cosine ? at_least(std::sqrt(dot_in_lanes(anchor, anchor, d))) : 1.0F);
+    team.dots(kv.len[row], d, anchor, key, [&](std::int64_t i, float x) { out[kv.first[row] + i] = scale * x / norm[i]; });
   }
 
  private:
   static constexpr std::int64_t kParts = 32, kWide = 16;  // sums at a time on a device, channels of each
 
-  template <class Team, class X>
-  [[nodiscard]] KVLAB_BODY float norm_of(const Team& team, const X& x) const {
-    const float norm = std::sqrt(team.dot(x, x, kv.head_dim));
-    return norm < 1e-8F ? 1e-8F : norm;
-  }
+  [[nodiscard]] static KVLAB_BODY float at_least(float norm) { return norm < 1e-8F ? 1e-8F : norm; }
   // doubles() becomes [parts, head_dim]: sums over every parts-th anchor token.
   template <class Team>
   KVLAB_BODY void add_keys(const Team& team, std::int64_t row, const float* norm, std::int64_t parts) const {

@@ -37,20 +37,18 @@ struct TokenNorms {
   KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
     const TokenChunk chunk = chunk_at(kv, item);
     float* const of_chunk = out + kv.first[chunk.row] + chunk.begin;
-    team.each(chunk.count, [&](std::int64_t i) {
+    const auto of_token = [&](std::int64_t i) {
       const std::int64_t token = chunk.begin + i;
-      of_chunk[i] = number<Team>(chunk.row, of == Of::kKey ? key_of(team, kv, chunk.row, token) : value_of(team, kv, chunk.row, token));
-    });
-  }
-
- private:
-  template <class Team>
-  [[nodiscard]] KVLAB_BODY float number(std::int64_t row, const KvVector<Team>& x) const {
-    const std::int64_t d = kv.head_dim;
-    if (kind == Kind::kL1) return sum_in_lanes(d, [&](std::int64_t c) { return std::abs(x[c]); });
-    if (kind == Kind::kDot) return factor * dot_in_lanes(x, vectors + row * d, d);
-    const float squares = dot_in_lanes(x, x, d);
-    return kind == Kind::kL2 ? std::sqrt(squares) : squares;
+      return of == Of::kKey ? key_of(team, kv, chunk.row, token) : value_of(team, kv, chunk.row, token);
+    };
+    if (kind == Kind::kDot)
+      team.dots(chunk.count, kv.head_dim, vectors + std::int64_t{chunk.row} * kv.head_dim, of_token,
+                [&](std::int64_t i, float x) { of_chunk[i] = factor * x; });
+    else
+      team.sums(
+          chunk.count, kv.head_dim, of_token,
+          [&](const auto& x, std::int64_t c) { return kind == Kind::kL1 ? std::abs(x[c]) : x[c] * x[c]; },
+          [&](std::int64_t i, float x) { of_chunk[i] = kind == Kind::kL2 ? std::sqrt(x) : x; });
   }
 };
 KVLAB_ROW_OP(TokenNorms)

@@ -46,7 +46,9 @@ struct NearestKeys {
     if (keep[row] <= 0) return;
     const float* const q = queries[row / kv.kv_heads].last(row % kv.kv_heads, kv.kv_heads, kv.group, kv.head_dim) + list % kv.group * d;
     float *const product = team.room(), *const is_kept = product + n;
-    team.each(n, [&](std::int64_t i) { product[i] = team.dot(q, key_of(team, kv, row, begin[row] + i), d), is_kept[i] = 0; });
+    team.dots(
+        n, d, q, [&](std::int64_t i) { return key_of(team, kv, row, begin[row] + i); },
+        [&](std::int64_t i, float x) { product[i] = x, is_kept[i] = 0; });
     team.best(
         static_cast<std::int32_t>(n), keep[row], [&](std::int32_t i) { return product[i]; }, [&](std::int32_t i) { is_kept[i] = 1; });
     std::int32_t* const out = index + index_first[list];

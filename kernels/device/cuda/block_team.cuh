@@ -21,6 +21,27 @@ class BlockTeam {
     return sum;
   }
 
+  template <class Of, class Term, class Put>
+  __device__ void sums(std::int64_t n, std::int64_t width, Of&& of, Term&& term, Put&& put) const {
+    const std::int64_t lane = threadIdx.x % 16, groups = blockDim.x / 16;
+    for (std::int64_t first = 0; first < n; first += groups) {
+      const std::int64_t i = first + threadIdx.x / 16;
+      float sum = 0.0F;
+      if (i < n) {
+        const auto x = of(i);
+        for (std::int64_t c = lane; c < width; c += 16) sum += term(x, c);
+      }
+      for (int far = 8; far > 0; far /= 2) sum += __shfl_xor_sync(kAllLanes, sum, far);
+      if (i < n && lane == 0) put(i, sum);
+    }
+    __syncthreads();
+  }
+  template <class X, class Of, class Put>
+  __device__ void dots(std::int64_t n, std::int64_t width, const X& x, Of&& of, Put&& put) const {
+    const auto product = [&](const auto& y, std::int64_t c) { return x[c] * y[c]; };
+    sums(n, width, of, product, put);
+  }
+
   template <class F>
   __device__ void each(std::int64_t n, F&& f) const {
     for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);

@@ -59,7 +59,9 @@ struct PushAttention {
     float *const p = team.room(), *const z = p + n;
     team.each(n, [&](std::int64_t i) { p[i] = 0.0F; });
     for (std::int64_t h = 0; h < kv.group; ++h) {
-      team.each(n, [&](std::int64_t i) { z[i] = scale * team.dot(heads + h * d, key_of(team, kv, row, token(row, i)), d); });
+      team.dots(
+          n, d, heads + h * d, [&](std::int64_t i) { return key_of(team, kv, row, token(row, i)); },
+          [&](std::int64_t i, float x) { z[i] = scale * x; });
       const float sum = exp_sum(team, n, largest(team, n, z), z);
       team.each(n, [&](std::int64_t i) { p[i] += z[i] / sum / static_cast<float>(kv.group); });
     }

@@ -52,8 +52,9 @@ struct HeadVotes {
       const float* const q = queries[s].last(head, kv.kv_heads, kv.group, kv.head_dim);
       team.each(n, [&](std::int64_t i) { votes[i] = 0.0F; });
       for (std::int64_t h = 0; h < kv.group; ++h) {
-        team.each(n,
-                  [&](std::int64_t i) { z[i] = scale * team.dot(q + h * d, key_of(team, kv, s * kv.kv_heads + head, begin[s] + i), d); });
+        team.dots(
+            n, d, q + h * d, [&](std::int64_t i) { return key_of(team, kv, s * kv.kv_heads + head, begin[s] + i); },
+            [&](std::int64_t i, float x) { z[i] = scale * x; });
         const float sum = exp_sum(team, n, largest(team, n, z), z);
         team.each(n, [&](std::int64_t i) { votes[i] += z[i] / sum; });
       }

@@ -47,7 +47,8 @@ struct PartialScores {
     float *const q = team.room(), *const z = q + w, *const out = scores + first[row];
     for (std::int64_t h = 0; h < group; ++h) {
       team.each(w, [&](std::int64_t j) { q[j] = scale * team.dot(heads + h * d, basis[row] + j * d, d); });
-      team.each(n, [&](std::int64_t i) { z[i] = team.dot(q, partial[row] + i * w, w); });
+      team.dots(
+          n, w, q, [&](std::int64_t i) { return partial[row] + i * w; }, [&](std::int64_t i, float x) { z[i] = x; });
       const float top = largest(team, n, z);
       team.each(n, [&](std::int64_t i) {
         const float x = z[i] - top;

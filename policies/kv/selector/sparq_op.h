@@ -181,7 +181,9 @@ struct SparqRest {
     const std::int64_t n = lists.size(row);
     const std::int32_t* const token = lists.row(row);
     float* const z = team.room();
-    team.each(n, [&](std::int64_t i) { z[i] = scale * team.dot(q, key_of(team, kv, row, token[i]), kv.head_dim); });
+    team.dots(
+        n, kv.head_dim, q, [&](std::int64_t i) { return key_of(team, kv, row, token[i]); },
+        [&](std::int64_t i, float x) { z[i] = scale * x; });
     const float top = largest(team, n, z);
     return top + std::log(exp_sum(team, n, top, z));
   }
