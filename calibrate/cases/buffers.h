@@ -110,6 +110,9 @@ class Buffers {
   std::vector<std::shared_ptr<void>> host_;
 };
 
+// 0 to n - 1.
+std::vector<std::int32_t> shuffled(Buffers& buffers, std::int64_t n);
+
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>
 std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {

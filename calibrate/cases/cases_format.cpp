@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "calibrate/cases/policy_family.h"
-#include "calibrate/cases/registry.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/compact/compact_rows.h"
 #include "kernels/storage/dequantize/dequantize.h"
@@ -13,8 +12,6 @@
 namespace kvlab {
 
 namespace {
-
-using Run = std::function<void()>;
 
 bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
@@ -31,44 +28,30 @@ bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) 
     const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
                              v = row_vectors(device, a.kv, static_cast<std::int32_t>(r), true);
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t from = index[static_cast<std::size_t>(i)] * d;
-      if (!std::equal(&k[static_cast<std::size_t>(i * d)], &k[static_cast<std::size_t>(i * d)] + d,
-                      &keys[at][static_cast<std::size_t>(from)]))
-        return false;
-      if (!std::equal(&v[static_cast<std::size_t>(i * d)], &v[static_cast<std::size_t>(i * d)] + d,
-                      &values[at][static_cast<std::size_t>(from)]))
-        return false;
+      const auto from = static_cast<std::size_t>(index[static_cast<std::size_t>(i)] * d);
+      if (!std::equal(&k[static_cast<std::size_t>(i * d)], &k[static_cast<std::size_t>(i * d)] + d, &keys[at][from])) return false;
+      if (!std::equal(&v[static_cast<std::size_t>(i * d)], &v[static_cast<std::size_t>(i * d)] + d, &values[at][from])) return false;
     }
   }
   return true;
 }
 
 // Over whole rows, with CPU shapes.
-KernelFamily rows_family(OpId op) {
-  return {std::string(name_of(op)),
-          "",
-          DeviceKind::kCpu,
-          {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {rows_shape(1, 4096, 2, 64), rows_shape(16, 2048, 2, 64)},
-          {rows_shape(2, 21, 2, 16)},
-          nullptr};
-}
+const PolicyShapes kRowShapes{{{1, 4096, 2, 64}, {16, 2048, 2, 64}}, {{2, 21, 2, 16}}, {{1, 8192, 8, 128}, {64, 4096, 8, 128}}};
 
 // Keeps every other token.
 void add_compact(std::vector<KernelFamily>& families) {
-  add_policy_families<CompactRows>(
-      rows_family(OpId::kCompact),
-      [](Buffers& b, const Shape& s) {
-        CompactRows a;
-        a.kv = paged_rows(b, rows_spec(s));
-        const std::int64_t keep = s.at("len") / 2;
-        std::vector<std::int32_t> index;
-        for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-          for (std::int64_t i = 0; i < keep; ++i) index.push_back(static_cast<std::int32_t>(2 * i + 1));
-        a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
-        return a;
-      },
-      compact_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    CompactRows a;
+    a.kv = paged_rows(b, rows_spec(s));
+    const std::int64_t keep = s.at("len") / 2;
+    std::vector<std::int32_t> index;
+    for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+      for (std::int64_t i = 0; i < keep; ++i) index.push_back(static_cast<std::int32_t>(2 * i + 1));
+    a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
+    return a;
+  };
+  add_policy_families<CompactRows>(name_of(OpId::kCompact), kRowAxes, kRowShapes, build, compact_matches, families);
 }
 
 // The last token replaced the one of lowest score (the latest among equals).
@@ -93,26 +76,20 @@ bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
 }
 
 void add_evict(std::vector<KernelFamily>& families) {
-  add_policy_families<EvictRows>(
-      rows_family(OpId::kEvict),
-      [](Buffers& b, const Shape& s) {
-        EvictRows a;
-        a.kv = paged_rows(b, rows_spec(s));
-        a.first = equal_rows(b, a.kv.num_rows, 1), a.scores = b.floats(a.kv.total());
-        a.dropped = b.room<std::int32_t>(a.kv.num_rows);
-        return a;
-      },
-      evict_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    EvictRows a;
+    a.kv = paged_rows(b, rows_spec(s));
+    a.first = equal_rows(b, a.kv.num_rows, 1), a.scores = b.floats(a.kv.total());
+    a.dropped = b.room<std::int32_t>(a.kv.num_rows);
+    return a;
+  };
+  add_policy_families<EvictRows>(name_of(OpId::kEvict), kRowAxes, kRowShapes, build, evict_matches, families);
 }
 
 const Axes kCodecAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}, {"bits", "i"}, {"group", "g"}};
-Shape codec_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d, std::int64_t bits, std::int64_t group) {
-  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}, {"bits", bits}, {"group", group}};
-}
-const std::vector<Shape> kCodecLarge{codec_shape(64, 4096, 8, 128, 4, 64), codec_shape(64, 4096, 8, 128, 2, 32),
-                                     codec_shape(64, 4096, 8, 128, 8, 128)};
-const std::vector<Shape> kCodecCpu{codec_shape(8, 2048, 2, 64, 4, 32), codec_shape(8, 2048, 2, 64, 2, 32)};
-const std::vector<Shape> kCodecSmall{codec_shape(2, 33, 2, 32, 4, 32), codec_shape(1, 64, 2, 32, 2, 32)};
+const PolicyShapes kCodecShapes{{{8, 2048, 2, 64, 4, 32}, {8, 2048, 2, 64, 2, 32}},
+                                {{2, 33, 2, 32, 4, 32}, {1, 64, 2, 32, 2, 32}},
+                                {{64, 4096, 8, 128, 4, 64}, {64, 4096, 8, 128, 2, 32}, {64, 4096, 8, 128, 8, 128}}};
 
 GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
@@ -149,15 +126,13 @@ bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
 }
 
 void add_quantize(std::vector<KernelFamily>& families) {
-  add_policy_families<Quantize>(
-      {std::string(name_of(OpId::kQuantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
-      [](Buffers& b, const Shape& s) {
-        Quantize a;
-        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
-        a.packed = b.room<std::uint8_t>(packed_bytes(a.tokens, a.codec));
-        return a;
-      },
-      quantize_matches, kCodecLarge, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    Quantize a;
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    a.packed = b.room<std::uint8_t>(packed_bytes(a.tokens, a.codec));
+    return a;
+  };
+  add_policy_families<Quantize>(name_of(OpId::kQuantize), kCodecAxes, kCodecShapes, build, quantize_matches, families);
 }
 
 // Zero 1, scale 0.25, codes 0, 1, 2, ... in each group.
@@ -191,15 +166,13 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
 }
 
 void add_dequantize(std::vector<KernelFamily>& families) {
-  add_policy_families<Dequantize>(
-      {std::string(name_of(OpId::kDequantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
-      [](Buffers& b, const Shape& s) {
-        Dequantize a;
-        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
-        a.packed = b.put(patterned(a.tokens, a.codec));
-        return a;
-      },
-      dequantize_matches, kCodecLarge, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    Dequantize a;
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    a.packed = b.put(patterned(a.tokens, a.codec));
+    return a;
+  };
+  add_policy_families<Dequantize>(name_of(OpId::kDequantize), kCodecAxes, kCodecShapes, build, dequantize_matches, families);
 }
 
 }  // namespace
