@@ -28,5 +28,6 @@ struct LaunchPoint {
 // Batches 1, 2, 4, ... and the largest.
 std::vector<LaunchPoint> launch_points(const CostSetup& setup, const CharacterizeCommand& command);
 int print_characterization(const CharacterizeCommand& command, std::ostream& out);
+CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& command);
 
 }  // namespace kvlab

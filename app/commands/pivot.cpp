@@ -201,7 +201,7 @@ int print_pivot(const PivotCommand& command, std::ostream& out) {
   return 0;
 }
 
-void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void()>& choose) {
+CLI::App* add_pivot_command(CLI::App& app, PivotCommand& c) {
   CLI::App* const pivot = app.add_subcommand("pivot", "one metric of a sweep as a table over two of its axes");
   pivot->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   pivot->add_option("--rows", c.rows, "axis of the sweep, by its column in summary.csv or the last part of that")
@@ -215,7 +215,7 @@ void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void(
       ->allow_extra_args(false)
       ->check(offers(Offer::kAxisValues));
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
-  pivot->callback(choose);
+  return pivot;
 }
 
 }  // namespace kvlab
