@@ -46,30 +46,6 @@ Verdict judge(const Published& published, Criterion counts, double ours) {
   return published.no_effect ? Verdict::kDirection : Verdict::kNotReproduced;
 }
 
-const char* name_of(Criterion counts) {
-  switch (counts) {
-    case Criterion::kDirection:
-      return "direction";
-    case Criterion::kFactor:
-      return "factor";
-    case Criterion::kNumber:
-      return "number";
-  }
-  return "";
-}
-
-const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kReproduced:
-      return "reproduced";
-    case Verdict::kDirection:
-      return "direction";
-    case Verdict::kNotReproduced:
-      return "not_reproduced";
-  }
-  return "";
-}
-
 std::string figure_text(double value, const std::string& unit) {
   const std::string rounded = number(std::stod(fmt::format("{:.3g}", value)));
   return unit == "x" || unit.empty() ? rounded + unit : rounded + " " + unit;
@@ -124,9 +100,7 @@ class Reader {
     claim_.recalled = p_.words("recalled", "facts of the paper that were recalled, not read");
     claim_.assumed = p_.words("assumed", "parts of the experiment that are ours");
     read_published();
-    using C = Criterion;
-    claim_.counts = p_.choice("counts", {{"direction", C::kDirection}, {"factor", C::kFactor}, {"number", C::kNumber}}, C::kDirection,
-                              "direction; factor: within 2 times; number: within 10 %");
+    claim_.counts = p_.choice("counts", kCriteria, Criterion::kDirection, "direction; factor: within 2 times; number: within 10 %");
     if (!p_.has("counts")) required_text("counts", "");
     check_criterion();
     read_experiment();

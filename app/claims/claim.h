@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/claims/measure.h"
 #include "app/runs/sweep/experiment.h"
+#include "base/config/param_reader.h"
 
 namespace kvlab {
 
@@ -32,8 +34,10 @@ struct Published {
 // Borders count as within; a figure equal to no_effect has no side.
 Verdict judge(const Published& published, Criterion counts, double ours);
 
-const char* name_of(Criterion counts);
-const char* name_of(Verdict verdict);
+inline constexpr std::initializer_list<Named<Criterion>> kCriteria{
+    {"direction", Criterion::kDirection}, {"factor", Criterion::kFactor}, {"number", Criterion::kNumber}};
+inline constexpr std::initializer_list<Named<Verdict>> kVerdicts{
+    {"reproduced", Verdict::kReproduced}, {"direction", Verdict::kDirection}, {"not_reproduced", Verdict::kNotReproduced}};
 
 // "3.6x", "2-4x", "41 %".
 std::string figure_text(const Published& published);

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (transition batch of TKLQT,
-// arXiv:2504.11750). Not for CUDA graphs, which are one launch.
+// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (TKLQT, arXiv:2504.11750). Not for
+// CUDA graphs.
 struct CharacterizeCommand : MachineOptions {
   std::int32_t max_batch = 256;
   std::int32_t tokens = 512;   // cached per decode row, or prompt length

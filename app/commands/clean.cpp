@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "app/commands/offers.h"
-#include "app/results/folder_state.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"

@@ -15,8 +15,8 @@ namespace kvlab {
 // Results go to `out`, progress and warnings to `err`; returns the exit status.
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
 
-// If `one` is given, `chosen` becomes act(arguments, out) or act(arguments, out, err). In add_NAME_command(app, arguments), which returns
-// such a command, options write into `arguments`, which must outlive `app`.
+// If `one` is given, `chosen` becomes act(arguments, out) or act(arguments, out, err). Options write into `arguments`, which must outlive
+// `app`.
 template <class Arguments, class Act>
 void choose(CLI::App* one, Command& chosen, Arguments& arguments, Act act) {
   one->callback([&chosen, &arguments, act] {

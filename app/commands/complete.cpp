@@ -8,6 +8,7 @@
 
 #include "app/commands/describe.h"
 #include "app/results/results_info.h"
+#include "app/runs/report/known_metrics.h"
 #include "app/schema/setting_words.h"
 #include "base/csv.h"
 #include "base/error.h"
@@ -23,11 +24,6 @@ struct WordsBefore {
 };
 
 using OfferedWords = std::vector<OfferedWord>;
-
-std::vector<std::string> words_in(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<std::string>(words), {}};
-}
 
 void add_items(const std::string& kind, const std::string& only, OfferedWords& all) {
   for (const Item& item : list_items(kind))

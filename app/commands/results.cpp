@@ -136,7 +136,7 @@ std::string ambiguous_lines(const EntryLabels& labels) {
   return lines;
 }
 
-// Joins newest sweeps in a new folder. Axes: `results` (each row's folder) and those of all. Returns remarks on duplicate runs. Throws
+// Joins newest sweeps in a new folder. Axes: `results` (each row's folder) and those of all. Returns remarks on duplicate runs.
 // Throws InputError if `out` holds an experiment's results, or kinds or columns differ.
 std::string join_results(const fs::path& out, const std::vector<fs::path>& folders) {
   if (folders.size() < 2) throw InputError("kvlab results join OUT A B ...: needs two folders or more to join");

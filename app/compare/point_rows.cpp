@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "app/results/text_file.h"
+#include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
@@ -70,24 +72,9 @@ constexpr std::int64_t kMaxWhole = std::int64_t{1} << 30;
 // Fill, steady state, drain.
 constexpr std::uint64_t kLoops = 3;
 
-constexpr const char* kColumns[] = {"id",
-                                    "silicon_data_source",
-                                    "backend",
-                                    "model_path",
-                                    "system",
-                                    "precision",
-                                    "mode",
-                                    "isl",
-                                    "osl",
-                                    "gemm_quant_mode",
-                                    "batch_size",
-                                    "moe_quant_mode",
-                                    "tp_size",
-                                    "pp_size",
-                                    "attention_dp_size",
-                                    "moe_tp_size",
-                                    "moe_ep_size",
-                                    "silicon_tpot_ms"};
+constexpr std::string_view kColumns =
+    "id silicon_data_source backend model_path system precision mode isl osl gemm_quant_mode batch_size moe_quant_mode tp_size pp_size "
+    "attention_dp_size moe_tp_size moe_ep_size silicon_tpot_ms";
 
 // 128 for "...; silicon_concurrency=128; ..."; 0 if absent.
 std::uint64_t stated_concurrency(const std::string& source, const std::string& place) {
@@ -111,7 +98,7 @@ PointRows::PointRows(const std::string& file, const PointOptions& options, fs::p
       options_(options),
       models_folder_(std::move(models_folder)),
       names_(load_point_names(profiles_folder() + "/points_names.yaml")) {
-  for (const char* column : kColumns) static_cast<void>(table_.at(column));
+  for (const std::string& column : words_in(kColumns)) static_cast<void>(table_.at(column));
 }
 
 std::int64_t PointRows::whole(std::size_t row, const char* column, std::int64_t absent) const {

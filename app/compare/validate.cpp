@@ -62,7 +62,7 @@ std::string head_of(const RealLog& log, const SimulatedRuns& runs) {
   return text;
 }
 
-// For a log without rows. With histograms, columns real_lo and real_hi have the bucket. Omits and names statistics that results lack.
+// For a log without rows. With histograms, columns real_lo and real_hi have the bucket.
 Comparison compare_statistics(const RealLog& log, const SimulatedRuns& runs) {
   const bool has_bounds =
       std::any_of(log.statistics.begin(), log.statistics.end(), [](const LogStatistic& s) { return s.bounds_ms.has_value(); });

@@ -13,6 +13,7 @@
 
 #include "app/results/run_settings.h"
 #include "app/results/view.h"
+#include "app/runs/report/known_metrics.h"
 #include "base/config/yaml_line.h"
 #include "base/json_text.h"
 #include "base/read_file.h"
@@ -176,13 +177,6 @@ std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& ent
   return keys;
 }
 
-// Last part if unique, else the key.
-std::string short_key(const std::string& key, const std::vector<std::string>& keys) {
-  const auto last = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
-  const auto same = std::count_if(keys.begin(), keys.end(), [&](const std::string& other) { return last(other) == last(key); });
-  return same == 1 ? last(key) : key;
-}
-
 // All empty if two entries would be equal. An ambiguous entry has none.
 std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& entries) {
   const std::vector<std::string> keys = differing_keys(entries);
@@ -193,7 +187,7 @@ std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& 
     if (!entry->is_known() || entry->is_ambiguous()) continue;
     for (const std::string& key : keys)
       if (const std::string value = entry->forms.front().value_of(key); !value.empty() && !entry->is_axis(key) && !entry->varies(key))
-        own.emplace_back(short_key(key, keys), value);
+        own.emplace_back(short_path(key, keys), value);
     if (!own.empty() && !seen.insert(own).second) return std::vector<EntryParameters>(entries.size());
   }
   return found;

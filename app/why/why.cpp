@@ -20,8 +20,9 @@
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
 #include "app/runs/kinds/run_kind.h"
+#include "app/runs/report/known_metrics.h"
+#include "app/runs/sweep/score_interval.h"
 #include "app/runs/sweep/stop_signals.h"
-#include "app/runs/sweep/student_t.h"
 #include "app/why/explanation.h"
 #include "app/why/why_metric.h"
 #include "base/csv.h"
@@ -38,7 +39,7 @@ struct WhyRun {
 };
 
 // The best configuration's first run, or if that attains its SLO, the best run that does not. best: "Best of 5: scheduler=sarathi, P99 TTFT
-// 1.2 s; within its error: ..." and the seed if several; else "".
+// 1.2 s; ...", or "".
 struct WhyChoice {
   WhyRun run;
   std::string best;
@@ -64,8 +65,6 @@ struct Configuration {
   }
 };
 
-std::string short_axis(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-
 // By the varying columns 1 to `end`.
 class RowTitles {
  public:
@@ -76,7 +75,7 @@ class RowTitles {
   }
   [[nodiscard]] std::string of(const std::vector<std::string>& row) const {
     std::vector<std::string> parts;
-    for (const std::size_t c : varying_) parts.push_back(fmt::format("{}={}", short_axis(summary_.columns[c]), row[c]));
+    for (const std::size_t c : varying_) parts.push_back(fmt::format("{}={}", last_key(summary_.columns[c]), row[c]));
     return join(parts, " ");
   }
 
@@ -236,7 +235,7 @@ void write_to(const std::string& path, const std::string& text, std::ostream& ou
 
 bool is_asked(const fs::path& run) {
   const RunSettings settings = read_run_settings(run);
-  return node_at(settings.tree, "slo").IsDefined() || node_at(settings.tree, "search").IsDefined();
+  return settings.has("slo") || settings.has("search");
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
     const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = a.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    const AppendedTokens& news = nth(a.news, a.kv.sequence(row));
     for (const std::int64_t i : sampled(news.count, 3)) {
       const std::int64_t slot = a.kv.slot(row, static_cast<std::int32_t>(i)) * d, from = (i * a.kv.kv_heads + r % a.kv.kv_heads) * d;
       if (read_floats(device, a.kv.k + slot, d) != read_floats(device, static_cast<const float*>(news.k) + from, d)) return false;

@@ -18,19 +18,18 @@ bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) 
   const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
   std::vector<std::vector<float>> keys, values;
   for (const std::int64_t r : rows) {
-    keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
-    values.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), true));
+    keys.push_back(row_vectors(device, a.kv, r, false));
+    values.push_back(row_vectors(device, a.kv, r, true));
   }
   run();
   for (std::size_t at = 0; at < rows.size(); ++at) {
     const std::int64_t r = rows[at], n = a.index_first[r + 1] - a.index_first[r];
     const std::vector<std::int32_t> index = read_values(device, a.index + a.index_first[r], n);
-    const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
-                             v = row_vectors(device, a.kv, static_cast<std::int32_t>(r), true);
+    const std::vector<float> k = row_vectors(device, a.kv, r, false), v = row_vectors(device, a.kv, r, true);
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto from = static_cast<std::size_t>(index[static_cast<std::size_t>(i)] * d);
-      if (!std::equal(&k[static_cast<std::size_t>(i * d)], &k[static_cast<std::size_t>(i * d)] + d, &keys[at][from])) return false;
-      if (!std::equal(&v[static_cast<std::size_t>(i * d)], &v[static_cast<std::size_t>(i * d)] + d, &values[at][from])) return false;
+      const auto from = static_cast<std::size_t>(nth(index, i) * d);
+      if (!std::equal(&nth(k, i * d), &nth(k, i * d) + d, &keys[at][from])) return false;
+      if (!std::equal(&nth(v, i * d), &nth(v, i * d) + d, &values[at][from])) return false;
     }
   }
   return true;
@@ -58,7 +57,7 @@ void add_compact(std::vector<KernelFamily>& families) {
 bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
   const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
   std::vector<std::vector<float>> keys;
-  for (const std::int64_t r : rows) keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
+  for (const std::int64_t r : rows) keys.push_back(row_vectors(device, a.kv, r, false));
   run();
   const std::int64_t d = a.kv.head_dim;
   for (std::size_t at = 0; at < rows.size(); ++at) {
@@ -66,11 +65,11 @@ bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
     const std::vector<float> scores = read_floats(device, a.scores + a.kv.first[r], n);
     std::int64_t lowest = n - 1;
     for (std::int64_t i = n - 1; i >= 0; --i)
-      if (scores[static_cast<std::size_t>(i)] < scores[static_cast<std::size_t>(lowest)]) lowest = i;
+      if (nth(scores, i) < nth(scores, lowest)) lowest = i;
     if (read_values(device, a.dropped + a.first[r], 1).front() != lowest) return false;
     std::vector<float>& expected = keys[at];
     std::copy_n(expected.end() - d, d, expected.begin() + lowest * d);
-    if (row_vectors(device, a.kv, static_cast<std::int32_t>(r), false) != expected) return false;
+    if (row_vectors(device, a.kv, r, false) != expected) return false;
   }
   return true;
 }
@@ -114,11 +113,11 @@ bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
   const std::vector<std::uint8_t> packed = read_values(device, a.packed, packed_bytes(a.tokens, a.codec));
   for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
     for (; next_row < r; ++next_row) at += packed_bytes(a.codec, a.tokens.entries(static_cast<std::int32_t>(next_row)), d);
-    const std::vector<float> original = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    const std::vector<float> original = row_vectors(device, a.tokens.kv, r, false);
     std::vector<float> decoded(original.size());
     for_each_group(a.codec, a.tokens.kv.len[r], static_cast<std::int32_t>(d),
                    [&](std::int32_t t, std::int32_t, std::int32_t c, std::int32_t width, std::int64_t byte) {
-                     decode_group(a.codec, packed.data() + at + byte, width, &decoded[static_cast<std::size_t>(t * d + c)]);
+                     decode_group(a.codec, packed.data() + at + byte, width, &nth(decoded, t * d + c));
                    });
     if (!within_a_step(a.codec, original, decoded, d)) return false;
   }
@@ -135,7 +134,6 @@ void add_quantize(std::vector<KernelFamily>& families) {
   add_policy_families<Quantize>(name_of(OpId::kQuantize), kCodecAxes, kCodecShapes, build, quantize_matches, families);
 }
 
-// Zero 1, scale 0.25, codes 0, 1, 2, ... in each group.
 std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec& codec) {
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(tokens, codec)));
   std::int64_t row = 0;
@@ -158,7 +156,7 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
   const std::int64_t d = a.tokens.kv.head_dim, group = a.codec.group > 0 ? std::min<std::int64_t>(a.codec.group, d) : d;
   RelativeError error;
   for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
-    const std::vector<float> out = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    const std::vector<float> out = row_vectors(device, a.tokens.kv, r, false);
     for (std::size_t i = 0; i < out.size(); ++i)
       error.add(out[i], 1.0 + 0.25 * static_cast<double>(static_cast<std::int64_t>(i) % d % group % (std::int64_t{1} << a.codec.bits)));
   }

@@ -21,7 +21,7 @@ KernelFamily linear() {
                            {ElementType::kF32, build, work_of_shape<Linear>, linear_matches<Linear>});
 }
 
-// One input, several matrices (q, k, v or gate, up), as in the CPU's transformer.
+// One input, several matrices (q, k, v or gate, up).
 struct LinearSet {
   const float* x = nullptr;
   std::int64_t tokens = 0, in_dim = 0;

@@ -24,9 +24,7 @@ bool norms_match(TimedDevice& device, const TokenNorms& a, const Run& run) {
     const auto row = static_cast<std::int32_t>(r);
     const std::vector<float> x = row_vectors(device, a.kv, row, a.of == TokenNorms::Of::kValue);
     const std::vector<float> out = read_floats(device, a.out + a.kv.first[r], a.kv.len[r]);
-    for (std::int64_t i = 0; i < a.kv.len[r]; ++i)
-      error.add(out[static_cast<std::size_t>(i)],
-                std::sqrt(dot(&x[static_cast<std::size_t>(i * d)], &x[static_cast<std::size_t>(i * d)], d)));
+    for (std::int64_t i = 0; i < a.kv.len[r]; ++i) error.add(nth(out, i), std::sqrt(dot(&nth(x, i * d), &nth(x, i * d), d)));
   }
   return error.below(tolerance_of(ElementType::kF32));
 }
@@ -46,21 +44,21 @@ bool anchors_match(TimedDevice& device, const AnchorCosine& a, const Run& run) {
   RelativeError error;
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 4)) {
-    const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false);
+    const std::vector<float> k = row_vectors(device, a.kv, r, false);
     std::vector<double> anchor(static_cast<std::size_t>(d));
     for (std::int64_t i = a.begin[r]; i < a.end[r]; ++i) {
-      const float* key = &k[static_cast<std::size_t>(i * d)];
+      const float* key = &nth(k, i * d);
       const double norm = std::sqrt(dot(key, key, d)) * static_cast<double>(a.end[r] - a.begin[r]);
-      for (std::int64_t c = 0; c < d; ++c) anchor[static_cast<std::size_t>(c)] += static_cast<double>(key[c]) / norm;
+      for (std::int64_t c = 0; c < d; ++c) nth(anchor, c) += static_cast<double>(key[c]) / norm;
     }
     double length = 0;
     for (const double x : anchor) length += x * x;
     const std::vector<float> out = read_floats(device, a.out + a.kv.first[r], a.kv.len[r]);
     for (std::int64_t i = 0; i < a.kv.len[r]; ++i) {
-      const float* key = &k[static_cast<std::size_t>(i * d)];
+      const float* key = &nth(k, i * d);
       double product = 0;
-      for (std::int64_t c = 0; c < d; ++c) product += static_cast<double>(key[c]) * anchor[static_cast<std::size_t>(c)];
-      error.add(out[static_cast<std::size_t>(i)], product / std::sqrt(dot(key, key, d) * length));
+      for (std::int64_t c = 0; c < d; ++c) product += static_cast<double>(key[c]) * nth(anchor, c);
+      error.add(nth(out, i), product / std::sqrt(dot(key, key, d) * length));
     }
   }
   return error.below(tolerance_of(ElementType::kF32));
@@ -95,15 +93,11 @@ bool stats_match(TimedDevice& device, const AttentionStats& a, const Run& run) {
       const std::int64_t visible = std::min<std::int64_t>(n, queries.first_position + t + 1);
       double total = 0;
       for (std::int64_t i = 0; i < visible; ++i)
-        total += p[static_cast<std::size_t>(i)] =
-            std::exp(dot(&q[static_cast<std::size_t>((t * q_heads + h) * d)], &k[static_cast<std::size_t>(i * d)], d) /
-                     std::sqrt(static_cast<double>(d)));
-      for (std::int64_t i = 0; i < visible; ++i) sum[static_cast<std::size_t>(i)] += p[static_cast<std::size_t>(i)] / total / a.kv.group;
+        total += nth(p, i) = std::exp(dot(&nth(q, (t * q_heads + h) * d), &nth(k, i * d), d) / std::sqrt(static_cast<double>(d)));
+      for (std::int64_t i = 0; i < visible; ++i) nth(sum, i) += nth(p, i) / total / a.kv.group;
     }
     const std::vector<float> out = read_floats(device, a.sum + a.kv.first[r], n);
-    for (std::int64_t i = 0; i < n; ++i)
-      error.add(out[static_cast<std::size_t>(i)],
-                sum[static_cast<std::size_t>(i)] + static_cast<double>(before[static_cast<std::size_t>(a.kv.first[r] + i)]));
+    for (std::int64_t i = 0; i < n; ++i) error.add(nth(out, i), nth(sum, i) + static_cast<double>(nth(before, a.kv.first[r] + i)));
   }
   return error.below(2e-3);  // tensor cores take bf16 queries
 }
@@ -133,8 +127,8 @@ bool pool_matches(TimedDevice& device, const Pool1d& a, const Run& run) {
     for (std::int64_t i = 0; i < n; ++i) {
       double sum = 0;
       for (std::int64_t j = std::max<std::int64_t>(0, i - half); j < std::min(n, i + half + 1); ++j)
-        sum += static_cast<double>(before[static_cast<std::size_t>(a.first[r] + j)]);
-      error.add(after[static_cast<std::size_t>(i)], sum / a.width);
+        sum += static_cast<double>(nth(before, a.first[r] + j));
+      error.add(nth(after, i), sum / a.width);
     }
   }
   return error.below(tolerance_of(ElementType::kF32));

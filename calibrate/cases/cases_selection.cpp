@@ -21,10 +21,8 @@ bool top_k_matches(TimedDevice& device, const TopK& a, const Run& run) {
     const std::int64_t n = a.first[r + 1] - a.first[r], k = a.keep[r];
     const std::vector<float> scores = read_floats(device, a.scores + a.first[r], n);
     std::vector<std::int32_t> order(static_cast<std::size_t>(n));
-    for (std::int32_t i = 0; i < n; ++i) order[static_cast<std::size_t>(i)] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
-      return scores[static_cast<std::size_t>(x)] > scores[static_cast<std::size_t>(y)];
-    });
+    for (std::int32_t i = 0; i < n; ++i) nth(order, i) = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return nth(scores, x) > nth(scores, y); });
     order.resize(static_cast<std::size_t>(k));
     std::sort(order.begin(), order.end());
     if (read_values(device, a.index + a.index_first[r], k) != order) return false;
@@ -50,17 +48,15 @@ bool bounds_match(TimedDevice& device, const PageBounds& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 4)) {
     const std::int64_t n = a.kv.len[r], pages = ceil_div(n, a.page_tokens);
-    const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
-                             out = read_floats(device, a.bounds[r], pages * 2 * d);
+    const std::vector<float> k = row_vectors(device, a.kv, r, false), out = read_floats(device, a.bounds[r], pages * 2 * d);
     for (std::int64_t at = 0; at < pages * d; ++at) {
       const std::int64_t page = at / d, c = at % d;
       float low = std::numeric_limits<float>::infinity(), high = -low;
       for (std::int64_t i = page * a.page_tokens; i < std::min(n, (page + 1) * a.page_tokens); ++i) {
-        low = std::min(low, k[static_cast<std::size_t>(i * d + c)]);
-        high = std::max(high, k[static_cast<std::size_t>(i * d + c)]);
+        low = std::min(low, nth(k, i * d + c));
+        high = std::max(high, nth(k, i * d + c));
       }
-      if (out[static_cast<std::size_t>(page * 2 * d + c)] != low || out[static_cast<std::size_t>((page * 2 + 1) * d + c)] != high)
-        return false;
+      if (nth(out, page * 2 * d + c) != low || nth(out, (page * 2 + 1) * d + c) != high) return false;
     }
   }
   return true;
@@ -98,13 +94,12 @@ bool page_scores_match(TimedDevice& device, const PageScores& a, const Run& run)
       for (std::int64_t h = 0; h < a.group; ++h) {
         double z = 0;
         for (std::int64_t c = 0; c < d; ++c) {
-          const double x = q[static_cast<std::size_t>((r % a.kv_heads * a.group + h) * d + c)];
-          z += std::max(x * static_cast<double>(bounds[static_cast<std::size_t>(u * 2 * d + c)]),
-                        x * static_cast<double>(bounds[static_cast<std::size_t>((u * 2 + 1) * d + c)]));
+          const double x = nth(q, (r % a.kv_heads * a.group + h) * d + c);
+          z += std::max(x * static_cast<double>(nth(bounds, u * 2 * d + c)), x * static_cast<double>(nth(bounds, (u * 2 + 1) * d + c)));
         }
         best = std::max(best, z / std::sqrt(static_cast<double>(d)));
       }
-      error.add(out[static_cast<std::size_t>(u)], best);
+      error.add(nth(out, u), best);
     }
   }
   return error.below(tolerance_of(ElementType::kF32));
@@ -116,8 +111,8 @@ std::vector<float> random_bounds(Buffers& b, std::int64_t units, std::int64_t d)
   for (std::int64_t at = 0; at < units * d; ++at) {
     const std::uint64_t draw = b.draw();
     const float low = static_cast<float>(draw >> 40) * 0x1p-23F - 2.0F;
-    bounds[static_cast<std::size_t>(at / d * 2 * d + at % d)] = low;
-    bounds[static_cast<std::size_t>((at / d * 2 + 1) * d + at % d)] = low + static_cast<float>(draw & 0xFFFFU) * 0x1p-15F;
+    nth(bounds, at / d * 2 * d + at % d) = low;
+    nth(bounds, (at / d * 2 + 1) * d + at % d) = low + static_cast<float>(draw & 0xFFFFU) * 0x1p-15F;
   }
   return bounds;
 }
@@ -143,29 +138,25 @@ void add_page_scores(std::vector<KernelFamily>& families) {
                                   page_scores_match, families, ElementType::kF32);
 }
 
-// Centroids and sizes fit the assignment, which is to the nearest centroid for almost all keys: Lloyd's rounds stop early.
+// Lloyd's rounds stop early: centroids fit the assignment of almost all keys.
 bool clusters_match(TimedDevice& device, const ClusterKeys& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   RelativeError error;
   for (const std::int64_t r : sampled(a.kv.num_rows, 2)) {
     const std::int64_t n = a.tokens[r], k = a.clusters[r];
-    const std::vector<float> keys = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
-                             centroids = read_floats(device, a.centroids[r], k * d);
+    const std::vector<float> keys = row_vectors(device, a.kv, r, false), centroids = read_floats(device, a.centroids[r], k * d);
     const std::vector<std::int32_t> of = read_values(device, a.cluster_of[r], n), sizes = read_values(device, a.sizes[r], k);
     std::vector<double> sum(static_cast<std::size_t>(k * d));
     std::vector<std::int32_t> count(static_cast<std::size_t>(k));
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int32_t c = of[static_cast<std::size_t>(i)];
+      const std::int32_t c = nth(of, i);
       if (c < 0 || c >= k) return false;
-      ++count[static_cast<std::size_t>(c)];
-      for (std::int64_t x = 0; x < d; ++x)
-        sum[static_cast<std::size_t>(c * d + x)] += static_cast<double>(keys[static_cast<std::size_t>(i * d + x)]);
+      ++nth(count, c);
+      for (std::int64_t x = 0; x < d; ++x) nth(sum, c * d + x) += static_cast<double>(nth(keys, i * d + x));
     }
     if (count != sizes) return false;
-    for (std::int64_t at = 0; at < k * d; ++at)
-      error.add(centroids[static_cast<std::size_t>(at)],
-                sum[static_cast<std::size_t>(at)] / std::max(1, count[static_cast<std::size_t>(at / d)]));
+    for (std::int64_t at = 0; at < k * d; ++at) error.add(nth(centroids, at), nth(sum, at) / std::max(1, nth(count, at / d)));
   }
   return error.below(tolerance_of(ElementType::kF32));
 }

@@ -1,4 +1,4 @@
-// As the GPU engine launches them, if not one kernel over dense arrays; timed by `kvlab calibrate`.
+// As the GPU engine launches them; timed by `kvlab calibrate`.
 #include "base/ceil_div.h"
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
@@ -92,7 +92,7 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
   return step_family<QueriesAndKeys<Op>>(name, kHeadAxes, {{3, 4, 2, 16}}, {type, build, work, both_match});
 }
 
-// Queries from the QKV output into a separate array, keys in place.
+// Keys in place.
 QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
@@ -142,8 +142,7 @@ KernelFamily rmsnorm_qk(ElementType type) {
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
-// From the QKV output. Decode: one token per sequence, page tables in device memory. More tokens than sequences: prompts, tables from CPU
-// memory.
+// From the QKV output. More tokens than sequences: prompts, with page tables from CPU memory.
 struct AppendStep {
   KvRows kv;
   AppendKv decode;  // if decode.tokens > 0
@@ -199,7 +198,7 @@ bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& ru
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
     const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = a.prompts.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    const AppendedTokens& news = nth(a.prompts.news, a.kv.sequence(row));
     for (const std::int64_t i : sampled(news.count, 3)) {
       const std::int64_t slot = a.kv.slot(row, a.kv.len[row] - news.count + static_cast<std::int32_t>(i)) * d;
       const std::int64_t from = i * a.prompts.token_stride + r % a.kv.kv_heads * d;

@@ -30,9 +30,8 @@ bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expecte
   const std::int64_t d = kv.head_dim;
   RelativeError error;
   for (const std::int64_t r : sampled(kv.num_rows, 3)) {
-    const std::vector<float> out = row_vectors(device, kv, static_cast<std::int32_t>(r), false);
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i)
-      error.add(out[static_cast<std::size_t>(i)], expected(r, i / d, i % d));
+    const std::vector<float> out = row_vectors(device, kv, r, false);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i) error.add(nth(out, i), expected(r, i / d, i % d));
   }
   return error.below(tolerance_of(ElementType::kBf16));
 }
@@ -51,7 +50,7 @@ void add_token_copy(std::vector<KernelFamily>& families) {
         const KvRows& kv = a.tokens.kv;
         const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
         return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
-          return stored[static_cast<std::size_t>((a.tokens.first[row] + token) * kv.head_dim + c)];
+          return nth(stored, (a.tokens.first[row] + token) * kv.head_dim + c);
         });
       },
       families);

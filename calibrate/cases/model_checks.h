@@ -139,7 +139,7 @@ bool embedding_matches(TimedDevice& device, const Op& a, const Run& run) {
   const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
   for (const std::int64_t t : sampled(a.tokens, 64)) {
     const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type_of(a));
-    if (out != read_at(device, a.table, ids[static_cast<std::size_t>(t)] * a.width, a.width, type_of(a))) return false;
+    if (out != read_at(device, a.table, nth(ids, t) * a.width, a.width, type_of(a))) return false;
   }
   return true;
 }
@@ -156,8 +156,8 @@ bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
   for (const std::int64_t r : sampled(a.rows, 16)) {
     const std::vector<float> row = read_at(device, a.logits, r * a.vocabulary, a.vocabulary, type_of(a));
-    const std::int32_t t = token[static_cast<std::size_t>(r)];
-    if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != row[static_cast<std::size_t>(t)]) return false;
+    const std::int32_t t = nth(token, r);
+    if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != nth(row, t)) return false;
   }
   return true;
 }
@@ -182,8 +182,7 @@ inline void add_attention_error(const std::vector<float>& q, const std::vector<f
   for (std::size_t c = 0; c < d; ++c) error.add(wide(out[c]), mean[c] / total);
 }
 
-// Dense (AttentionPrefill) or over listed keys (SparsePrefill).
-// Axes new, before, q_heads, kv_heads and head_dim; draws q, k and v.
+// Dense (AttentionPrefill) or over listed keys (SparsePrefill); draws q, k and v.
 template <class Prefill>
 void take_prefill_operands(Buffers& activations, const Shape& s, Prefill& a) {
   a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads");
@@ -207,7 +206,7 @@ void add_prefill_error(TimedDevice& device, const Prefill& a, std::int64_t t, st
   add_attention_error(read_floats(device, a.q + at, d), k, v, std::ssize(seen), wide(a.scale), read_floats(device, a.out + at, d), error);
 }
 
-// MInference-like, in CPU memory: per query head and block its own block, the first, and `percent` of the others at random.
+// MInference-like: per query head and block its own block, the first, and `percent` of the others at random.
 inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::int64_t kv_before, std::int64_t q_heads,
                                     std::int64_t percent) {
   SparseKeys keys;

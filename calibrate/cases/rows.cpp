@@ -53,7 +53,7 @@ KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
   kv.v = static_cast<float*>(buffers.elements(kv.pool_tokens * spec.head_dim));
   std::vector<std::int32_t> position(static_cast<std::size_t>(kv.pool_tokens));
   for (std::int32_t r = 0; r < kv.num_rows; ++r)
-    for (std::int32_t i = 0; i < kv.len[r]; ++i) position[static_cast<std::size_t>(kv.slot(r, i))] = i;
+    for (std::int32_t i = 0; i < kv.len[r]; ++i) nth(position, kv.slot(r, i)) = i;
   kv.position = buffers.put(position);
   return kv;
 }
@@ -77,10 +77,10 @@ Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count) 
   return buffers.host(std::move(queries));
 }
 
-std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values) {
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int64_t row, bool values) {
   const auto* from = reinterpret_cast<const char*>(values ? kv.v : kv.k);
   std::vector<float> all;
-  for_each_run(kv, row, [&](const KvRun& run) {
+  for_each_run(kv, static_cast<std::int32_t>(row), [&](const KvRun& run) {
     const std::vector<float> part =
         read_floats(device, from + run.slot * kv.head_dim * element_bytes(kv.type), std::int64_t{run.count} * kv.head_dim, kv.type);
     all.insert(all.end(), part.begin(), part.end());

@@ -23,7 +23,7 @@ inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 
 // Keys or values of a row, [len, head_dim].
-std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values);
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int64_t row, bool values);
 
 // In CPU memory.
 std::int64_t* equal_rows(Buffers& buffers, std::int64_t rows, std::int64_t each);

@@ -21,7 +21,7 @@ namespace kvlab {
 
 namespace {
 
-// For work over half a second, "kvlab: reading 1,200 of 10,800 runs": rewritten on a terminal, else printed once.
+// For work over half a second: rewritten on a terminal, else printed once.
 class SlowCount {
  public:
   // err: null: silent.
