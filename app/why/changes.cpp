@@ -42,6 +42,7 @@ class ChangeList {
     if (node.IsDefined() && node.IsScalar()) return node.Scalar();
     return node.IsDefined() && node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
   }
+
   void add_gpus() {
     if (s_.has("pools") && s_.tree["pools"].IsMap()) {
       for (const auto& pool : s_.tree["pools"]) {
@@ -61,8 +62,8 @@ class ChangeList {
   }
 
   void add_kv() {
-    const std::string policy = policy("kv_policy");
-    if (policy == "full" || (policy.empty() && !s_.has("kv_policy"))) add("fp8 KV", {"kv_policy=fp8"});
+    const std::string kv = policy("kv_policy");
+    if (kv == "full" || (kv.empty() && !s_.has("kv_policy"))) add("fp8 KV", {"kv_policy=fp8"});
     constexpr double kMostFrac = 0.95, kMore = 1.25;
     if (s_.has("memory.num_blocks")) {
       const double now = number("memory.num_blocks", 0);
