@@ -154,7 +154,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   CLI::App app("A wind tunnel for KV-cache policies and LLM schedulers", "kvlab");
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvlab " + program_version());
-  add_run_command(app, run, [&] { chosen = [&run](std::ostream& out, std::ostream& err) { return run_experiment(run, out, err); }; });
+  choose(add_run_command(app, run), chosen, run, run_experiment);
   add_other_commands(app, chosen);
   require_strict_numbers(app);
   try {

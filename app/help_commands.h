@@ -1,10 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-#include <iosfwd>
 #include <string>
 #include <vector>
+
+#include "app/commands/command.h"
 
 namespace kvlab {
 
@@ -14,7 +13,6 @@ struct HelpArguments {
   bool json = false;
 };
 
-// `choose` gets the chosen action, which returns the exit status.
-void add_help_commands(CLI::App& app, HelpArguments& arguments, const std::function<void(std::function<int(std::ostream&)>)>& choose);
+void add_help_commands(CLI::App& app, HelpArguments& arguments, Command& chosen);
 
 }  // namespace kvlab

@@ -1,5 +1,4 @@
-// Stand-ins of kvlab_sim for KV recipes other than full, commands other than `run`, comparisons, replay and the engine. The front door
-// (./kvlab) runs it only for experiments without them.
+// Stand-ins of kvlab_sim for what it lacks: KV recipes other than full, commands other than `run`, comparisons, replay and the engine.
 #include <fmt/format.h>
 
 #include <utility>

@@ -72,7 +72,7 @@ class Calibrator {
     log_ << fmt::format("calibrate: {} measurements, {:.0f} s left\n", measurements_.size(), std::max(0.0, left()));
   }
 
-  // A quarter of the time, for coarse grid and held-out points; preparing operands takes as long.
+  // A quarter of the time; preparing operands takes as long.
   [[nodiscard]] double seconds_each() const {
     std::size_t points = 0;
     for (const CalibrationTable& t : tables_) points += coarse_size(t) + held_out_points(t, plan_.seed).size();
@@ -93,7 +93,7 @@ class Calibrator {
     return expected > most;
   }
 
-  // Alternates tables: a slow second of the device affects one point of each.
+  // Alternates tables, against slow seconds of the device.
   bool measure_coarse() {
     const double seconds = seconds_each();
     std::vector<std::vector<CalibrationPoint>> points;
@@ -166,7 +166,7 @@ class Calibrator {
     return next[random() % next.size()];
   }
 
-  // Averages over slow phases of the device. Tables take turns; those outside of every step in every fourth.
+  // Averages over slow phases. Tables take turns; those outside of every step in every fourth.
   void measure_again() {
     const double seconds = seconds_each();
     std::mt19937_64 random(plan_.seed);
@@ -191,7 +191,7 @@ class Calibrator {
     }
   }
 
-  // Once before and once after all else, against slow phases.
+  // Before and after all else, against slow phases.
   void measure_recipes() {
     RecipeSteps steps{{}, {1, 4}};
     for (std::int32_t n = 64; n < plan_.limits.tokens; n *= 4) steps.prompt_tokens.push_back(n);

@@ -32,9 +32,8 @@ struct CalibrationResult {
   std::vector<std::string> missing;  // tables without a kernel here; priced by the roofline
 };
 
-// Measures coarse grids and held-out points, then, while time is left, the gaps of refine.h, tables counting equally, then all again in
-// rounds. A later call continues. Writes the profile, heldout.csv and, without a datasheet, the hardware; refuses entries that the lint
-// finds impossible. `stop` ends it after the current measurement.
+// Coarse grids and held-out points, then, while time is left, the gaps of refine.h, in rounds. A later call continues. Writes the profile
+// (profile_folder.h). `stop` ends it after the current measurement.
 CalibrationResult calibrate(const ModelSpec& model, Meter& meter, const CalibrationPlan& plan, const std::atomic<bool>& stop,
                             std::ostream& log);
 

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// From fitted points times Measurements::mean_frac(): step times are sums, so entries are means. In two-axis tables a line needs all its
-// coarse points. Leave-one-out errors decide if a policy operation's curve is linear in bytes or in their logarithm.
+// From fitted points times Measurements::mean_frac(). In two-axis tables a line needs all its coarse points. Leave-one-out errors decide if
+// a policy operation is linear in bytes or in their logarithm.
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
 
 struct HeldOut {

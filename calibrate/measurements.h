@@ -44,7 +44,7 @@ class Measurements {
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
   // Samples' mean to their median: the table's median ratio times stall_frac().
   [[nodiscard]] double mean_frac(const std::string& table) const { return own_mean_frac(table) * stall_frac(); }
-  // Mean ratio over all measurements, relative to their tables': spreads rare stalls over all tables.
+  // Mean ratio, relative to the tables': spreads rare stalls over all.
   [[nodiscard]] double stall_frac() const;
   // Relative, between measurements of one point: the larger of the table's mean and all tables'; 0 if none was repeated.
   [[nodiscard]] double noise_frac(const std::string& table) const;

@@ -16,7 +16,7 @@ struct DeviceFacts {
   std::int64_t memory_bytes = 0, cache_bytes = 0;
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;  // 0: not measured
   double launch_seconds = 0;                          // per kernel in a queue of empty ones
-  // Least step time on the CPU side. GPU: copy inputs, launch once, copy tokens back and wait. CPU: run a job on another thread.
+  // Least step time on the CPU side. GPU: copy inputs, launch, copy tokens back. CPU: a job on another thread.
   double round_trip_seconds = 0;
 };
 

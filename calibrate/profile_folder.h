@@ -13,8 +13,8 @@ struct CalibratedFolder {
   const Measurements& measurements;
 };
 
-// Writes the profile (docs/cost-model.md), heldout.csv, models/NAME.yaml if measured in other types than the model's file has, and
-// hardware/NAME.yaml without a datasheet. Throws InputError, without writing a profile, if the lint finds an entry impossible.
+// Writes the profile (docs/cost-model.md), heldout.csv, models/NAME.yaml if measured in other types, and hardware/NAME.yaml without a
+// datasheet. Throws InputError, before the profile, if the lint finds an entry impossible.
 void write_profile_folder(const CalibratedFolder& folder, Profile profile);
 
 // In profiles/hardware, by driver name and memory; "" if none.

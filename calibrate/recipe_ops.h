@@ -2,14 +2,26 @@
 
 #include <atomic>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "calibrate/measurements.h"
 #include "engine/backend/engine_model.h"
+#include "engine/model/config.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
+
+// With a budget of 256 tokens if it takes one and has none.
+Recipe timed_recipe(const Recipe& recipe);
+
+// In a prompt and in decode, on shapes. Throws InputError as RecipeFootprint.
+std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& model);
+
+// Greedy cover of all operations that recipes of the backend ("cpu", "cuda") call.
+std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model);
 
 // Calls of similar size.
 struct RecipeCalls {
@@ -27,8 +39,7 @@ struct RecipeSteps {
 // Throws InputError if the recipe's steps do not run on the backend ("cpu", "cuda") or no simulation supports it.
 void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& model);
 
-// Skips prompts that are too short for the recipe; throws InputError as PolicyCache if all are. Returns the calls timed so far if `stop`
-// becomes true.
+// Skips prompts too short for the recipe; throws InputError if all are. Returns the calls so far if `stop` becomes true.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);
 

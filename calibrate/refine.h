@@ -8,16 +8,15 @@
 
 namespace kvlab {
 
-// From the coarse grid and begun lines between its lines, in measuring order. In two-axis tables a line shares the first count and has the
-// coarse grid's second counts.
+// From the coarse grid and begun lines, in measuring order. In two-axis tables a line shares the first count.
 std::vector<CalibrationPoint> unmeasured_points(const CalibrationTable& table, const Measurements& measurements);
 std::size_t coarse_size(const CalibrationTable& table);
 
 // Never fitted: a quarter of the coarse grid's number, at least four, evenly over the counts' logarithms, off the coarse grid.
 std::vector<CalibrationPoint> held_out_points(const CalibrationTable& table, std::uint64_t seed);
 
-// The (geometric) middle of the neighbours between which interpolation errs most. Estimate: a neighbour's relative leave-one-out error,
-// times the square of the gap's share of that distance, since linear interpolation errs quadratically.
+// The (geometric) middle of the neighbours between which interpolation errs most: a neighbour's relative leave-one-out error times the
+// square of the gap's share of that distance.
 struct Gap {
   CalibrationPoint at{};
   double error = 0;

@@ -77,8 +77,7 @@ std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
   return lengths;
 }
 
-// As the engine launches them. On a GPU: RoPE and head norms twice, float32 logits, K and V appended from the QKV output; a table is named
-// for what is timed if an older profile has another.
+// As the engine launches them. On a GPU: RoPE and head norms twice, float32 logits, K and V appended from the QKV output.
 void add_operation(const Operation& o, TableMaker& make) {
   if (o.op == OpId::kQkNorm && !make.m.qk_norm) return;
   CalibrationTable& t = make.add(o, TableKind::kOp);
@@ -179,7 +178,6 @@ Channels channels_of(OpId op, const ModelSpec& m) {
   }
 }
 
-// i-th product: queries, keys and values, or gate and up.
 std::int64_t channels_of_part(OpId op, const ModelSpec& m, int i) {
   if (op == OpId::kQkvProj) return (i == 0 ? m.q_heads : m.kv_heads) * m.head_dim;
   return i < 2 ? m.intermediate : 0;
@@ -218,8 +216,8 @@ AxisValues op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t
           {"heads", m.q_heads + m.kv_heads}};
 }
 
-// Recipes' defaults: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in groups of 32 or of the head; "cast" is
-// the way back from fp8.
+// Recipes' defaults: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in groups of 32 or of the head. "cast":
+// from fp8.
 AxisValues policy_values(const ModelSpec& m, const CalibrationPoint& at) {
   const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
   const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch);
@@ -270,7 +268,7 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
 
 Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const TimedDevice& device) {
   const std::int64_t cold = cold_rotation(device).bytes;
-  // Caches do not drop the oldest first: part of three times their size survives rotation.
+  // Part of three times a cache's size survives rotation.
   const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);
   return {std::min(t.is_streamed() ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
 }

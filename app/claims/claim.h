@@ -1,14 +1,47 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/claims/measure.h"
-#include "app/claims/verdict.h"
 #include "app/runs/sweep/experiment.h"
+#include "base/config/param_reader.h"
 
 namespace kvlab {
+
+enum class Criterion : std::uint8_t {
+  kDirection,  // same side of no effect
+  kFactor,     // and within a factor of 2
+  kNumber,     // and within 10 %
+};
+
+// kDirection: only the side is right, or only the side was claimed.
+enum class Verdict : std::uint8_t { kReproduced, kDirection, kNotReproduced };
+
+// Or a range from `value` to `to`.
+struct Published {
+  double value = 0, to = 0;
+  std::optional<double> no_effect;  // 1 for a ratio; nullopt: no side
+  std::string unit;                 // "x" for a ratio, else a suffix
+  std::string text;
+  std::string where;  // abstract, section or table
+};
+
+// Borders count as within; a figure equal to no_effect has no side.
+Verdict judge(const Published& published, Criterion counts, double ours);
+
+inline constexpr std::initializer_list<Named<Criterion>> kCriteria{
+    {"direction", Criterion::kDirection}, {"factor", Criterion::kFactor}, {"number", Criterion::kNumber}};
+inline constexpr std::initializer_list<Named<Verdict>> kVerdicts{
+    {"reproduced", Verdict::kReproduced}, {"direction", Verdict::kDirection}, {"not_reproduced", Verdict::kNotReproduced}};
+
+// "3.6x", "2-4x", "41 %".
+std::string figure_text(const Published& published);
+std::string figure_text(double value, const std::string& unit);
 
 // The claim's experiment with other values.
 struct ClaimRun {

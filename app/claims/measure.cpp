@@ -90,7 +90,7 @@ double largest_within(const Column& column, const std::vector<Limit>& limits, co
   return *best;
 }
 
-// Recursive descent: sum = product {(+|-) product}, product = factor {(*|/) factor}, factor = number | (sum) | -factor | column | function.
+// Recursive descent over sums of products of factors.
 class Parser {
  public:
   Parser(const std::string& text, std::string place, const std::vector<std::string>& runs)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "base/csv.h"
@@ -13,19 +14,11 @@ namespace kvlab {
 namespace {
 
 std::string ours_of(const ClaimResult& r) { return r.ours ? figure_text(*r.ours, r.claim.published.unit) : ""; }
-std::string verdict_of(const ClaimResult& r) { return r.ours ? name_of(r.verdict()) : "error"; }
+std::string verdict_of(const ClaimResult& r) { return r.ours ? name_of(kVerdicts, r.verdict()) : "error"; }
 
-const char* meaning_of(Criterion counts) {
-  switch (counts) {
-    case Criterion::kDirection:
-      return "the direction counts";
-    case Criterion::kFactor:
-      return "within 2 times counts";
-    case Criterion::kNumber:
-      return "within 10 % counts";
-  }
-  return "";
-}
+constexpr std::initializer_list<Named<Criterion>> kMeanings{{"the direction counts", Criterion::kDirection},
+                                                            {"within 2 times counts", Criterion::kFactor},
+                                                            {"within 10 % counts", Criterion::kNumber}};
 
 std::string listed(const char* title, const std::vector<std::string>& items) {
   return items.empty() ? "" : fmt::format("  {:<12} {}\n", title, join(items, "; "));
@@ -53,8 +46,9 @@ std::string section(const ClaimResult& r) {
   const Claim& c = r.claim;
   std::string text = fmt::format("\n### {}\n\n{} against {}. {}\n\n", c.name, c.system, c.baseline, c.paper);
   text += item("published", fmt::format("{}: {} ({})", figure_text(c.published), c.published.text, c.published.where));
-  text += item("ours",
-               r.ours ? fmt::format("{} = `{}`; {}: **{}**", ours_of(r), c.measure.text(), meaning_of(c.counts), verdict_of(r)) : r.error);
+  text +=
+      item("ours", r.ours ? fmt::format("{} = `{}`; {}: **{}**", ours_of(r), c.measure.text(), name_of(kMeanings, c.counts), verdict_of(r))
+                          : r.error);
   text += item("setting of the paper", c.setting) + item("recalled", join(c.recalled, "; ")) + item("assumed", join(c.assumed, "; "));
   return text + item("not matched", c.note) + item("remarks of the runs", join(r.remarks, "; "));
 }
@@ -67,7 +61,7 @@ std::string claim_as_text(const ClaimResult& r) {
   text += fmt::format("  {:<12} {}, {} ({}; {})\n", "published", figure_text(c.published), c.published.text, c.paper, c.published.where);
   if (!r.ours) return text + fmt::format("  {:<12} {}\n", "error", r.error);
   text += fmt::format("  {:<12} {} = {}\n", "ours", ours_of(r), c.measure.text());
-  text += fmt::format("  {:<12} {} ({})\n", "verdict", verdict_of(r), meaning_of(c.counts));
+  text += fmt::format("  {:<12} {} ({})\n", "verdict", verdict_of(r), name_of(kMeanings, c.counts));
   text += listed("recalled", c.recalled) + listed("assumed", c.assumed);
   if (!c.note.empty()) text += fmt::format("  {:<12} {}\n", "not matched", c.note);
   return text + listed("remarks", r.remarks);
@@ -88,7 +82,7 @@ std::string claims_as_json(const std::vector<ClaimResult>& results) {
                     {"system", r.claim.system},
                     {"published", r.claim.published.value},
                     {"ours", *r.ours},
-                    {"verdict", name_of(r.verdict())}});
+                    {"verdict", name_of(kVerdicts, r.verdict())}});
   }
   return list.dump(2) + "\n";
 }
@@ -98,7 +92,7 @@ std::string claims_as_csv(const std::vector<ClaimResult>& results) {
   for (const ClaimResult& r : results) {
     const Published& p = r.claim.published;
     text += csv_line({r.claim.name, r.claim.system, number_text(p.value), number_text(p.to), p.no_effect ? number_text(*p.no_effect) : "",
-                      p.unit, r.ours ? fmt::format("{:.6g}", *r.ours) : "", name_of(r.claim.counts), verdict_of(r)});
+                      p.unit, r.ours ? fmt::format("{:.6g}", *r.ours) : "", name_of(kCriteria, r.claim.counts), verdict_of(r)});
   }
   return text;
 }

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "sim/cost/layer_kinds.h"
 #include "sim/cost/step_work.h"
 
@@ -112,6 +114,19 @@ int print_characterization(const CharacterizeCommand& c, std::ostream& out) {
                        p.gpu_us / static_cast<double>(p.kernels), p.is_host_bound() ? "host" : "GPU");
   out << verdict(points);
   return 0;
+}
+
+CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& c) {
+  CLI::App* one = app.add_subcommand("characterize", "from which batch on the GPU, and not the host's kernel launches, bounds a step");
+  add_machine_options(*one, c);
+  one->add_option("--batch", c.max_batch, "the largest of the sweep 1, 2, 4, ...; default: 256")->check(CLI::Range(1, kMostRows));
+  one->add_option("--tokens", c.tokens, "cached by each row, or with --prefill the length of each prompt; default: 512")
+      ->check(CLI::Range(1, kMostTokens));
+  one->add_flag("--prefill", c.is_prefill, "the step computes a batch of prompts; default: one token of each row");
+  one->add_option("--dispatch-us", c.dispatch_us,
+                  "host time from one launch to the next; default: 2.375, a null kernel's launch. Frameworks take longer: measure yours")
+      ->check(CLI::Range(0.001, 1e6));
+  return one;
 }
 
 }  // namespace kvlab

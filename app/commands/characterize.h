@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (transition batch of TKLQT,
-// arXiv:2504.11750). Not for CUDA graphs, which are one launch.
+// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (TKLQT, arXiv:2504.11750). Not for
+// CUDA graphs.
 struct CharacterizeCommand : MachineOptions {
   std::int32_t max_batch = 256;
   std::int32_t tokens = 512;   // cached per decode row, or prompt length
@@ -28,5 +28,6 @@ struct LaunchPoint {
 // Batches 1, 2, 4, ... and the largest.
 std::vector<LaunchPoint> launch_points(const CostSetup& setup, const CharacterizeCommand& command);
 int print_characterization(const CharacterizeCommand& command, std::ostream& out);
+CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& command);
 
 }  // namespace kvlab

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "app/commands/offers.h"
-#include "app/results/folder_state.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"
@@ -186,12 +185,12 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   return 0;
 }
 
-void add_clean_command(CLI::App& app, CleanCommand& c, const std::function<void()>& choose) {
+CLI::App* add_clean_command(CLI::App& app, CleanCommand& c) {
   CLI::App* const clean =
       app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
   clean->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   clean->add_flag("--yes", c.yes, "remove them without asking");
-  clean->callback(choose);
+  return clean;
 }
 
 }  // namespace kvlab

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -16,6 +15,6 @@ struct CleanCommand {
 // Removes runs and files that the newest sweep does not use, after confirmation; only those named by kvlab's manifests.
 int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out);
 
-void add_clean_command(CLI::App& app, CleanCommand& command, const std::function<void()>& choose);
+CLI::App* add_clean_command(CLI::App& app, CleanCommand& command);
 
 }  // namespace kvlab

@@ -8,12 +8,26 @@
 #include <limits>
 #include <string>
 #include <system_error>
+#include <type_traits>
 
 namespace kvlab {
 
-// Results go to `out`, progress and warnings to `err`; returns the exit status. In add_NAME_command(app, command, choose), options write
-// into `command`, which must outlive `app`, and `choose` is called if NAME is given.
+// Results go to `out`, progress and warnings to `err`; returns the exit status.
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
+
+// If `one` is given, `chosen` becomes act(arguments, out) or act(arguments, out, err). Options write into `arguments`, which must outlive
+// `app`.
+template <class Arguments, class Act>
+void choose(CLI::App* one, Command& chosen, Arguments& arguments, Act act) {
+  one->callback([&chosen, &arguments, act] {
+    chosen = [&arguments, act](std::ostream& out, [[maybe_unused]] std::ostream& err) {
+      if constexpr (std::is_invocable_v<Act, Arguments&, std::ostream&>)
+        return act(arguments, out);
+      else
+        return act(arguments, out, err);
+    };
+  });
+}
 
 // Decimal in [0, 2^63). CLI11's strtoull would take -1 and clamp overflow.
 inline CLI::Validator whole_number() {

@@ -4,9 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/offered_values.h"
-
 namespace kvlab {
+
+struct OfferedWord {
+  std::string word, help;
+};
+
+// files: paths that a shell adds: "files", "folders", "yaml" (folders and YAML files), "" (none).
+struct Completion {
+  std::vector<OfferedWord> candidates;
+  std::string files;
+};
 
 // Candidates for the last of `words`, without the program's name. Shells filter them.
 Completion completion_of(CLI::App& app, const std::vector<std::string>& words);

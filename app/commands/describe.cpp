@@ -46,124 +46,95 @@ std::vector<Item> policies(const std::string& kind, const std::string& only) {
   for (const auto& [name, entry] : Registry<Interface>::table_view()) {
     if (!is_asked(name, only)) continue;
     Item item{kind, name, entry.card.summary, entry.card.source, {}};
-    Params p = Params::describing(kind + " '" + name + "'", item.parameters);
-    try {
-      entry.make(p);
-    } catch (const InputError&) {
-      // defaults refused in combination; earlier parameters are kept
-    }
+    add_parameters(entry, item);
     items.push_back(std::move(item));
   }
   return items;
 }
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-using Facts = std::vector<std::pair<std::string, std::string>>;
+// If asked for. What `fill` cannot read becomes an item with the reason.
+template <class Fill>
+void add_item(const char* kind, const std::string& name, const std::string& only, std::vector<Item>& items, Fill fill) {
+  if (!is_asked(name, only)) return;
+  Item item{kind, name, "", "", {}};
+  try {
+    fill(item);
+  } catch (const InputError& e) {
+    item = {kind, name, std::string("cannot be used: ") + e.what(), "", {}};
+  }
+  items.push_back(std::move(item));
+}
+
+// Fill: of an item by the path of its file.
+template <class Fill>
+std::vector<Item> items_of_files(const char* kind, const std::vector<fs::path>& files, const std::string& only, Fill fill) {
+  std::vector<Item> items;
+  for (const fs::path& file : files) add_item(kind, file.stem().string(), only, items, [&](Item& item) { fill(file.string(), item); });
+  return items;
+}
 
 std::vector<Item> hardware(const std::string& only) {
-  std::vector<Item> items;
   const std::string folder = profiles_folder() + "/hardware";
-  for (const fs::path& file : yaml_files(folder)) {
-    const std::string name = file.stem().string();
-    if (!is_asked(name, only)) continue;
-    try {
-      const HardwareSpec h = load_hardware_spec(file.string(), folder);
-      Facts facts;
-      if (h.power) facts.emplace_back("power", fmt::format("{:g} W idle, {:g} W at full use", h.power->idle_w, h.power->peak_w));
-      if (h.price_per_hour) facts.emplace_back("price", fmt::format("{:g} USD per hour", *h.price_per_hour));
-      if (h.network_bytes_per_s > 0) facts.emplace_back("network", fmt::format("{:g} GB/s of each GPU", h.network_bytes_per_s * 1e-9));
-      for (const std::string& remark : hardware_remarks(h)) facts.emplace_back("remark", remark);
-      items.push_back({"hardware",
-                       name,
-                       fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
-                                   static_cast<double>(h.memory_bytes) / kGiB, h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12),
-                       h.source,
-                       {},
-                       {},
-                       {},
-                       std::move(facts)});
-    } catch (const InputError& e) {
-      items.push_back({"hardware", name, std::string("cannot be used: ") + e.what(), "", {}});
-    }
-  }
-  return items;
+  return items_of_files("hardware", yaml_files(folder), only, [&](const std::string& file, Item& item) {
+    const HardwareSpec h = load_hardware_spec(file, folder);
+    if (h.power) item.facts.emplace_back("power", fmt::format("{:g} W idle, {:g} W at full use", h.power->idle_w, h.power->peak_w));
+    if (h.price_per_hour) item.facts.emplace_back("price", fmt::format("{:g} USD per hour", *h.price_per_hour));
+    if (h.network_bytes_per_s > 0) item.facts.emplace_back("network", fmt::format("{:g} GB/s of each GPU", h.network_bytes_per_s * 1e-9));
+    for (const std::string& remark : hardware_remarks(h)) item.facts.emplace_back("remark", remark);
+    item.summary = fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name, static_cast<double>(h.memory_bytes) / kGiB,
+                               h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12);
+    item.source = h.source;
+  });
 }
 
 std::vector<Item> models(const std::string& only) { return model_items(profiles_folder() + "/models", only); }
 
 std::vector<Item> experiments(const std::string& only) {
-  std::vector<Item> items;
-  for (const fs::path& file : experiment_files()) {
-    if (!is_asked(file.stem().string(), only)) continue;
+  return items_of_files("experiments", experiment_files(), only, [](const std::string& file, Item& item) {
     const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
-    const bool is_comment = line.starts_with("# ");
-    items.push_back({"experiments", file.stem().string(), is_comment ? line.substr(2) : "", file.string(), {}});
-  }
-  return items;
+    if (line.starts_with("# ")) item.summary = line.substr(2);
+    item.source = file;
+  });
 }
 
 std::vector<Item> claims(const std::string& only) {
-  std::vector<Item> items;
-  for (const fs::path& file : claim_files()) {
-    const std::string name = file.stem().string();
-    if (!is_asked(name, only)) continue;
-    try {
-      const Claim claim = load_claim(file.string());
-      items.push_back(
-          {"claims",
-           name,
-           fmt::format("{} against {}: {} {}", claim.system, claim.baseline, figure_text(claim.published), claim.published.text),
-           claim.paper,
-           {}});
-    } catch (const InputError& e) {
-      items.push_back({"claims", name, std::string("cannot be used: ") + e.what(), "", {}});
-    }
-  }
-  return items;
+  return items_of_files("claims", claim_files(), only, [](const std::string& file, Item& item) {
+    const Claim claim = load_claim(file);
+    item.summary = fmt::format("{} against {}: {} {}", claim.system, claim.baseline, figure_text(claim.published), claim.published.text);
+    item.source = claim.paper;
+  });
 }
 
 std::vector<Item> systems(const std::string& only) {
   std::vector<Item> items;
-  for (const std::string& name : system_names()) {
-    if (!is_asked(name, only)) continue;
-    try {
+  for (const std::string& name : system_names())
+    add_item("systems", name, only, items, [&](Item& item) {
       const SystemCard card = load_system_card(name);
-      Facts facts = card.parts;
-      if (!card.confidence.empty()) facts.emplace_back("confidence", card.confidence);
-      if (!card.notes.empty()) facts.emplace_back("notes", card.notes);
-      items.push_back({"systems", name, card.summary, card.paper, {}, {}, {}, std::move(facts)});
-    } catch (const InputError& e) {
-      items.push_back({"systems", name, std::string("cannot be used: ") + e.what(), "", {}});
-    }
-  }
+      item.facts = card.parts;
+      if (!card.confidence.empty()) item.facts.emplace_back("confidence", card.confidence);
+      if (!card.notes.empty()) item.facts.emplace_back("notes", card.notes);
+      item.summary = card.summary, item.source = card.paper;
+    });
   return items;
 }
 
 std::vector<Item> slos(const std::string& only) {
-  std::vector<Item> items;
-  for (const fs::path& file : yaml_files(slo_folder())) {
-    const std::string name = file.stem().string();
-    if (!is_asked(name, only)) continue;
-    try {
-      Params p = read_slo_file(file.string());
-      Facts facts;
-      std::string limits;
-      for (const char* key : {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"}) {
-        if (!p.has(key)) continue;
-        facts.emplace_back(key, p.inline_text(key, ""));
-        limits += fmt::format("{}{} {}", limits.empty() ? "" : ", ", key, facts.back().second);
-      }
-      if (p.has("attainment"))
-        facts.emplace_back("attainment", p.inline_text("attainment", "") +
-                                             " of the requests, each limit by itself; 'search' has its own "
-                                             "'attainment', of requests that meet all limits");
-      items.push_back(
-          {"slos", name, fmt::format("{}: {}", p.text("summary", "", "one line"), limits), p.text("source", "", ""), {}, {}, {}, facts});
-    } catch (const InputError& e) {
-      items.push_back({"slos", name, std::string("cannot be used: ") + e.what(), "", {}});
+  return items_of_files("slos", yaml_files(slo_folder()), only, [](const std::string& file, Item& item) {
+    Params p = read_slo_file(file);
+    std::string limits;
+    for (const char* key : {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"}) {
+      if (!p.has(key)) continue;
+      item.facts.emplace_back(key, p.inline_text(key, ""));
+      limits += fmt::format("{}{} {}", limits.empty() ? "" : ", ", key, item.facts.back().second);
     }
-  }
-  return items;
+    if (p.has("attainment"))
+      item.facts.emplace_back("attainment", p.inline_text("attainment", "") +
+                                                " of the requests, each limit by itself; 'search' has its own "
+                                                "'attainment', of requests that meet all limits");
+    item.summary = fmt::format("{}: {}", p.text("summary", "", "one line"), limits);
+    item.source = p.text("source", "", "");
+  });
 }
 
 std::vector<Item> kv(const std::string& only) {

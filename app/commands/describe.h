@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/config/params.h"
+#include "base/error.h"
 
 namespace kvlab {
 
@@ -14,6 +15,16 @@ struct Item {
   std::string confidence = {};          // of KV recipes and parts: origin of the description
   std::vector<std::pair<std::string, std::string>> facts = {};
 };
+
+// Adds the parameters that `entry` of a registry asks for. Of defaults that are refused in combination, those until then.
+template <class Entry>
+void add_parameters(const Entry& entry, Item& item) {
+  Params p = Params::describing(item.kind + " '" + item.name + "'", item.parameters);
+  try {
+    entry.make(p);
+  } catch (const InputError&) {
+  }
+}
 
 // schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware, models, trace_formats, log_formats,
 // export_formats, experiments, claims.

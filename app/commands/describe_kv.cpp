@@ -157,12 +157,7 @@ void add_parts(const std::string& kind, bool are_compiled, const Uses& uses, std
     item.hosts.assign(hosts.begin(), hosts.end());
     item.confidence = fmt::format("{}", fmt::join(confidence, ", "));
     if (!recipes.empty()) item.facts.emplace_back("in recipes", fmt::format("{}", fmt::join(recipes, ", ")));
-    Params p = Params::describing(kind + " '" + name + "'", item.parameters);
-    try {
-      entry.make(p);
-    } catch (const InputError&) {
-      // defaults refused in combination; earlier parameters are kept
-    }
+    add_parameters(entry, item);
     items.push_back(std::move(item));
   }
 }

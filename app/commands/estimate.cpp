@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/runs/report/bill.h"
 #include "base/error.h"
 #include "sim/cost/fitting.h"
@@ -65,7 +67,6 @@ MemoryUse memory_of(const CostSetup& setup, const EstimateCommand& c) {
 }
 
 std::int32_t batch_of(const CostSetup& setup, const EstimateCommand& c, const MemoryUse& memory) {
-  constexpr double kMostRows = 1e5;
   const double most = memory.sequences();
   if (!(most >= 1) || c.batch > most) {
     const double wanted = std::max(1.0, static_cast<double>(c.batch));
@@ -77,7 +78,7 @@ std::int32_t batch_of(const CostSetup& setup, const EstimateCommand& c, const Me
                     setup.parallel.gpus(), setup.hardware.name, memory.usable * 1e-9, memory.weights * 1e-9, memory.sequence * 1e-9,
                     fitting.empty() ? "" : fitting + " fits; ", c.batch > 0 ? "--batch or " : ""));
   }
-  return c.batch > 0 ? c.batch : static_cast<std::int32_t>(std::min(most, kMostRows));
+  return c.batch > 0 ? c.batch : static_cast<std::int32_t>(std::min(most, double{kMostRows}));
 }
 
 // Prompts in sequence, then decode steps of all rows.
@@ -136,6 +137,24 @@ nlohmann::ordered_json as_json(const CostSetup& setup, const EstimateCommand& c,
 
 }  // namespace
 
+void add_machine_options(CLI::App& command, MachineOptions& m) {
+  command.add_option("--model", m.model, "a name in profiles/models, a config.json or a folder that holds one; default: the profile's")
+      ->check(offers(Offer::kNames, "models"))
+      ->check(offers(Offer::kFiles));
+  command
+      .add_option("--quantization", m.quantization, "format of the weights, as in an experiment: fp8, awq, nvfp4, ...; default: the file's")
+      ->check(offers(Offer::kText));
+  command.add_option("--hardware", m.hardware, "a name in profiles/hardware, or a file; default: the profile's")
+      ->check(offers(Offer::kNames, "hardware"))
+      ->check(offers(Offer::kYamlFiles));
+  command
+      .add_option("--profile", m.profile,
+                  "where step times come from, as in an experiment, e.g. '{bundle: {path: DIR}}'; default: roofline")
+      ->check(offers(Offer::kText));
+  command.add_option("--tp", m.tp, "GPUs that share each layer; default: 1")->check(CLI::Range(1, 1024));
+  command.add_flag("--json", m.json, "as JSON");
+}
+
 CostSetup read_machine(const MachineOptions& options) {
   std::string yaml = fmt::format("profile: {}\nparallel: {{tp: {}}}\n", options.profile, options.tp);
   if (!options.model.empty()) yaml += "model: " + nlohmann::json(options.model).dump() + "\n";
@@ -184,6 +203,19 @@ int print_estimate(const EstimateCommand& command, std::ostream& out) {
   for (const MissingFigure& m : missing_figures(setup.hardware))
     out << fmt::format("no {}: add {} to {}\n", m.figure, m.key, setup.hardware.file);
   return 0;
+}
+
+CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& c) {
+  CLI::App* one =
+      app.add_subcommand("estimate", "memory, latency, throughput, energy and price of one load by formulas, without a simulation");
+  add_machine_options(*one, c);
+  one->add_option("--prompt-tokens", c.prompt_tokens, "of each request; default: 1024")->check(CLI::Range(1, kMostTokens));
+  one->add_option("--output-tokens", c.output_tokens, "of each request; default: 128")->check(CLI::Range(1, kMostTokens));
+  one->add_option("--batch", c.batch, "requests decoded together; default: the most that fit")->check(CLI::Range(1, kMostRows));
+  one->add_option("--memory-frac", c.memory_frac, "share of GPU memory for weights and KV; default: 0.9")->check(CLI::Range(0.01, 1.0));
+  one->add_option("--watts", c.watts, "power there is: also the rate of tokens that it allows")->check(CLI::Range(1.0, 1e12));
+  one->add_option("--pue", c.pue, "--watts: all power over that of the GPUs; default: 1")->check(CLI::Range(1.0, 10.0))->needs("--watts");
+  return one;
 }
 
 }  // namespace kvlab

@@ -8,6 +8,10 @@
 
 #include "sim/cost/make_cost_model.h"
 
+namespace CLI {
+class App;
+}
+
 namespace kvlab {
 
 // profile: as in an experiment, as one line of YAML.
@@ -16,7 +20,9 @@ struct MachineOptions {
   int tp = 1;
   bool json = false;
 };
+void add_machine_options(CLI::App& command, MachineOptions& options);
 CostSetup read_machine(const MachineOptions& options);
+inline constexpr int kMostTokens = 1 << 26, kMostRows = 100'000;
 
 // `kvlab estimate` (docs/cost-model.md, "Estimates without a simulation").
 struct EstimateCommand : MachineOptions {
@@ -37,5 +43,6 @@ struct EstimatedFigure {
 // Throws InputError if model or batch exceed memory.
 std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateCommand& command);
 int print_estimate(const EstimateCommand& command, std::ostream& out);
+CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& command);
 
 }  // namespace kvlab

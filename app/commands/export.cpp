@@ -47,7 +47,7 @@ int export_results(const ExportCommand& command, std::ostream& out) {
   return 0;
 }
 
-void add_export_command(CLI::App& app, ExportCommand& c, const std::function<void()>& choose) {
+CLI::App* add_export_command(CLI::App& app, ExportCommand& c) {
   CLI::App* const one = app.add_subcommand("export", "write results in the format of another tool (docs/exchange.md)");
   one->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))
@@ -60,7 +60,7 @@ void add_export_command(CLI::App& app, ExportCommand& c, const std::function<voi
                   "folder to write; files in it are not replaced; default: RESULTS/export/FORMAT, a folder per run of several");
   one->add_option("--start", c.options.start_s, "instant at which the simulation starts, in seconds since 1970; default: 0")
       ->check(CLI::Range(0.0, 9e9));
-  one->callback(choose);
+  return one;
 }
 
 }  // namespace kvlab

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -19,6 +18,6 @@ struct ExportCommand {
 // Throws InputError for an unknown format or run.
 int export_results(const ExportCommand& command, std::ostream& out);
 
-void add_export_command(CLI::App& app, ExportCommand& command, const std::function<void()>& choose);
+CLI::App* add_export_command(CLI::App& app, ExportCommand& command);
 
 }  // namespace kvlab

@@ -10,8 +10,7 @@ struct FetchCommand {
   std::string name;
   std::string list;  // "": the shipped one
 };
-// Downloads by curl or wget into public/ next to the list, resuming. Throws InputError without a connection, or after deleting a file with
-// a wrong SHA-256.
+// Downloads by curl or wget into public/ next to the list, resuming. Throws InputError without a connection or for a wrong SHA-256.
 int fetch_trace(const FetchCommand& command, std::ostream& out);
 
 }  // namespace kvlab

@@ -52,7 +52,7 @@ int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 
-void add_merge_command(CLI::App& app, MergeCommand& c, const std::function<void()>& choose) {
+CLI::App* add_merge_command(CLI::App& app, MergeCommand& c) {
   CLI::App* const merge = app.add_subcommand("merge", "join the results of shards ('run --shard') as if one program had done all runs");
   merge->add_option("target", c.target, "the experiment's file, or the results folder of the whole")
       ->required()
@@ -63,7 +63,7 @@ void add_merge_command(CLI::App& app, MergeCommand& c, const std::function<void(
   merge->add_option("--set", c.set, "as given to the shards; may be repeated")->allow_extra_args(false)->check(offers(Offer::kSettings));
   merge->add_option("--out", c.sweep.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   merge->add_flag("--quiet", c.sweep.quiet, "print errors only");
-  merge->callback(choose);
+  return merge;
 }
 
 }  // namespace kvlab

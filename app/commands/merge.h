@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -20,6 +19,6 @@ struct MergeCommand {
 // Returns 1 if runs are missing.
 int merge_shards(MergeCommand command, std::ostream& out, std::ostream& err);
 
-void add_merge_command(CLI::App& app, MergeCommand& command, const std::function<void()>& choose);
+CLI::App* add_merge_command(CLI::App& app, MergeCommand& command);
 
 }  // namespace kvlab

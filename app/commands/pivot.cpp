@@ -39,7 +39,7 @@ class SweepTable {
     if (table_.has(name)) return table_.at(name);
     std::vector<std::size_t> found;
     for (std::size_t c = 1; c < seed_; ++c)
-      if (table_.columns[c].substr(table_.columns[c].rfind('.') + 1) == name) found.push_back(c);
+      if (last_key(table_.columns[c]) == name) found.push_back(c);
     if (found.size() == 1) return found.front();
     if (const std::string column = column_of_heading(name); found.empty() && table_.has(column)) return table_.at(column);
     if (found.empty())
@@ -76,12 +76,10 @@ std::vector<std::size_t> chosen_rows(const SweepTable& sweep, const std::vector<
   std::vector<std::size_t> rows(table.rows.size());
   for (std::size_t r = 0; r < rows.size(); ++r) rows[r] = r;
   for (const std::string& condition : where) {
-    const std::size_t equals = condition.find('=');
-    if (equals == std::string::npos) throw InputError(fmt::format("--where: '{}' is not AXIS=VALUE", condition));
-    const std::size_t column = sweep.find(condition.substr(0, equals));
-    const std::string value = condition.substr(equals + 1);
+    const auto [axis, value] = axis_and_value(condition);
+    const std::size_t column = sweep.find(axis);
     const std::vector<std::string> known = values_of(table, rows, column);
-    std::erase_if(rows, [&](std::size_t r) { return table.rows[r][column] != value; });
+    std::erase_if(rows, [&, &wanted = value](std::size_t r) { return table.rows[r][column] != wanted; });
     if (rows.empty())
       throw InputError(
           fmt::format("{}: no run has {} = '{}'; its values: {}", table.file, table.columns[column], value, join(known, ", ")));
@@ -201,7 +199,7 @@ int print_pivot(const PivotCommand& command, std::ostream& out) {
   return 0;
 }
 
-void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void()>& choose) {
+CLI::App* add_pivot_command(CLI::App& app, PivotCommand& c) {
   CLI::App* const pivot = app.add_subcommand("pivot", "one metric of a sweep as a table over two of its axes");
   pivot->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   pivot->add_option("--rows", c.rows, "axis of the sweep, by its column in summary.csv or the last part of that")
@@ -215,7 +213,7 @@ void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void(
       ->allow_extra_args(false)
       ->check(offers(Offer::kAxisValues));
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
-  pivot->callback(choose);
+  return pivot;
 }
 
 }  // namespace kvlab

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -24,6 +23,6 @@ struct PivotCommand {
 std::string pivot_table(const PivotCommand& command);
 int print_pivot(const PivotCommand& command, std::ostream& out);
 
-void add_pivot_command(CLI::App& app, PivotCommand& command, const std::function<void()>& choose);
+CLI::App* add_pivot_command(CLI::App& app, PivotCommand& command);
 
 }  // namespace kvlab

@@ -3,20 +3,179 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "app/commands/clean.h"
 #include "app/commands/offers.h"
+#include "app/results/adopt_runs.h"
 #include "app/results/entry_labels.h"
-#include "app/results/join_results.h"
+#include "app/results/other_runs.h"
 #include "app/results/results_info.h"
+#include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/text.h"
 
 namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+using JoinJson = nlohmann::ordered_json;
+
+constexpr const char* kJoined = "joined";
+
+// Absent, empty or a joined folder.
+void require_free(const fs::path& out) {
+  if (kind_of(out) == PathKind::kNothing) return;
+  if (kind_of(out) == PathKind::kFolder && fs::is_empty(out)) return;
+  if (read_json_object<JoinJson>(out / "manifest.json").contains(kJoined)) return;
+  throw InputError(out.string() + ": is there already, and is no result of 'kvlab results join': choose another name");
+}
+
+std::string require_one_kind(const std::vector<fs::path>& folders) {
+  const std::string first = read_results_info(folders.front()).kind;
+  for (const fs::path& folder : folders)
+    if (const std::string kind = read_results_info(folder).kind; kind != first)
+      throw InputError(fmt::format("{} holds runs of kind '{}', and {} of kind '{}': only runs of one kind can be joined",
+                                   folders.front().string(), first, folder.string(), kind));
+  return first;
+}
+
+std::string resolved_for(const fs::path& run, const fs::path& target) {
+  Experiment experiment = load_experiment((run / "resolved.yaml").string(), {});
+  experiment.runs.at(0).id = run.filename().string();
+  return experiment.resolved_in(target, experiment.runs.at(0));
+}
+
+// "" if equal.
+std::string conflict_between(const fs::path& kept, const fs::path& other) {
+  const RunManifest a = read_run_manifest(kept), b = read_run_manifest(other);
+  const auto digest = [](const RunManifest& m) { return m.files.contains("summary.csv") ? m.files.at("summary.csv") : ""; };
+  if (digest(a) == digest(b)) return "";
+  const std::string changed = changed_code(b.code, a.code);
+  return fmt::format("run {}: {} and {} differ{}; the first is taken\n", kept.filename().string(), kept.string(), other.string(),
+                     changed.empty() ? "" : " (made by other versions of " + changed + ")");
+}
+
+// Differs from its source, which is intact.
+bool is_stale_copy(const fs::path& copy, const fs::path& source) {
+  const RunManifest a = read_run_manifest(copy), b = read_run_manifest(source);
+  if (!a.is_ours() || !a.is_finished || !damage_of(source, b).empty()) return false;
+  const auto tables = [](RunManifest m) {
+    m.files.erase("resolved.yaml");  // has paths relative to its place
+    return std::move(m.files);
+  };
+  return tables(a) != tables(b) || a.code != b.code;
+}
+
+// Runs with `folder` as first source.
+void copy_runs_of(const fs::path& folder, const std::map<std::string, fs::path>& first, const ResultsFolder& target) {
+  std::vector<std::string> own;
+  for (const auto& [id, run] : first) {
+    if (run != folder / "runs" / id) continue;
+    own.push_back(id);
+    const fs::path copy = target.runs() / id;
+    if (is_stale_copy(copy, run)) remove_files(copy, read_run_manifest(copy).file_names(), "manifest.json");
+  }
+  adopt_runs(own, {folder}, target, [&](const std::string& id) { return resolved_for(folder / "runs" / id, target.runs() / id); });
+}
+
+struct Sources {
+  std::map<std::string, fs::path> first;  // run -> its folder in the first results folder
+  std::string remarks;
+  std::size_t num_shared = 0;
+
+  void add(const ViewRow& row) {
+    const auto [known, is_new] = first.emplace(row.id, row.run);
+    if (is_new || known->second == row.run) return;
+    ++num_shared;
+    remarks += conflict_between(known->second, row.run);
+  }
+};
+
+JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::vector<fs::path>& folders, const View& view,
+                     const EntryLabels& labels) {
+  JoinJson runs = JoinJson::array(), names = JoinJson::array();
+  std::string newest;
+  for (const fs::path& folder : folders) {
+    names.push_back(folder.string());
+    newest = std::max(newest, read_results_info(folder).finished);
+  }
+  for (const ViewRow& row : view.rows) {
+    auto run = read_json_object<JoinJson>(row.run / "manifest.json");
+    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);
+    for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+    run["state"] = "joined";
+    runs.push_back(std::move(run));
+  }
+  JoinJson manifest = {{"program", "kvlab " + program_version()},
+                       {"experiment", out.filename().string()},
+                       {"kind", kind},
+                       {kJoined, names},
+                       {"finished", newest},
+                       {"axes", view.axes}};
+  if (!labels.empty()) manifest["entries"] = labels.json();
+  manifest["runs"] = std::move(runs);
+  return manifest;
+}
+
+std::string ambiguous_lines(const EntryLabels& labels) {
+  std::string lines;
+  for (const auto& [column, label] : labels.ambiguous())
+    lines += fmt::format("{} {}: names entries with other settings in each folder; tables keep the id, column '{}' tells rows apart\n",
+                         column, label, kOriginAxis);
+  return lines;
+}
+
+// Joins newest sweeps in a new folder. Axes: `results` (each row's folder) and those of all. Returns remarks on duplicate runs.
+// Throws InputError if `out` holds an experiment's results, or kinds or columns differ.
+std::string join_results(const fs::path& out, const std::vector<fs::path>& folders) {
+  if (folders.size() < 2) throw InputError("kvlab results join OUT A B ...: needs two folders or more to join");
+  require_free(out);
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    if (fs::equivalent(folder, out, error)) throw InputError(out.string() + ": is the folder to write, and one of those to join");
+  }
+  const std::string kind = require_one_kind(folders);
+  ViewUnion all;
+  Sources sources;
+  for (const fs::path& folder : folders) {
+    const FolderView found = view_of_folder(folder);
+    sources.remarks += found.remark;
+    for (const ViewRow& row : found.view.rows) sources.add(row);
+    all.add(found.view, folder.string());
+  }
+  View view = all.view();
+  Experiment none;
+  none.name = out.filename().string();
+  none.file = (out / "resolved.yaml").string();
+  ResultsFolder target(out, none, ResultsFolder::Joins::kNo);
+  std::vector<std::string> ids;
+  for (const auto& [id, run] : sources.first) ids.push_back(id);
+  target.begin_sweep(ids, {"summary.csv", "manifest.json"});
+  for (const fs::path& folder : folders) copy_runs_of(folder, sources.first, target);
+  for (ViewRow& row : view.rows) {
+    row.run = target.runs() / row.id;
+    if (kind_of(row.run) != PathKind::kFolder)
+      throw InputError(sources.first.at(row.id).string() + ": is damaged: run its experiment again, then join");
+  }
+  join_runs(target, view);
+  const EntryLabels labels(view);
+  target.replace_texts({{"manifest.json", manifest_of(out, kind, folders, view, labels).dump(2) + "\n"}});
+  const std::string shared = sources.num_shared > 0 ? runs_are(sources.num_shared) + " in more than one folder, with one row each\n" : "";
+  return sources.remarks + shared + ambiguous_lines(labels) + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
+}
+
+}  // namespace
 
 namespace fs = std::filesystem;
 
@@ -116,7 +275,7 @@ int show_results(const ResultsCommand& command, std::istream& in, std::ostream& 
   return list_one(command, out);
 }
 
-void add_results_command(CLI::App& app, ResultsCommand& c, const std::function<void()>& choose) {
+CLI::App* add_results_command(CLI::App& app, ResultsCommand& c) {
   CLI::App* const one = app.add_subcommand("results", "list the results there are, or the runs of one; join folders; clean one");
   one->add_option("words", c.words,
                   "none: all folders in results/; NAME: its runs; join OUT A B ...: their finished runs in one folder; clean NAME: remove "
@@ -125,7 +284,7 @@ void add_results_command(CLI::App& app, ResultsCommand& c, const std::function<v
       ->check(offers(Offer::kResultNames));
   one->add_flag("--all", c.every, "NAME: every run, not the first 40");
   one->add_flag("--yes", c.yes, "clean: remove without asking");
-  one->callback(choose);
+  return one;
 }
 
 }  // namespace kvlab

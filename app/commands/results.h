@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -18,6 +17,6 @@ struct ResultsCommand {
 // Throws InputError for unknown results or words.
 int show_results(const ResultsCommand& command, std::istream& in, std::ostream& out);
 
-void add_results_command(CLI::App& app, ResultsCommand& command, const std::function<void()>& choose);
+CLI::App* add_results_command(CLI::App& app, ResultsCommand& command);
 
 }  // namespace kvlab

@@ -36,7 +36,7 @@ int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 
-void add_run_command(CLI::App& app, RunCommand& c, const std::function<void()>& choose) {
+CLI::App* add_run_command(CLI::App& app, RunCommand& c) {
   CLI::App* const run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
   run->add_option("file", c.file, "experiment (YAML)")
       ->required()
@@ -60,7 +60,7 @@ void add_run_command(CLI::App& app, RunCommand& c, const std::function<void()>& 
       ->check(CLI::IsMember({"on", "off"}));
   run->add_flag("--quiet", c.sweep.quiet, "print errors only");
   run->add_flag("--force", c.sweep.force, "do runs again whose inputs have not changed");
-  run->callback(choose);
+  return run;
 }
 
 }  // namespace kvlab

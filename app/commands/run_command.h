@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -18,6 +17,6 @@ struct RunCommand {
 
 int run_experiment(RunCommand command, std::ostream& out, std::ostream& err);
 
-void add_run_command(CLI::App& app, RunCommand& command, const std::function<void()>& choose);
+CLI::App* add_run_command(CLI::App& app, RunCommand& command);
 
 }  // namespace kvlab

@@ -104,7 +104,7 @@ int submit_sweep(SubmitCommand c, std::ostream& out) {
   return 0;
 }
 
-void add_submit_command(CLI::App& app, SubmitCommand& c, const std::function<void()>& choose) {
+CLI::App* add_submit_command(CLI::App& app, SubmitCommand& c) {
   CLI::App* const submit = app.add_subcommand("submit", "print or submit a sweep as a job array, a shard for each task");
   submit->add_option("file", c.file, "experiment (YAML)")
       ->required()
@@ -121,7 +121,7 @@ void add_submit_command(CLI::App& app, SubmitCommand& c, const std::function<voi
       ->allow_extra_args(false)
       ->check(offers(Offer::kSettings));
   submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
-  submit->callback(choose);
+  return submit;
 }
 
 }  // namespace kvlab

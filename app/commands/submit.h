@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -28,6 +27,6 @@ SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name
 // Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
 int submit_sweep(SubmitCommand command, std::ostream& out);
 
-void add_submit_command(CLI::App& app, SubmitCommand& command, const std::function<void()>& choose);
+CLI::App* add_submit_command(CLI::App& app, SubmitCommand& command);
 
 }  // namespace kvlab

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "app/compare/setting_remarks.h"
+#include "app/runs/report/known_metrics.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -89,16 +90,14 @@ std::string axis_called(const CsvTable& table, const std::string& name) {
   std::vector<std::string> found;
   for (const std::string& axis : axes_of(table)) {
     if (axis == name) return axis;
-    if (axis.substr(axis.rfind('.') + 1) == name) found.push_back(axis);
+    if (last_key(axis) == name) found.push_back(axis);
   }
   return found.size() == 1 ? found.front() : "";
 }
 
 void choose_rows(std::initializer_list<CsvTable*> tables, const std::vector<std::string>& where) {
   for (const std::string& condition : where) {
-    const std::size_t equals = condition.find('=');
-    if (equals == std::string::npos) throw InputError(fmt::format("--where: '{}' is not AXIS=VALUE", condition));
-    const std::string name = condition.substr(0, equals), value = condition.substr(equals + 1);
+    const auto [name, value] = axis_and_value(condition);
     std::vector<std::string> known;
     bool is_there = false;
     for (CsvTable* const table : tables) {
@@ -107,7 +106,7 @@ void choose_rows(std::initializer_list<CsvTable*> tables, const std::vector<std:
       if (axis.empty()) continue;
       is_there = true;
       const std::size_t c = table->at(axis);
-      std::erase_if(table->rows, [&](const auto& row) { return row[c] != value; });
+      std::erase_if(table->rows, [&, &wanted = value](const auto& row) { return row[c] != wanted; });
       if (table->rows.empty()) throw InputError(fmt::format("{}: no run has {} = '{}'", table->file, axis, value));
     }
     if (!is_there) throw InputError(fmt::format("--where: neither folder has an axis '{}'{}", name, suggestion(name, known)));

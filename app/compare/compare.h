@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/runs/sweep/student_t.h"
+#include "app/runs/sweep/score_interval.h"
 
 namespace kvlab {
 
@@ -24,9 +24,8 @@ struct ComparedMetric {
 std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every,
                                              const std::vector<std::string>& where = {});
 
-// Matches runs by common axes and seed. Prints differences B - A with confidence intervals over seeds, and the requests with the largest
-// change of end-to-end latency. every: all numeric columns. where: "AXIS=VALUE" filters of folders with that axis. Throws InputError if no
-// run or several match.
+// Matches runs by common axes and seed. Prints differences B - A with confidence intervals over seeds, and the requests whose latency
+// changed most. every: all numeric columns. where: "AXIS=VALUE" filters. Throws InputError if no run or several match.
 std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests,
                             const std::vector<std::string>& where = {});
 

@@ -6,15 +6,63 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include "app/results/text_file.h"
+#include "app/runs/report/known_metrics.h"
+#include "base/config/config_file.h"
+#include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
 #include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
+
+namespace {
+
+std::map<std::string, PointNames::System> read_systems(Params p) {
+  std::map<std::string, PointNames::System> systems;
+  for (const std::string& key : p.keys()) {
+    auto [hardware, own] = p.named(key, "", "a name in profiles/hardware");
+    systems[key] = {hardware, own.required<int>("gpus", 1, 1 << 20, "GPUs that fast links join")};
+    own.reject_unread();
+  }
+  return systems;
+}
+
+std::map<std::string, PointNames::Model> read_models(Params p) {
+  std::map<std::string, PointNames::Model> models;
+  for (const std::string& key : p.keys()) {
+    auto [name, own] = p.named(key, "", "a name in profiles/models");
+    models[key] = {name, own.choice("format", {"row", "own"}, 0, "whose word counts on how weights are stored") == 1};
+    own.reject_unread();
+  }
+  return models;
+}
+
+std::map<std::string, std::string> read_texts(Params p, const std::string& meaning) {
+  std::map<std::string, std::string> texts;
+  for (const std::string& key : p.keys()) texts[key] = p.text(key, meaning);
+  return texts;
+}
+
+}  // namespace
+
+PointNames load_point_names(const std::string& file) {
+  const std::shared_ptr<const ConfigFile> config = load_config(file);
+  Params p(config, std::make_shared<const Choices>(), "names of points");
+  PointNames names;
+  names.systems = read_systems(p.child("systems", "systems"));
+  names.models = read_models(p.child("models", "models"));
+  names.kv_types = read_texts(p.child("kv_cache", "kv_cache"), "type of cached keys and values");
+  names.schedulers = read_texts(p.child("schedulers", "schedulers"), "scheduler of the engine's steps");
+  for (const std::string& key : p.child("formats", "formats").keys()) names.formats[key] = std::as_const(config->root)["formats"][key];
+  p.reject_unread();
+  return names;
+}
 
 namespace fs = std::filesystem;
 
@@ -24,24 +72,9 @@ constexpr std::int64_t kMaxWhole = std::int64_t{1} << 30;
 // Fill, steady state, drain.
 constexpr std::uint64_t kLoops = 3;
 
-constexpr const char* kColumns[] = {"id",
-                                    "silicon_data_source",
-                                    "backend",
-                                    "model_path",
-                                    "system",
-                                    "precision",
-                                    "mode",
-                                    "isl",
-                                    "osl",
-                                    "gemm_quant_mode",
-                                    "batch_size",
-                                    "moe_quant_mode",
-                                    "tp_size",
-                                    "pp_size",
-                                    "attention_dp_size",
-                                    "moe_tp_size",
-                                    "moe_ep_size",
-                                    "silicon_tpot_ms"};
+constexpr std::string_view kColumns =
+    "id silicon_data_source backend model_path system precision mode isl osl gemm_quant_mode batch_size moe_quant_mode tp_size pp_size "
+    "attention_dp_size moe_tp_size moe_ep_size silicon_tpot_ms";
 
 // 128 for "...; silicon_concurrency=128; ..."; 0 if absent.
 std::uint64_t stated_concurrency(const std::string& source, const std::string& place) {
@@ -65,7 +98,7 @@ PointRows::PointRows(const std::string& file, const PointOptions& options, fs::p
       options_(options),
       models_folder_(std::move(models_folder)),
       names_(load_point_names(profiles_folder() + "/points_names.yaml")) {
-  for (const char* column : kColumns) static_cast<void>(table_.at(column));
+  for (const std::string& column : words_in(kColumns)) static_cast<void>(table_.at(column));
 }
 
 std::int64_t PointRows::whole(std::size_t row, const char* column, std::int64_t absent) const {

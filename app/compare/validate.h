@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Writes validation.csv, throughput.csv (needs start times) and validation_steps.csv (not for a load generator's log; docs/results.md); of
-// a log of statistics only validation.csv. The runs are one configuration under several seeds. Runs jittered by `trace.jitter_ms` are the
-// ensemble (median and range). out: null: no tables. Throws InputError if results cannot be compared.
+// Writes validation.csv, throughput.csv (needs start times) and validation_steps.csv (docs/results.md); of a log of statistics only the
+// first. The runs are one configuration under several seeds; those jittered by `trace.jitter_ms` are the ensemble. out: null: no tables.
+// Throws InputError if results cannot be compared.
 void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out);
 
 }  // namespace kvlab

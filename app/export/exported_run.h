@@ -12,6 +12,14 @@
 
 namespace kvlab {
 
+// Without the warm-up.
+struct LatencyValues {
+  std::vector<double> ttft, tpot, e2e;  // ms, of completed requests
+  std::int64_t completed = 0, failed = 0;
+  std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed requests
+};
+LatencyValues latency_values(const std::vector<RequestRow>& requests);
+
 struct ExportedSample {
   std::string replica;
   std::int64_t time_ns = 0, running = 0, waiting = 0, used_blocks = 0, cached_blocks = 0, free_blocks = 0;

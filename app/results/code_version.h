@@ -8,6 +8,8 @@
 
 namespace kvlab {
 
+std::string program_version();  // "0.1.0", with the commit if known
+
 // Made by cmake/source_table.cmake.
 struct SourceFile {
   std::string_view path;  // relative to the project

@@ -1,4 +1,4 @@
-#include "app/results/program_version.h"
+#include "app/results/code_version.h"
 
 namespace kvlab {
 

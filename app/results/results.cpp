@@ -11,7 +11,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/results/folder_state.h"
 #include "app/results/run_files.h"
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"

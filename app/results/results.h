@@ -6,10 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "app/results/program_version.h"
+#include "app/results/code_version.h"
 #include "app/runs/sweep/experiment.h"
 
 namespace kvlab {
+
+// A kvlab process writes to the folder.
+bool is_locked(const std::filesystem::path& folder);
+
+// Top-level files of a killed kvlab. Safe to remove.
+std::vector<std::filesystem::path> unfinished_files(const std::filesystem::path& folder);
 
 inline constexpr const char* kValidationFiles[] = {"validation.csv", "throughput.csv", "validation_steps.csv"};
 

@@ -54,4 +54,13 @@ YAML::Node node_at(const YAML::Node& tree, const std::string& path) {
   return at;
 }
 
+bool RunSettings::has(const std::string& path) const { return node_at(tree, path).IsDefined(); }
+
+std::string RunSettings::text(const std::string& path) const {
+  const YAML::Node node = node_at(tree, path);
+  if (node.IsDefined() && node.IsScalar()) return node.Scalar();
+  const auto found = defaults.find(path);
+  return found == defaults.end() ? "" : found->second;
+}
+
 }  // namespace kvlab

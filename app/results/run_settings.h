@@ -12,6 +12,9 @@ namespace kvlab {
 struct RunSettings {
   YAML::Node tree;                              // undefined if unreadable
   std::map<std::string, std::string> defaults;  // "scheduler.sarathi.budget_tokens" -> value
+
+  [[nodiscard]] bool has(const std::string& path) const;          // given
+  [[nodiscard]] std::string text(const std::string& path) const;  // given or default, or ""
 };
 
 RunSettings parse_run_settings(const std::string& text);

@@ -1,23 +1,189 @@
 #include "app/schema/schema.h"
 
+#include <algorithm>
 #include <cctype>
+#include <functional>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/schema/asked_experiments.h"
-#include "app/schema/key_tree.h"
 #include "app/schema/mapping_texts.h"
-#include "app/schema/name_kinds.h"
 #include "app/schema/value_schema.h"
+#include "base/config/asked_keys.h"
+#include "base/config/params.h"
+#include "base/config/registry.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
+#include "policies/block_cache/block_cache.h"
+#include "policies/dispatcher/dispatcher.h"
 #include "policies/kv/recipe/recipe.h"
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
+#include "policies/scheduler/scheduler.h"
+#include "traces/arrivals.h"
+#include "traces/distributions.h"
 
 namespace kvlab {
+
+namespace {
+
+struct KeyNode {
+  AskedKeys::Asked doc;
+  bool has_default = true;  // doc.fallback holds in every experiment
+  std::map<std::string, KeyNode> below;
+};
+
+inline constexpr const char* kUserNamed = "NAME";
+
+// asked_experiments.cpp writes them in capitals.
+bool is_user_named(const std::string& key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isupper(c) != 0; });
+}
+
+// Readers record a present key's type and range, but only the default text of an absent one.
+int rank(const AskedKeys::Asked& a) { return a.type.empty() ? 0 : a.type == "text" ? 1 : 2; }
+
+// A default that differs between experiments depends on other keys.
+void join_docs(const AskedKeys::Asked& one, KeyNode& node) {
+  if (rank(one) < rank(node.doc) || one.type.empty()) return;
+  const bool is_first = rank(one) > rank(node.doc);
+  node.has_default = (is_first || node.has_default) && !(rank(one) == rank(node.doc) && one.fallback != node.doc.fallback);
+  if (is_first) node.doc = one;
+}
+
+void drop_defaults(KeyNode& node) {
+  if (!node.has_default) node.doc.fallback.clear();
+  for (auto& [key, below] : node.below) drop_defaults(below);
+}
+
+// Keys named by users become one node, kUserNamed.
+KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
+  KeyNode root;
+  for (const AskedKeys::Asked& one : asked) {
+    KeyNode* at = &root;
+    for (std::size_t begin = 0; begin <= one.path.size();) {
+      const std::size_t end = std::min(one.path.find('.', begin), one.path.size());
+      const std::string key = one.path.substr(begin, end - begin);
+      at = &at->below[is_user_named(key) ? kUserNamed : key];
+      begin = end + 1;
+    }
+    join_docs(one, *at);
+  }
+  drop_defaults(root);
+  return root;
+}
+
+// Names that a key may take, with parameters: policies of a registry, or distributions.
+struct NameKind {
+  std::vector<std::string> names;
+  std::function<std::string(const std::string& name)> summary;       // one line, or ""
+  std::function<void(const std::string& name, Params& p)> describe;  // asks for the parameters
+  bool takes_none = false;                                           // also allows `none`
+  long long largest_number = 0;                                      // also allows 1 to this; 0: none
+};
+
+template <class Interface>
+NameKind registered_kind(bool takes_none = false) {
+  const auto entry = [](const std::string& name) -> const auto& { return Registry<Interface>::table_view().at(name); };
+  return {Registry<Interface>::names(), [entry](const std::string& name) { return entry(name).card.summary; },
+          [entry](const std::string& name, Params& p) { entry(name).make(p); }, takes_none};
+}
+
+NameKind arrival_kind(std::vector<std::string> names) {
+  return {std::move(names), [](const std::string& name) { return mapping_text("arrival." + name); },
+          [](const std::string& name, Params& p) { make_arrivals(name, p, 0); }};
+}
+
+NameKind length_kind(TraceColumn column) {
+  return {count_names(), [](const std::string& name) { return mapping_text("length." + name); },
+          [column](const std::string& name, Params& p) { make_counts(name, p, column); }, false, kLargestCount};
+}
+
+NameKind wait_kind() {
+  return {span_names(), [](const std::string& name) { return mapping_text("wait." + name); },
+          [](const std::string& name, Params& p) { make_spans(name, p); }};
+}
+
+std::map<std::string, NameKind> all_kinds() {
+  std::vector<std::string> generated = arrival_names();
+  std::erase(generated, "trace");  // generated requests have no recorded arrivals
+  return {{"scheduler", registered_kind<Scheduler>()},
+          {"order", registered_kind<Order>()},
+          {"predictor", registered_kind<Predictor>()},
+          {"dispatcher", registered_kind<Dispatcher>()},
+          {"block_cache", registered_kind<BlockCache>()},
+          {"scorer", registered_kind<Scorer>(true)},
+          {"allocator", registered_kind<Allocator>()},
+          {"trigger", registered_kind<Trigger>()},
+          {"disposal", registered_kind<Disposal>()},
+          {"format", registered_kind<Format>()},
+          {"selector", registered_kind<Selector>()},
+          {"prefill_selector", registered_kind<PrefillSelector>()},
+          {"prompt_pruner", registered_kind<PromptPruner>(true)},
+          {"prompt_rewriter", registered_kind<PromptRewriter>(true)},
+          {"arrivals", arrival_kind(generated)},
+          {"arrivals_of_file", arrival_kind(arrival_names())},
+          {"length", length_kind(TraceColumn::kPromptTokens)},
+          {"output_length", length_kind(TraceColumn::kOutputTokens)},
+          {"wait", wait_kind()}};
+}
+
+// "scheduler", "scorer", "length", ...
+const std::map<std::string, NameKind>& name_kinds() {
+  static const std::map<std::string, NameKind> kinds = all_kinds();
+  return kinds;
+}
+
+// By mapping or by kind of policy, then key.
+const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
+    {"",
+     {{"scheduler", "scheduler"},
+      {"order", "order"},
+      {"predictor", "predictor"},
+      {"dispatcher", "dispatcher"},
+      {"router", "dispatcher"},
+      {"block_cache", "block_cache"},
+      {"block_caches", "block_cache"}}},
+    {"store", {{"eviction", "block_cache"}}},
+    {"trace", {{"arrival", "arrivals_of_file"}}},
+    {"trace.generate", {{"arrival", "arrivals"}, {"prompt_tokens", "length"}, {"output_tokens", "output_length"}}},
+    {"trace.generate.sessions", {{"turns", "length"}, {"new_tokens", "length"}, {"think_time", "wait"}}},
+    {"trace.generate.shared_prefix", {{"tokens", "length"}}},
+    {"trace.generate.images", {{"per_request", "length"}}},
+    {"kv_policy",
+     {{"scorer", "scorer"},
+      {"allocator", "allocator"},
+      {"trigger", "trigger"},
+      {"disposal", "disposal"},
+      {"format", "format"},
+      {"selector", "selector"},
+      {"prefill_selector", "prefill_selector"},
+      {"prompt_pruner", "prompt_pruner"},
+      {"prompt_rewriter", "prompt_rewriter"}}},
+    // Name another policy, by kind of the owner.
+    {"arrivals", {{"think_time", "wait"}}},
+    {"arrivals_of_file", {{"think_time", "wait"}}},
+    {"scheduler", {{"batching", "scheduler"}}},
+    {"scorer", {{"of", "scorer"}, {"prompt", "scorer"}}},
+    {"allocator", {{"layers", "allocator"}}},
+    {"selector", {{"of", "selector"}}},
+    {"prefill_selector", {{"of", "prefill_selector"}}}};
+
+// "": none. owner: path of the mapping in the experiment ("": top level), or the kind of the policy that has the parameter.
+std::string name_kind_of(const std::string& owner, const std::string& key) {
+  const auto keys = kNameKinds.find(owner);
+  if (keys == kNameKinds.end()) return "";
+  const auto found = keys->second.find(key);
+  return found == keys->second.end() ? "" : found->second;
+}
+
+}  // namespace
 
 using Json = SchemaJson;
 

@@ -13,34 +13,6 @@ namespace kvlab {
 
 namespace {
 
-// Given settings and defaults.
-class Settings {
- public:
-  explicit Settings(const RunSettings& run) : run_(run) {}
-
-  [[nodiscard]] std::string text(const std::string& path) const {
-    const YAML::Node node = node_at(run_.tree, path);
-    if (node.IsDefined() && node.IsScalar()) return node.Scalar();
-    const auto found = run_.defaults.find(path);
-    return found == run_.defaults.end() ? "" : found->second;
-  }
-  [[nodiscard]] double number(const std::string& path, double absent) const {
-    double value = 0;
-    return parse_real(text(path), value) ? value : absent;
-  }
-  [[nodiscard]] bool has(const std::string& path) const { return node_at(run_.tree, path).IsDefined(); }
-  [[nodiscard]] YAML::Node tree() const { return run_.tree; }
-  // "vllm_v1" for `scheduler: vllm_v1` and `scheduler: {vllm_v1: {...}}`.
-  [[nodiscard]] std::string policy(const std::string& key) const {
-    const YAML::Node node = node_at(run_.tree, key);
-    if (node.IsDefined() && node.IsScalar()) return node.Scalar();
-    return node.IsDefined() && node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
-  }
-
- private:
-  const RunSettings& run_;
-};
-
 class ChangeList {
  public:
   ChangeList(const RunSettings& run, const SummaryRow& summary, const WhyMetric& metric, const CurrentLoad& load)
@@ -60,50 +32,61 @@ class ChangeList {
     changes_.push_back({std::move(label), std::move(set), finds_load});
   }
 
+  [[nodiscard]] double number(const std::string& path, double absent) const {
+    double value = 0;
+    return parse_real(s_.text(path), value) ? value : absent;
+  }
+  // "vllm_v1" for `scheduler: vllm_v1` and `scheduler: {vllm_v1: {...}}`.
+  [[nodiscard]] std::string policy(const std::string& key) const {
+    const YAML::Node node = node_at(s_.tree, key);
+    if (node.IsDefined() && node.IsScalar()) return node.Scalar();
+    return node.IsDefined() && node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
+  }
+
   void add_gpus() {
-    if (s_.has("pools") && s_.tree()["pools"].IsMap()) {
-      for (const auto& pool : s_.tree()["pools"]) {
+    if (s_.has("pools") && s_.tree["pools"].IsMap()) {
+      for (const auto& pool : s_.tree["pools"]) {
         const std::string name = pool.first.Scalar(), path = fmt::format("pools.{}.replicas", name);
-        const double now = s_.number(path, 1);
+        const double now = number(path, 1);
         add(fmt::format("{:.0f} replicas of {} (now {:.0f})", now + 1, name, now), {fmt::format("{}={:.0f}", path, now + 1)});
       }
       return;
     }
-    const double replicas = s_.number("replicas", 1), tp = s_.number("parallel.tp", 1);
+    const double replicas = number("replicas", 1), tp = number("parallel.tp", 1);
     if (!s_.has("search.replicas")) add(fmt::format("{:.0f} replicas", replicas + 1), {fmt::format("replicas={:.0f}", replicas + 1)});
     if (s_.has("search.tp")) return;
     std::vector<std::string> set{fmt::format("parallel.tp={:.0f}", 2 * tp)};
     // Experts are spread over a replica's ranks.
-    if (const double ep = s_.number("parallel.ep", 1); ep > 1) set.push_back(fmt::format("parallel.ep={:.0f}", 2 * ep));
+    if (const double ep = number("parallel.ep", 1); ep > 1) set.push_back(fmt::format("parallel.ep={:.0f}", 2 * ep));
     add(fmt::format("tp {:.0f}", 2 * tp), set);
   }
 
   void add_kv() {
-    const std::string policy = s_.policy("kv_policy");
-    if (policy == "full" || (policy.empty() && !s_.has("kv_policy"))) add("fp8 KV", {"kv_policy=fp8"});
+    const std::string kv = policy("kv_policy");
+    if (kv == "full" || (kv.empty() && !s_.has("kv_policy"))) add("fp8 KV", {"kv_policy=fp8"});
     constexpr double kMostFrac = 0.95, kMore = 1.25;
     if (s_.has("memory.num_blocks")) {
-      const double now = s_.number("memory.num_blocks", 0);
+      const double now = number("memory.num_blocks", 0);
       add(fmt::format("{:.0f} KV blocks (now {:.0f})", std::ceil(kMore * now), now),
           {fmt::format("memory.num_blocks={:.0f}", std::ceil(kMore * now))});
-    } else if (const double now = s_.number("memory.gpu_memory_frac", 0.9); now < kMostFrac) {
+    } else if (const double now = number("memory.gpu_memory_frac", 0.9); now < kMostFrac) {
       add(fmt::format("{:.2g} of GPU memory (now {:.2g})", kMostFrac, now), {fmt::format("memory.gpu_memory_frac={:.2f}", kMostFrac)});
     }
     if (s_.text("prefix_caching") == "false") add("prefix caching", {"prefix_caching=true"});
   }
 
   void add_limits() {
-    const std::string scheduler = s_.policy("scheduler");
+    const std::string scheduler = policy("scheduler");
     if (scheduler.empty()) return;
     for (const char* key : {"budget_tokens", "chunk_tokens", "forward_tokens"}) {
       const std::string path = fmt::format("scheduler.{}.{}", scheduler, key);
-      const double now = s_.number(path, 0);
+      const double now = number(path, 0);
       if (now < 2) continue;
       for (const double factor : {2.0, 0.5})
         add(fmt::format("{:.0f} tokens per step (now {:.0f})", factor * now, now), {fmt::format("{}={:.0f}", path, factor * now)});
     }
     const std::string path = fmt::format("scheduler.{}.max_num_seqs", scheduler);
-    if (const double now = s_.number(path, 0); now >= 1)
+    if (const double now = number(path, 0); now >= 1)
       for (const double factor : {2.0, 0.5})
         if (factor * now >= 1)
           add(fmt::format("{:.0f} sequences per step (now {:.0f})", std::floor(factor * now), now),
@@ -111,8 +94,8 @@ class ChangeList {
   }
 
   void add_routing() {
-    const bool has_choice = s_.number("replicas", 1) > 1;
-    const std::string now = s_.has("router") ? s_.policy("router") : s_.policy("dispatcher");
+    const bool has_choice = number("replicas", 1) > 1;
+    const std::string now = s_.has("router") ? policy("router") : policy("dispatcher");
     if (has_choice && !s_.has("pools") && (now.empty() || now == "round_robin"))
       add("dispatcher least_outstanding", {fmt::format("{}=least_outstanding", s_.has("router") ? "router" : "dispatcher")});
   }
@@ -120,7 +103,7 @@ class ChangeList {
   // From a file's `arrival` or a generator's; 0: open loop.
   [[nodiscard]] double users() const {
     for (const char* path : {"trace.arrival.closed_loop.concurrency", "trace.generate.arrival.closed_loop.concurrency"})
-      if (const double users = s_.number(path, 0); users > 0) return users;
+      if (const double users = number(path, 0); users > 0) return users;
     return 0;
   }
 
@@ -144,11 +127,11 @@ class ChangeList {
     if (const double now = users(); now == 1 && !load_.attains) return;
     if (const double now = users(); now > 0)
       search(fmt::format("concurrency: [{:.0f}, {:.0f}]", load_.attains ? now : 1.0, to * now));
-    else if (load_.rate_per_s > 0 && s_.number("load_frac", 0) == 0)
+    else if (load_.rate_per_s > 0 && number("load_frac", 0) == 0)
       search(fmt::format("rate: [{:.6g}, {:.6g}], tolerance_frac: 0.05", from * load_.rate_per_s, to * load_.rate_per_s));
   }
 
-  Settings s_;
+  const RunSettings& s_;
   const SummaryRow& summary_;
   const WhyMetric& metric_;
   CurrentLoad load_;

@@ -128,7 +128,7 @@ bool lacks_instants(const fs::path& run, const SummaryRow& summary) {
 // Repeats the run if its files lack something and `again` is set.
 RunTimes times_of(const fs::path& run, const RunSettings& settings, const SummaryRow& summary, bool again, Explanation& e) {
   const double warmup_ns = 1e6 * number_at(settings, "warmup_ms", 0);
-  const bool is_simulated = !node_at(settings.tree, "host").IsDefined() || node_at(settings.tree, "host").Scalar() == "sim";
+  const bool is_simulated = !settings.has("host") || node_at(settings.tree, "host").Scalar() == "sim";
   const auto explained_by = [&](const fs::path& files) {
     RunTimes times = read_run_times(files, warmup_ns);
     const WhyFamily family = explained_family(e.metric, e.binding);
@@ -140,7 +140,7 @@ RunTimes times_of(const fs::path& run, const RunSettings& settings, const Summar
   if (again && is_simulated && (!is_kept(run) || lacks_instants(run, summary))) {
     ScratchRuns scratch;
     std::vector<std::string> set{"trace.perfetto=true"};
-    if (node_at(settings.tree, "output").IsDefined()) set.push_back("output={}");
+    if (settings.has("output")) set.push_back("output={}");
     try {
       const fs::path made = scratch.run(run / "resolved.yaml", set);
       if (!is_kept(run)) e.remarks.push_back("the run kept its summary only and was done again");
@@ -191,7 +191,7 @@ Explanation explain(const fs::path& run, const std::string& title, const WhyMetr
   e.value = summary.number(metric.column);
   e.attainment = summary.number("slo_attainment_frac"), e.wanted = wanted_share_of(run);
   e.binding = summary.text("binding_limit"), e.waits_for = summary.text("waits_for");
-  e.is_search = node_at(settings.tree, "search").IsDefined();
+  e.is_search = settings.has("search");
   const std::map<std::string, double> limits = limits_of(run, settings);
   if (const auto limit = limits.find(metric.limit_name()); limit != limits.end()) e.limit_ms = limit->second;
   const RunTimes times = times_of(run, settings, summary, again, e);

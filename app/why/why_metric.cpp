@@ -83,18 +83,8 @@ std::string WhyMetric::text_of(double value) const {
 }
 
 std::string WhyMetric::limit_name() const {
-  switch (family) {
-    case WhyFamily::kTtft:
-      return "ttft";
-    case WhyFamily::kTpot:
-      return "tpot";
-    case WhyFamily::kItl:
-      return "tbt";
-    case WhyFamily::kE2e:
-      return "e2e";
-    default:
-      return "";
-  }
+  constexpr std::array kLimits = {"ttft", "tpot", "tbt", "e2e"};  // by WhyFamily
+  return is_latency() ? kLimits[static_cast<std::size_t>(family)] : "";
 }
 
 std::string time_text(double ms) { return ms >= 1000 ? fmt::format("{:.3g} s", ms / 1000) : fmt::format("{:.3g} ms", ms); }

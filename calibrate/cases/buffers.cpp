@@ -1,7 +1,9 @@
 #include "calibrate/cases/buffers.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
+#include <utility>
 
 #include "base/ceil_div.h"
 #include "base/hash.h"
@@ -115,6 +117,13 @@ void* Buffers::normal(std::int64_t n, ElementType type) {
   const auto [to, is_fresh] = take(bytes);
   if (is_fresh) fill(device_, to, n, type, seed);
   return to;
+}
+
+std::vector<std::int32_t> shuffled(Buffers& buffers, std::int64_t n) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[buffers.draw() % i]);
+  return order;
 }
 
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type) {

@@ -25,8 +25,7 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Shared by cases. Each case reads on where the previous one stopped, so the cache is as in a step; separate copies would leave it full of
-// data just written.
+// Shared: each case reads on where the previous one stopped, so the cache is as in a step.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
@@ -55,7 +54,7 @@ class Buffers {
 
   // For tensors passed between operations of a step, not weights and cache.
   [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
-  // Hands out the same buffers again, in order, unchanged. Activations come from `activations` (null: from this).
+  // Hands out the same buffers again, in order. Activations come from `activations` (null: this).
   void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
@@ -109,6 +108,14 @@ class Buffers {
   std::size_t next_ = 0;  // taken_.size(): allocate
   std::vector<std::shared_ptr<void>> host_;
 };
+
+template <class Values>
+decltype(auto) nth(Values&& values, std::int64_t i) {
+  return values[static_cast<std::size_t>(i)];
+}
+
+// 0 to n - 1, shuffled.
+std::vector<std::int32_t> shuffled(Buffers& buffers, std::int64_t n);
 
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>

@@ -2,12 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/policy_family.h"
-#include "calibrate/cases/prefill_case.h"
-#include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "calibrate/cases/sparse_lists.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/append_kv/append_rows.h"
 #include "kernels/attention/attend/attend.h"
@@ -49,28 +46,20 @@ bool attend_matches(TimedDevice& device, const Attend& a, const Run& run) {
 }
 
 void add_attend(std::vector<KernelFamily>& families) {
-  add_policy_families<Attend>(
-      {"attend", "", DeviceKind::kCpu, kDecodeAxes, {decode_shape(8, 1024, 8, 2, 64)}, {decode_shape(2, 21, 4, 2, 16)}, nullptr},
-      decode_attend, attend_matches, {decode_shape(64, 4096, 32, 8, 128), decode_shape(1, 32768, 32, 8, 128)}, ElementType::kBf16,
-      families);
+  add_policy_families<Attend>("attend", kDecodeAxes,
+                              {{{8, 1024, 8, 2, 64}}, {{2, 21, 4, 2, 16}}, {{64, 4096, 32, 8, 128}, {1, 32768, 32, 8, 128}}}, decode_attend,
+                              attend_matches, families);
 }
 
 // Named as the model's operation.
 KernelFamily decode_attention() {
-  OpRecipe<Attend> recipe{ElementType::kF32, decode_attend,
-                          [](const Attend&, const Shape& s) {
-                            const AttentionDecodeShape shape{
-                                s.at("batch"), s.at("batch") * s.at("len"), s.at("q_heads"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
-                            return CaseWork{bytes(shape), flops(shape), {}};
-                          },
-                          attend_matches};
-  return {"decode_attention",
-          "f32",
-          DeviceKind::kCpu,
-          kDecodeAxes,
-          {decode_shape(1, 4096, 8, 2, 64), decode_shape(16, 4096, 8, 2, 64), decode_shape(4, 4096, 32, 8, 128)},
-          {decode_shape(2, 21, 4, 2, 16)},
-          preparing(recipe)};
+  const auto work = [](const Attend&, const Shape& s) {
+    const AttentionDecodeShape shape{s.at("batch"), s.at("batch") * s.at("len"), s.at("q_heads"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
+    return CaseWork{bytes(shape), flops(shape), {}};
+  };
+  return family_of<Attend>("decode_attention", DeviceKind::kCpu, kDecodeAxes,
+                           {{1, 4096, 8, 2, 64}, {16, 4096, 8, 2, 64}, {4, 4096, 32, 8, 128}}, {{2, 21, 4, 2, 16}},
+                           {ElementType::kF32, decode_attend, work, attend_matches});
 }
 
 // Drops a remainder that does not divide evenly.
@@ -94,7 +83,7 @@ bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
     const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = a.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    const AppendedTokens& news = nth(a.news, a.kv.sequence(row));
     for (const std::int64_t i : sampled(news.count, 3)) {
       const std::int64_t slot = a.kv.slot(row, static_cast<std::int32_t>(i)) * d, from = (i * a.kv.kv_heads + r % a.kv.kv_heads) * d;
       if (read_floats(device, a.kv.k + slot, d) != read_floats(device, static_cast<const float*>(news.k) + from, d)) return false;
@@ -105,23 +94,13 @@ bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
 }
 
 KernelFamily append_kv() {
-  OpRecipe<AppendRows> recipe;
-  recipe.build = build_append;
-  recipe.work = [](const AppendRows&, const Shape& s) {
+  const auto work = [](const AppendRows&, const Shape& s) {
     const AppendKvShape shape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
     return CaseWork{bytes(shape), flops(shape), {}};
   };
-  recipe.matches = append_matches;
-  const auto shape = [](std::int64_t tokens, std::int64_t sequences, std::int64_t kv_heads, std::int64_t d) {
-    return Shape{{"tokens", tokens}, {"sequences", sequences}, {"kv_heads", kv_heads}, {"head_dim", d}};
-  };
-  return {"append_kv",
-          "f32",
-          DeviceKind::kCpu,
-          {{"tokens", "t"}, {"sequences", "s"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {shape(64, 64, 8, 128), shape(1024, 2, 2, 64)},
-          {shape(3, 3, 2, 16), shape(40, 2, 2, 16)},
-          preparing(recipe)};
+  return family_of<AppendRows>("append_kv", DeviceKind::kCpu, {{"tokens", "t"}, {"sequences", "s"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+                               {{64, 64, 8, 128}, {1024, 2, 2, 64}}, {{3, 3, 2, 16}, {40, 2, 2, 16}},
+                               {ElementType::kF32, build_append, work, append_matches});
 }
 
 bool sparse_prefill_matches(TimedDevice& device, const SparsePrefill& a, const Run& run) {
@@ -134,18 +113,15 @@ bool sparse_prefill_matches(TimedDevice& device, const SparsePrefill& a, const R
 }
 
 KernelFamily sparse_prefill() {
-  OpRecipe<SparsePrefill> recipe;
-  recipe.build = [](Buffers& b, const Shape& s) {
+  const auto build = [](Buffers& b, const Shape& s) {
     SparsePrefill a;
     take_prefill_operands(b.activations(), s, a);
     a.keys = draw_sparse_lists(b, a.new_tokens, a.kv_before, a.q_heads, s.at("percent"));
     return a;
   };
-  recipe.work = work_of_call<SparsePrefill>;
-  recipe.matches = sparse_prefill_matches;
-  KernelFamily f{"sparse_prefill", "f32", DeviceKind::kCpu, sparse_axes(), {}, {sparse_shape(70, 40, 4, 2, 16, 40)}, preparing(recipe)};
-  for (const std::int64_t percent : {100, 50, 10}) f.shapes.push_back(sparse_shape(4096, 0, 8, 2, 64, percent));
-  return f;
+  return family_of<SparsePrefill>("sparse_prefill", DeviceKind::kCpu, sparse_axes(),
+                                  {{4096, 0, 8, 2, 64, 100}, {4096, 0, 8, 2, 64, 50}, {4096, 0, 8, 2, 64, 10}}, {{70, 40, 4, 2, 16, 40}},
+                                  {ElementType::kF32, build, work_of_call<SparsePrefill>, sparse_prefill_matches});
 }
 
 }  // namespace

@@ -2,10 +2,9 @@
 #include <numeric>
 
 #include "base/ceil_div.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "calibrate/cases/sparse_lists.h"
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
@@ -52,13 +51,6 @@ struct DecodeOp {
   std::int64_t len = 0, pages_per_row = 0;
 };
 void run_cuda(const DecodeOp& a, CudaContext& cuda) { run_cuda(a.decode, cuda); }
-
-std::vector<std::int32_t> shuffled(Buffers& b, std::int64_t n) {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[b.draw() % i]);
-  return order;
-}
 
 void lay_out_pages(Buffers& b, DecodeOp& op) {
   PagedKv& kv = op.decode.kv;
@@ -144,20 +136,13 @@ bool decode_matches(TimedDevice& device, const DecodeOp& op, const Run& run) {
 }
 
 KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
-  OpRecipe<DecodeOp> recipe;
-  recipe.type = format == KvFormat::kF16 ? ElementType::kF16 : ElementType::kBf16;
-  recipe.build = [=](Buffers& b, const Shape& s) { return build_decode(b, s, format, sums_columns); };
-  recipe.work = [](const DecodeOp& op, const Shape&) { return CaseWork{bytes(op.decode), flops(op.decode), {}}; };
-  recipe.matches = decode_matches;
-  KernelFamily f{sums_columns ? "decode_attention_column_sums" : "decode_attention",
-                 std::string(name_of(format)),
-                 DeviceKind::kGpu,
-                 kDecodeAxes,
-                 {},
-                 {decode_shape(2, 150, 4, 2, 64)},
-                 preparing(recipe)};
-  for (const auto& [batch, len] : {std::pair{64, 4096}, {32, 4096}, {1, 32768}, {1, 4096}})
-    f.shapes.push_back(decode_shape(batch, len, 32, 8, 128));
+  const auto build = [=](Buffers& b, const Shape& s) { return build_decode(b, s, format, sums_columns); };
+  const auto work = [](const DecodeOp& op, const Shape&) { return CaseWork{bytes(op.decode), flops(op.decode), {}}; };
+  KernelFamily f = family_of<DecodeOp>(sums_columns ? "decode_attention_column_sums" : "decode_attention", DeviceKind::kGpu, kDecodeAxes,
+                                       {{64, 4096, 32, 8, 128}, {32, 4096, 32, 8, 128}, {1, 32768, 32, 8, 128}, {1, 4096, 32, 8, 128}},
+                                       {{2, 150, 4, 2, 64}},
+                                       {format == KvFormat::kF16 ? ElementType::kF16 : ElementType::kBf16, build, work, decode_matches});
+  f.format = name_of(format);
   return f;
 }
 
@@ -197,19 +182,10 @@ bool page_append_matches(TimedDevice& device, const AppendOp& op, const Run& run
 }
 
 KernelFamily append_kv(ElementType type) {
-  OpRecipe<AppendOp> recipe;
-  recipe.type = type;
-  recipe.build = build_page_append;
-  recipe.work = [](const AppendOp& op, const Shape&) { return CaseWork{bytes(op.append), 0, {}}; };
-  recipe.matches = page_append_matches;
-  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"kv_heads", 8}, {"head_dim", 128}}; };
-  return {"append_kv",
-          std::string(name_of(type)),
-          DeviceKind::kGpu,
-          {{"tokens", "t"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {shape(1), shape(64), shape(8192)},
-          {{{"tokens", 3}, {"kv_heads", 2}, {"head_dim", 64}}},
-          preparing(recipe)};
+  const auto work = [](const AppendOp& op, const Shape&) { return CaseWork{bytes(op.append), 0, {}}; };
+  return family_of<AppendOp>("append_kv", DeviceKind::kGpu, {{"tokens", "t"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+                             {{1, 8, 128}, {64, 8, 128}, {8192, 8, 128}}, {{3, 2, 64}},
+                             {type, build_page_append, work, page_append_matches});
 }
 
 // One prompt.
@@ -264,24 +240,13 @@ bool prefill_matches(TimedDevice& device, const PrefillOp& op, const Run& run) {
 }
 
 KernelFamily attention_prefill(ElementType type) {
-  OpRecipe<PrefillOp> recipe;
-  recipe.type = type;
-  recipe.build = build_prefill;
-  recipe.work = [](const PrefillOp& op, const Shape& s) {
+  const auto work = [](const PrefillOp& op, const Shape& s) {
     const AttentionPrefillShape one = shape(op.prefill, s.at("new"), s.at("before"));
     return CaseWork{bytes(one), flops(one), {}};
   };
-  recipe.matches = prefill_matches;
-  const auto shape = [](std::int64_t tokens, std::int64_t before) {
-    return Shape{{"new", tokens}, {"before", before}, {"q_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}};
-  };
-  return {"attention_prefill",
-          std::string(name_of(type)),
-          DeviceKind::kGpu,
-          {{"new", "m"}, {"before", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {shape(8192, 0), shape(2048, 0), shape(512, 8192), shape(16, 32768)},
-          {{{"new", 20}, {"before", 13}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}}},
-          preparing(recipe)};
+  return family_of<PrefillOp>("attention_prefill", DeviceKind::kGpu, kPrefillAxes,
+                              {{8192, 0, 32, 8, 128}, {2048, 0, 32, 8, 128}, {512, 8192, 32, 8, 128}, {16, 32768, 32, 8, 128}},
+                              {{20, 13, 4, 2, 64}}, {type, build_prefill, work, prefill_matches});
 }
 
 // Lists are in device and CPU memory.
@@ -335,11 +300,9 @@ bool sparse_pages_match(TimedDevice& device, const SparsePrefillOp& op, const Ru
 }
 
 KernelFamily sparse_prefill(ElementType type) {
-  OpRecipe<SparsePrefillOp> recipe{type, build_sparse, sparse_work, sparse_pages_match};
-  KernelFamily f = gpu_family("sparse_prefill", type, sparse_axes(), {}, {sparse_shape(70, 40, 4, 2, 64, 40)});
-  for (const std::int64_t percent : {100, 50, 10}) f.shapes.push_back(sparse_shape(8192, 0, 32, 8, 128, percent));
-  f.prepare = preparing(recipe);
-  return f;
+  return family_of<SparsePrefillOp>("sparse_prefill", DeviceKind::kGpu, sparse_axes(),
+                                    {{8192, 0, 32, 8, 128, 100}, {8192, 0, 32, 8, 128, 50}, {8192, 0, 32, 8, 128, 10}},
+                                    {{70, 40, 4, 2, 64, 40}}, {type, build_sparse, sparse_work, sparse_pages_match});
 }
 
 }  // namespace

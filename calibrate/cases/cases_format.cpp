@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "calibrate/cases/policy_family.h"
-#include "calibrate/cases/registry.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/compact/compact_rows.h"
 #include "kernels/storage/dequantize/dequantize.h"
@@ -14,68 +13,51 @@ namespace kvlab {
 
 namespace {
 
-using Run = std::function<void()>;
-
 bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
   const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
   std::vector<std::vector<float>> keys, values;
   for (const std::int64_t r : rows) {
-    keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
-    values.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), true));
+    keys.push_back(row_vectors(device, a.kv, r, false));
+    values.push_back(row_vectors(device, a.kv, r, true));
   }
   run();
   for (std::size_t at = 0; at < rows.size(); ++at) {
     const std::int64_t r = rows[at], n = a.index_first[r + 1] - a.index_first[r];
     const std::vector<std::int32_t> index = read_values(device, a.index + a.index_first[r], n);
-    const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
-                             v = row_vectors(device, a.kv, static_cast<std::int32_t>(r), true);
+    const std::vector<float> k = row_vectors(device, a.kv, r, false), v = row_vectors(device, a.kv, r, true);
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t from = index[static_cast<std::size_t>(i)] * d;
-      if (!std::equal(&k[static_cast<std::size_t>(i * d)], &k[static_cast<std::size_t>(i * d)] + d,
-                      &keys[at][static_cast<std::size_t>(from)]))
-        return false;
-      if (!std::equal(&v[static_cast<std::size_t>(i * d)], &v[static_cast<std::size_t>(i * d)] + d,
-                      &values[at][static_cast<std::size_t>(from)]))
-        return false;
+      const auto from = static_cast<std::size_t>(nth(index, i) * d);
+      if (!std::equal(&nth(k, i * d), &nth(k, i * d) + d, &keys[at][from])) return false;
+      if (!std::equal(&nth(v, i * d), &nth(v, i * d) + d, &values[at][from])) return false;
     }
   }
   return true;
 }
 
 // Over whole rows, with CPU shapes.
-KernelFamily rows_family(OpId op) {
-  return {std::string(name_of(op)),
-          "",
-          DeviceKind::kCpu,
-          {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {rows_shape(1, 4096, 2, 64), rows_shape(16, 2048, 2, 64)},
-          {rows_shape(2, 21, 2, 16)},
-          nullptr};
-}
+const PolicyShapes kRowShapes{{{1, 4096, 2, 64}, {16, 2048, 2, 64}}, {{2, 21, 2, 16}}, {{1, 8192, 8, 128}, {64, 4096, 8, 128}}};
 
 // Keeps every other token.
 void add_compact(std::vector<KernelFamily>& families) {
-  add_policy_families<CompactRows>(
-      rows_family(OpId::kCompact),
-      [](Buffers& b, const Shape& s) {
-        CompactRows a;
-        a.kv = paged_rows(b, rows_spec(s));
-        const std::int64_t keep = s.at("len") / 2;
-        std::vector<std::int32_t> index;
-        for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-          for (std::int64_t i = 0; i < keep; ++i) index.push_back(static_cast<std::int32_t>(2 * i + 1));
-        a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
-        return a;
-      },
-      compact_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    CompactRows a;
+    a.kv = paged_rows(b, rows_spec(s));
+    const std::int64_t keep = s.at("len") / 2;
+    std::vector<std::int32_t> index;
+    for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+      for (std::int64_t i = 0; i < keep; ++i) index.push_back(static_cast<std::int32_t>(2 * i + 1));
+    a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
+    return a;
+  };
+  add_policy_families<CompactRows>(name_of(OpId::kCompact), kRowAxes, kRowShapes, build, compact_matches, families);
 }
 
 // The last token replaced the one of lowest score (the latest among equals).
 bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
   const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
   std::vector<std::vector<float>> keys;
-  for (const std::int64_t r : rows) keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
+  for (const std::int64_t r : rows) keys.push_back(row_vectors(device, a.kv, r, false));
   run();
   const std::int64_t d = a.kv.head_dim;
   for (std::size_t at = 0; at < rows.size(); ++at) {
@@ -83,36 +65,30 @@ bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
     const std::vector<float> scores = read_floats(device, a.scores + a.kv.first[r], n);
     std::int64_t lowest = n - 1;
     for (std::int64_t i = n - 1; i >= 0; --i)
-      if (scores[static_cast<std::size_t>(i)] < scores[static_cast<std::size_t>(lowest)]) lowest = i;
+      if (nth(scores, i) < nth(scores, lowest)) lowest = i;
     if (read_values(device, a.dropped + a.first[r], 1).front() != lowest) return false;
     std::vector<float>& expected = keys[at];
     std::copy_n(expected.end() - d, d, expected.begin() + lowest * d);
-    if (row_vectors(device, a.kv, static_cast<std::int32_t>(r), false) != expected) return false;
+    if (row_vectors(device, a.kv, r, false) != expected) return false;
   }
   return true;
 }
 
 void add_evict(std::vector<KernelFamily>& families) {
-  add_policy_families<EvictRows>(
-      rows_family(OpId::kEvict),
-      [](Buffers& b, const Shape& s) {
-        EvictRows a;
-        a.kv = paged_rows(b, rows_spec(s));
-        a.first = equal_rows(b, a.kv.num_rows, 1), a.scores = b.floats(a.kv.total());
-        a.dropped = b.room<std::int32_t>(a.kv.num_rows);
-        return a;
-      },
-      evict_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    EvictRows a;
+    a.kv = paged_rows(b, rows_spec(s));
+    a.first = equal_rows(b, a.kv.num_rows, 1), a.scores = b.floats(a.kv.total());
+    a.dropped = b.room<std::int32_t>(a.kv.num_rows);
+    return a;
+  };
+  add_policy_families<EvictRows>(name_of(OpId::kEvict), kRowAxes, kRowShapes, build, evict_matches, families);
 }
 
 const Axes kCodecAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}, {"bits", "i"}, {"group", "g"}};
-Shape codec_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d, std::int64_t bits, std::int64_t group) {
-  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}, {"bits", bits}, {"group", group}};
-}
-const std::vector<Shape> kCodecLarge{codec_shape(64, 4096, 8, 128, 4, 64), codec_shape(64, 4096, 8, 128, 2, 32),
-                                     codec_shape(64, 4096, 8, 128, 8, 128)};
-const std::vector<Shape> kCodecCpu{codec_shape(8, 2048, 2, 64, 4, 32), codec_shape(8, 2048, 2, 64, 2, 32)};
-const std::vector<Shape> kCodecSmall{codec_shape(2, 33, 2, 32, 4, 32), codec_shape(1, 64, 2, 32, 2, 32)};
+const PolicyShapes kCodecShapes{{{8, 2048, 2, 64, 4, 32}, {8, 2048, 2, 64, 2, 32}},
+                                {{2, 33, 2, 32, 4, 32}, {1, 64, 2, 32, 2, 32}},
+                                {{64, 4096, 8, 128, 4, 64}, {64, 4096, 8, 128, 2, 32}, {64, 4096, 8, 128, 8, 128}}};
 
 GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
@@ -137,11 +113,11 @@ bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
   const std::vector<std::uint8_t> packed = read_values(device, a.packed, packed_bytes(a.tokens, a.codec));
   for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
     for (; next_row < r; ++next_row) at += packed_bytes(a.codec, a.tokens.entries(static_cast<std::int32_t>(next_row)), d);
-    const std::vector<float> original = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    const std::vector<float> original = row_vectors(device, a.tokens.kv, r, false);
     std::vector<float> decoded(original.size());
     for_each_group(a.codec, a.tokens.kv.len[r], static_cast<std::int32_t>(d),
                    [&](std::int32_t t, std::int32_t, std::int32_t c, std::int32_t width, std::int64_t byte) {
-                     decode_group(a.codec, packed.data() + at + byte, width, &decoded[static_cast<std::size_t>(t * d + c)]);
+                     decode_group(a.codec, packed.data() + at + byte, width, &nth(decoded, t * d + c));
                    });
     if (!within_a_step(a.codec, original, decoded, d)) return false;
   }
@@ -149,18 +125,15 @@ bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
 }
 
 void add_quantize(std::vector<KernelFamily>& families) {
-  add_policy_families<Quantize>(
-      {std::string(name_of(OpId::kQuantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
-      [](Buffers& b, const Shape& s) {
-        Quantize a;
-        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
-        a.packed = b.room<std::uint8_t>(packed_bytes(a.tokens, a.codec));
-        return a;
-      },
-      quantize_matches, kCodecLarge, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    Quantize a;
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    a.packed = b.room<std::uint8_t>(packed_bytes(a.tokens, a.codec));
+    return a;
+  };
+  add_policy_families<Quantize>(name_of(OpId::kQuantize), kCodecAxes, kCodecShapes, build, quantize_matches, families);
 }
 
-// Zero 1, scale 0.25, codes 0, 1, 2, ... in each group.
 std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec& codec) {
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(tokens, codec)));
   std::int64_t row = 0;
@@ -183,7 +156,7 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
   const std::int64_t d = a.tokens.kv.head_dim, group = a.codec.group > 0 ? std::min<std::int64_t>(a.codec.group, d) : d;
   RelativeError error;
   for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
-    const std::vector<float> out = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    const std::vector<float> out = row_vectors(device, a.tokens.kv, r, false);
     for (std::size_t i = 0; i < out.size(); ++i)
       error.add(out[i], 1.0 + 0.25 * static_cast<double>(static_cast<std::int64_t>(i) % d % group % (std::int64_t{1} << a.codec.bits)));
   }
@@ -191,15 +164,13 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
 }
 
 void add_dequantize(std::vector<KernelFamily>& families) {
-  add_policy_families<Dequantize>(
-      {std::string(name_of(OpId::kDequantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
-      [](Buffers& b, const Shape& s) {
-        Dequantize a;
-        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
-        a.packed = b.put(patterned(a.tokens, a.codec));
-        return a;
-      },
-      dequantize_matches, kCodecLarge, ElementType::kBf16, families);
+  const auto build = [](Buffers& b, const Shape& s) {
+    Dequantize a;
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    a.packed = b.put(patterned(a.tokens, a.codec));
+    return a;
+  };
+  add_policy_families<Dequantize>(name_of(OpId::kDequantize), kCodecAxes, kCodecShapes, build, dequantize_matches, families);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// As the GPU engine launches them, if not one kernel over dense arrays; timed by `kvlab calibrate`.
+// As the GPU engine launches them; timed by `kvlab calibrate`.
 #include "base/ceil_div.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/append_kv/append_rows.h"
@@ -14,8 +14,10 @@ namespace {
 
 void* at_element(void* data, std::int64_t i, ElementType type) { return static_cast<char*>(data) + i * element_bytes(type); }
 
-KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Shape small) {
-  return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
+// Checked by tests and timed by `kvlab calibrate` only.
+template <class Op>
+KernelFamily step_family(std::string_view op, const Axes& axes, const ShapeValues& small, const OpRecipe<Op>& recipe) {
+  return family_of(op, DeviceKind::kGpu, axes, {}, small, recipe);
 }
 
 // In sequence; outputs are adjacent.
@@ -27,9 +29,7 @@ void run_cuda(const LinearSet& set, CudaContext& cuda) {
 }
 
 KernelFamily linear_set(ElementType type) {
-  OpRecipe<LinearSet> recipe;
-  recipe.type = type;
-  recipe.build = [](Buffers& b, const Shape& s) {
+  const auto build = [](Buffers& b, const Shape& s) {
     const std::int64_t m = s.at("tokens"), k = s.at("in");
     const void* const x = b.activations().elements(m * k);
     LinearSet set;
@@ -41,42 +41,35 @@ KernelFamily linear_set(ElementType type) {
     }
     return set;
   };
-  recipe.work = [](const LinearSet& set, const Shape&) {
+  const auto work = [](const LinearSet& set, const Shape&) {
     CaseWork work;
     for (const DeviceLinear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
     return work;
   };
-  recipe.matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
+  const auto matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
     return std::all_of(set.parts.begin(), set.parts.end(), [&](const DeviceLinear& part) { return linear_matches(device, part, run); });
   };
-  KernelFamily f = step_family("linear_set", type, {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
-                               {{"tokens", 3}, {"first", 24}, {"second", 16}, {"third", 16}, {"in", 32}});
-  f.prepare = preparing(recipe);
-  return f;
+  return step_family<LinearSet>("linear_set", {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
+                                {{3, 24, 16, 16, 32}}, {type, build, work, matches});
 }
 
 // In float32.
 KernelFamily linear_head(ElementType type) {
-  OpRecipe<DeviceLinear> recipe;
-  recipe.type = type;
-  recipe.build = [](Buffers& b, const Shape& s) {
+  const auto build = [](Buffers& b, const Shape& s) {
     DeviceLinear a;
     a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type(), a.y_is_f32 = true;
     a.x = b.activations().elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim);
     a.y = b.activations().room<float>(a.tokens * a.out_dim);
     return a;
   };
-  recipe.work = [](const DeviceLinear& a, const Shape&) {
+  const auto work = [](const DeviceLinear& a, const Shape&) {
     return CaseWork{bytes(shape(a)) + a.tokens * a.out_dim * (4 - element_bytes(a.type)), flops(shape(a)), {}};
   };
-  recipe.matches = linear_matches<DeviceLinear>;
-  KernelFamily f = step_family("linear_head", type, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{"tokens", 3}, {"out", 24}, {"in", 32}});
-  f.prepare = preparing(recipe);
-  return f;
+  return step_family<DeviceLinear>("linear_head", {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{3, 24, 32}},
+                                   {type, build, work, linear_matches<DeviceLinear>});
 }
 
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
-const Shape kSmallHeads{{"tokens", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 16}};
 
 template <class Op>
 struct QueriesAndKeys {
@@ -90,21 +83,16 @@ void run_cuda(const QueriesAndKeys<Op>& a, CudaContext& cuda) {
 
 template <class Op, class Build, class Matches>
 KernelFamily queries_and_keys(const std::string& name, ElementType type, Build build, Matches matches) {
-  OpRecipe<QueriesAndKeys<Op>> recipe;
-  recipe.type = type;
-  recipe.build = build;
-  recipe.work = [](const QueriesAndKeys<Op>& a, const Shape&) {
+  const auto work = [](const QueriesAndKeys<Op>& a, const Shape&) {
     return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
   };
-  recipe.matches = [matches](TimedDevice& device, const QueriesAndKeys<Op>& a, const Run& run) {
+  const auto both_match = [matches](TimedDevice& device, const QueriesAndKeys<Op>& a, const Run& run) {
     return matches(device, a.q, run) && matches(device, a.k, run);
   };
-  KernelFamily f = step_family(name, type, kHeadAxes, kSmallHeads);
-  f.prepare = preparing(recipe);
-  return f;
+  return step_family<QueriesAndKeys<Op>>(name, kHeadAxes, {{3, 4, 2, 16}}, {type, build, work, both_match});
 }
 
-// Queries from the QKV output into a separate array, keys in place.
+// Keys in place.
 QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
@@ -154,8 +142,7 @@ KernelFamily rmsnorm_qk(ElementType type) {
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
-// From the QKV output. Decode: one token per sequence, page tables in device memory. More tokens than sequences: prompts, tables from CPU
-// memory.
+// From the QKV output. More tokens than sequences: prompts, with page tables from CPU memory.
 struct AppendStep {
   KvRows kv;
   AppendKv decode;  // if decode.tokens > 0
@@ -211,7 +198,7 @@ bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& ru
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
     const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = a.prompts.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    const AppendedTokens& news = nth(a.prompts.news, a.kv.sequence(row));
     for (const std::int64_t i : sampled(news.count, 3)) {
       const std::int64_t slot = a.kv.slot(row, a.kv.len[row] - news.count + static_cast<std::int32_t>(i)) * d;
       const std::int64_t from = i * a.prompts.token_stride + r % a.kv.kv_heads * d;
@@ -223,23 +210,14 @@ bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& ru
 }
 
 KernelFamily append_step(ElementType type) {
-  OpRecipe<AppendStep> recipe;
-  recipe.type = type;
-  recipe.build = build_append_step;
-  recipe.work = [](const AppendStep& a, const Shape& s) {
+  const auto work = [](const AppendStep& a, const Shape& s) {
     const std::int64_t each = element_bytes(a.kv.type);
     return CaseWork{bytes(AppendKvShape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), each, each}), 0, {}};
   };
-  recipe.matches = append_step_matches;
-  const auto small = [](std::int64_t tokens) {
-    return Shape{{"tokens", tokens}, {"sequences", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}};
-  };
   Axes axes = kHeadAxes;
   axes.emplace_back("sequences", "s");
-  KernelFamily f = step_family("append_step", type, std::move(axes), small(3));
-  f.small.push_back(small(60));
-  f.prepare = preparing(recipe);
-  return f;
+  return step_family<AppendStep>("append_step", axes, {{3, 4, 2, 64, 3}, {60, 4, 2, 64, 3}},
+                                 {type, build_append_step, work, append_step_matches});
 }
 
 // Tables from CPU memory, as PolicyCache::attend_prompts().
@@ -292,19 +270,12 @@ bool prompt_step_matches(TimedDevice& device, const PromptStep& a, const Run& ru
 }
 
 KernelFamily prompt_step(ElementType type) {
-  OpRecipe<PromptStep> recipe;
-  recipe.type = type;
-  recipe.build = build_prompt_step;
-  recipe.work = [](const PromptStep& a, const Shape& s) {
+  const auto work = [](const PromptStep& a, const Shape& s) {
     const AttentionPrefillShape one = shape(a.prefill, s.at("new"), s.at("before"));
     return CaseWork{bytes(one), flops(one), {}};
   };
-  recipe.matches = prompt_step_matches;
-  KernelFamily f =
-      step_family("attention_prefill_step", type, {{"new", "m"}, {"before", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-                  {{"new", 20}, {"before", 13}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}});
-  f.prepare = preparing(recipe);
-  return f;
+  return step_family<PromptStep>("attention_prefill_step", kPrefillAxes, {{20, 13, 4, 2, 64}},
+                                 {type, build_prompt_step, work, prompt_step_matches});
 }
 
 }  // namespace

@@ -2,16 +2,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/op_case.h"
-#include "calibrate/cases/registry.h"
 #include "kernels/storage/page_copy/page_copy.h"
 #include "sim/cost/operations.h"
 
 namespace kvlab {
 
 namespace {
-
-using Run = std::function<void()>;
 
 std::shared_ptr<void> pinned(std::int64_t bytes, std::uint8_t first) {
   std::shared_ptr<void> memory(cuda::allocate_pinned(bytes), cuda::free_pinned);
@@ -42,33 +40,29 @@ void run_cuda(const Transfer& a, CudaContext& cuda) {
 
 // Pinned memory is slow to allocate, and transfers bypass the GPU's cache.
 template <class Op>
-auto preparing_one(OpRecipe<Op> recipe) {
-  return [prepare = preparing(std::move(recipe))](TimedDevice& device, const Shape& shape, const Rotation&) {
-    return prepare(device, shape, {});
-  };
+KernelFamily pinned_family(std::string_view op, const Axes& axes, const ShapeValues& shapes, const ShapeValues& small,
+                           const OpRecipe<Op>& recipe) {
+  KernelFamily f = family_of(op, DeviceKind::kGpu, axes, shapes, small, recipe);
+  f.format = "pinned";
+  f.prepare = [prepare = f.prepare](TimedDevice& device, const Shape& shape, const Rotation&) { return prepare(device, shape, {}); };
+  return f;
 }
 
 KernelFamily transfer(bool to_host) {
-  OpRecipe<Transfer> recipe;
-  recipe.build = [=](Buffers& b, const Shape& s) {
+  const auto build = [=](Buffers& b, const Shape& s) {
     Transfer a{nullptr, pinned(s.at("bytes"), 1), s.at("bytes"), to_host};
     a.device = to_host ? static_cast<void*>(b.floats(a.size / 4 + 1)) : b.room<std::uint8_t>(a.size);
     return a;
   };
-  recipe.work = [](const Transfer& a, const Shape&) { return CaseWork{a.size, 0, {1, 0, 0}}; };
-  recipe.matches = [](TimedDevice& device, const Transfer& a, const Run& run) {
+  const auto work = [](const Transfer& a, const Shape&) { return CaseWork{a.size, 0, {1, 0, 0}}; };
+  const auto matches = [](TimedDevice& device, const Transfer& a, const Run& run) {
     run();
     return read_values(device, static_cast<const std::uint8_t*>(a.device), a.size) == bytes_of(a.host.get(), a.size);
   };
-  KernelFamily f{std::string(name_of(to_host ? OpId::kDeviceToHost : OpId::kHostToDevice)),
-                 "pinned",
-                 DeviceKind::kGpu,
-                 {{"bytes", "s"}},
-                 {},
-                 {{{"bytes", 1000}}},
-                 preparing_one(recipe)};
-  for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) f.shapes.push_back({{"bytes", bytes}});
-  return f;
+  ShapeValues sizes;
+  for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) sizes.push_back({bytes});
+  return pinned_family<Transfer>(name_of(to_host ? OpId::kDeviceToHost : OpId::kHostToDevice), {{"bytes", "s"}}, sizes, {{1000}},
+                                 {ElementType::kF32, build, work, matches});
 }
 
 // In random order between the pools.
@@ -78,16 +72,8 @@ struct PageList {
 };
 void run_cuda(const PageList& a, CudaContext& cuda) { run_cuda(a.copy, cuda); }
 
-std::vector<std::int32_t> shuffled_pages(Buffers& b, std::int64_t n) {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[b.draw() % i]);
-  return order;
-}
-
 KernelFamily page_list(bool to_host) {
-  OpRecipe<PageList> recipe;
-  recipe.build = [=](Buffers& b, const Shape& s) {
+  const auto build = [=](Buffers& b, const Shape& s) {
     PageList a;
     a.copy.pages = s.at("pages"), a.copy.page_bytes = s.at("page_bytes");
     const std::int64_t all = a.copy.pages * a.copy.page_bytes;
@@ -95,11 +81,11 @@ KernelFamily page_list(bool to_host) {
     auto* host = static_cast<std::uint8_t*>(a.host.get());
     auto* device = to_host ? reinterpret_cast<std::uint8_t*>(b.floats(all / 4)) : b.room<std::uint8_t>(all);
     a.copy.from = to_host ? device : host, a.copy.to = to_host ? host : device;
-    a.copy.from_page = b.host(shuffled_pages(b, a.copy.pages)), a.copy.to_page = b.host(shuffled_pages(b, a.copy.pages));
+    a.copy.from_page = b.host(shuffled(b, a.copy.pages)), a.copy.to_page = b.host(shuffled(b, a.copy.pages));
     return a;
   };
-  recipe.work = [](const PageList& a, const Shape&) { return CaseWork{bytes(shape(a.copy)), 0, {}}; };
-  recipe.matches = [=](TimedDevice& device, const PageList& a, const Run& run) {
+  const auto work = [](const PageList& a, const Shape&) { return CaseWork{bytes(shape(a.copy)), 0, {}}; };
+  const auto matches = [=](TimedDevice& device, const PageList& a, const Run& run) {
     run();
     const std::int64_t each = a.copy.page_bytes;
     for (const std::int64_t i : sampled(a.copy.pages, 32)) {
@@ -109,10 +95,8 @@ KernelFamily page_list(bool to_host) {
     }
     return true;
   };
-  const auto shape = [](std::int64_t pages, std::int64_t page_bytes) { return Shape{{"pages", pages}, {"page_bytes", page_bytes}}; };
-  return {
-      to_host ? "page_copy_to_host" : "page_copy_to_gpu",      "pinned",       DeviceKind::kGpu,     {{"pages", "p"}, {"page_bytes", "s"}},
-      {shape(64, 8192), shape(8192, 8192), shape(8192, 4096)}, {shape(9, 64)}, preparing_one(recipe)};
+  return pinned_family<PageList>(to_host ? "page_copy_to_host" : "page_copy_to_gpu", {{"pages", "p"}, {"page_bytes", "s"}},
+                                 {{64, 8192}, {8192, 8192}, {8192, 4096}}, {{9, 64}}, {ElementType::kF32, build, work, matches});
 }
 
 }  // namespace

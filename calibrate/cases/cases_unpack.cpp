@@ -3,8 +3,7 @@
 #include <cmath>
 
 #include "base/half.h"
-#include "calibrate/cases/policy_family.h"
-#include "calibrate/cases/registry.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/low_rank/low_rank.h"
@@ -16,24 +15,12 @@ namespace kvlab {
 
 namespace {
 
-using Run = std::function<void()>;
-
-Shape unpack_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d) {
-  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}};
-}
-
 template <class Op>
 void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                        std::function<bool(TimedDevice&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families) {
-  add_policy_families<Op>({std::string(name_of(id)),
-                           "",
-                           DeviceKind::kCpu,
-                           {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-                           {unpack_shape(1, 4096, 2, 64), unpack_shape(8, 2048, 2, 64)},
-                           {unpack_shape(2, 21, 2, 32)},
-                           nullptr},
-                          std::move(build), std::move(matches), {unpack_shape(1, 8192, 8, 128), unpack_shape(64, 4096, 8, 128)},
-                          ElementType::kBf16, families);
+  add_policy_families<Op>(name_of(id), kRowAxes,
+                          {{{1, 4096, 2, 64}, {8, 2048, 2, 64}}, {{2, 21, 2, 32}}, {{1, 8192, 8, 128}, {64, 4096, 8, 128}}},
+                          std::move(build), std::move(matches), families);
 }
 
 // In sampled rows, keys are expected(row, token, channel).
@@ -43,9 +30,8 @@ bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expecte
   const std::int64_t d = kv.head_dim;
   RelativeError error;
   for (const std::int64_t r : sampled(kv.num_rows, 3)) {
-    const std::vector<float> out = row_vectors(device, kv, static_cast<std::int32_t>(r), false);
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i)
-      error.add(out[static_cast<std::size_t>(i)], expected(r, i / d, i % d));
+    const std::vector<float> out = row_vectors(device, kv, r, false);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i) error.add(nth(out, i), expected(r, i / d, i % d));
   }
   return error.below(tolerance_of(ElementType::kBf16));
 }
@@ -64,7 +50,7 @@ void add_token_copy(std::vector<KernelFamily>& families) {
         const KvRows& kv = a.tokens.kv;
         const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
         return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
-          return stored[static_cast<std::size_t>((a.tokens.first[row] + token) * kv.head_dim + c)];
+          return nth(stored, (a.tokens.first[row] + token) * kv.head_dim + c);
         });
       },
       families);

@@ -68,4 +68,16 @@ const std::vector<KernelFamily>& kernel_families();
 // Null if none.
 const KernelFamily* find_family(DeviceKind device, const std::string& op, const std::string& format);
 
+// One function per file.
+void add_model_cases(std::vector<KernelFamily>& families);
+void add_attention_cases(std::vector<KernelFamily>& families);
+void add_score_cases(std::vector<KernelFamily>& families);
+void add_selection_cases(std::vector<KernelFamily>& families);
+void add_format_cases(std::vector<KernelFamily>& families);
+void add_unpack_cases(std::vector<KernelFamily>& families);
+void add_model_cuda_cases(std::vector<KernelFamily>& families);
+void add_step_cuda_cases(std::vector<KernelFamily>& families);
+void add_attention_cuda_cases(std::vector<KernelFamily>& families);
+void add_transfer_cuda_cases(std::vector<KernelFamily>& families);
+
 }  // namespace kvlab

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "calibrate/cases/op_case.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "kernels/model/embedding/embedding_cuda.h"
 #include "kernels/model/linear/linear_cuda.h"
 #include "kernels/model/rmsnorm/rmsnorm_cuda.h"
@@ -12,13 +16,6 @@
 
 // Float64 references, for the CPU's structs and the GPU's.
 namespace kvlab {
-
-using Run = std::function<void()>;
-
-// Without `prepare`.
-inline KernelFamily gpu_family(const std::string& op, ElementType type, Axes axes, std::vector<Shape> shapes, std::vector<Shape> small) {
-  return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
-}
 
 template <class Op>
 ElementType type_of(const Op& a) {
@@ -142,7 +139,7 @@ bool embedding_matches(TimedDevice& device, const Op& a, const Run& run) {
   const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
   for (const std::int64_t t : sampled(a.tokens, 64)) {
     const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type_of(a));
-    if (out != read_at(device, a.table, ids[static_cast<std::size_t>(t)] * a.width, a.width, type_of(a))) return false;
+    if (out != read_at(device, a.table, nth(ids, t) * a.width, a.width, type_of(a))) return false;
   }
   return true;
 }
@@ -159,8 +156,8 @@ bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
   for (const std::int64_t r : sampled(a.rows, 16)) {
     const std::vector<float> row = read_at(device, a.logits, r * a.vocabulary, a.vocabulary, type_of(a));
-    const std::int32_t t = token[static_cast<std::size_t>(r)];
-    if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != row[static_cast<std::size_t>(t)]) return false;
+    const std::int32_t t = nth(token, r);
+    if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != nth(row, t)) return false;
   }
   return true;
 }
@@ -183,6 +180,65 @@ inline void add_attention_error(const std::vector<float>& q, const std::vector<f
     for (std::size_t c = 0; c < d; ++c) mean[c] += p * wide(v[i * d + c]);
   }
   for (std::size_t c = 0; c < d; ++c) error.add(wide(out[c]), mean[c] / total);
+}
+
+// Dense (AttentionPrefill) or over listed keys (SparsePrefill); draws q, k and v.
+template <class Prefill>
+void take_prefill_operands(Buffers& activations, const Shape& s, Prefill& a) {
+  a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads");
+  a.head_dim = s.at("head_dim");
+  const std::int64_t q = a.new_tokens * a.q_heads * a.head_dim, kv = (a.kv_before + a.new_tokens) * a.kv_heads * a.head_dim;
+  a.q = activations.floats(q), a.k = activations.floats(kv), a.v = activations.floats(kv), a.out = activations.template room<float>(q);
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+}
+
+// Query t of head h over the keys at positions `seen`.
+template <class Prefill>
+void add_prefill_error(TimedDevice& device, const Prefill& a, std::int64_t t, std::int64_t h, std::span<const std::int64_t> seen,
+                       RelativeError& error) {
+  const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads, at = (t * a.q_heads + h) * d;
+  std::vector<float> k, v;
+  for (const std::int64_t i : seen) {
+    const std::vector<float> key = read_floats(device, a.k + (i * a.kv_heads + g) * d, d),
+                             value = read_floats(device, a.v + (i * a.kv_heads + g) * d, d);
+    k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
+  }
+  add_attention_error(read_floats(device, a.q + at, d), k, v, std::ssize(seen), wide(a.scale), read_floats(device, a.out + at, d), error);
+}
+
+// MInference-like: per query head and block its own block, the first, and `percent` of the others at random.
+inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::int64_t kv_before, std::int64_t q_heads,
+                                    std::int64_t percent) {
+  SparseKeys keys;
+  const std::int64_t query_blocks = kvlab::query_blocks(new_tokens, kv_before, keys.block);
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> blocks;
+  for (std::int64_t list = 0; list < q_heads * query_blocks; ++list) {
+    const std::int64_t own = kv_before / keys.block + list % query_blocks;
+    for (std::int64_t i = 0; i <= own; ++i)
+      if (i == 0 || i == own || static_cast<std::int64_t>(b.draw() % 100) < percent) blocks.push_back(static_cast<std::int32_t>(i));
+    first.push_back(static_cast<std::int64_t>(blocks.size()));
+  }
+  keys.block_first = b.host(std::move(first)), keys.blocks = b.host(std::move(blocks));
+  return keys;
+}
+
+// For head `head` at the chunk's token t.
+inline std::vector<std::int64_t> seen_positions(const SparseKeys& keys, std::int64_t query_blocks, std::int64_t kv_before,
+                                                std::int64_t head, std::int64_t t) {
+  std::vector<std::int64_t> seen;
+  const std::int64_t own = kv_before + t, list = head * query_blocks + own / keys.block - kv_before / keys.block;
+  for (const std::int64_t block : listed_blocks(keys, list))
+    for (std::int64_t i = block * keys.block; i < std::min((block + 1) * keys.block, own + 1); ++i) seen.push_back(i);
+  return seen;
+}
+
+inline const Axes kPrefillAxes{{"new", "m"}, {"before", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
+
+inline Axes sparse_axes() {
+  Axes axes = kPrefillAxes;
+  axes.emplace_back("percent", "s");
+  return axes;
 }
 
 }  // namespace kvlab

@@ -6,14 +6,19 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "calibrate/cases/buffers.h"
 #include "calibrate/cases/kernel_case.h"
 #include "kernels/ops.h"
+#include "sim/cost/operations.h"
 
 namespace kvlab {
+
+using Run = std::function<void()>;
 
 template <class Op>
 concept HasCpuKernel = requires(const Op& op) {
@@ -29,10 +34,9 @@ struct CaseWork {
 template <class Op>
 struct OpRecipe {
   ElementType type = ElementType::kF32;
-  std::function<Op(Buffers&, const Shape&)> build;        // of one copy
-  std::function<CaseWork(const Op&, const Shape&)> work;  // of one call
-  std::function<bool(TimedDevice&, const Op&, const std::function<void()>& run)>
-      matches;  // calls run once, before or after reading what it needs
+  std::function<Op(Buffers&, const Shape&)> build;                       // of one copy
+  std::function<CaseWork(const Op&, const Shape&)> work;                 // of one call
+  std::function<bool(TimedDevice&, const Op&, const Run& run)> matches;  // calls run once, before or after reading what it needs
 };
 
 template <class Op>
@@ -125,6 +129,42 @@ CaseWork work_of_call(const Op& op, const Shape&) {
 template <class Op>
 CaseWork work_of_shape(const Op& op, const Shape&) {
   return {bytes(shape(op)), flops(shape(op)), {}};
+}
+
+// Values of a family's axes, in order.
+using ShapeValues = std::vector<std::vector<std::int64_t>>;
+
+inline std::vector<Shape> shapes_of(const Axes& axes, const ShapeValues& all) {
+  std::vector<Shape> shapes;
+  for (const auto& values : all) {
+    Shape& shape = shapes.emplace_back();
+    for (std::size_t i = 0; i < axes.size(); ++i) shape[axes[i].first] = values[i];
+  }
+  return shapes;
+}
+
+template <class Op>
+KernelFamily family_of(std::string_view op, DeviceKind device, const Axes& axes, const ShapeValues& shapes, const ShapeValues& small,
+                       const OpRecipe<Op>& recipe) {
+  return {std::string(op),  std::string(name_of(recipe.type)), device, axes, shapes_of(axes, shapes), shapes_of(axes, small),
+          preparing(recipe)};
+}
+
+struct PolicyShapes {
+  ShapeValues cpu, small, gpu;
+};
+
+// On the CPU (float32) and, if it has a kernel, on a GPU (gpu_type).
+template <class Op>
+void add_policy_families(std::string_view op, const Axes& axes, const PolicyShapes& shapes, std::function<Op(Buffers&, const Shape&)> build,
+                         std::function<bool(TimedDevice&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families,
+                         ElementType gpu_type = ElementType::kBf16) {
+  OpRecipe<Op> recipe{ElementType::kF32, std::move(build), work_of_call<Op>, std::move(matches)};
+  families.push_back(family_of(op, DeviceKind::kCpu, axes, shapes.cpu, shapes.small, recipe));
+  if constexpr (HasCudaKernel<Op>) {
+    recipe.type = gpu_type;
+    families.push_back(family_of(op, DeviceKind::kGpu, axes, shapes.gpu, shapes.small, recipe));
+  }
 }
 
 // ||got - expected|| / ||expected||; infinite for a non-finite number.

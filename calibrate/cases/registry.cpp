@@ -1,6 +1,6 @@
-#include "calibrate/cases/registry.h"
-
 #include <algorithm>
+
+#include "calibrate/cases/kernel_case.h"
 
 namespace kvlab {
 

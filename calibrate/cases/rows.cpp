@@ -8,16 +8,14 @@ namespace kvlab {
 
 namespace {
 
+constexpr std::int32_t kPageTokens = 16;
+
 std::int64_t value_or(const Shape& shape, const std::string& key, std::int64_t otherwise) {
   const auto at = shape.find(key);
   return at == shape.end() ? otherwise : at->second;
 }
 
 }  // namespace
-
-Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim) {
-  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", head_dim}};
-}
 
 RowsSpec rows_spec(const Shape& shape) {
   RowsSpec spec;
@@ -39,29 +37,23 @@ std::int32_t* equal_counts(Buffers& buffers, std::int64_t rows, std::int64_t cou
   return buffers.host(std::vector<std::int32_t>(static_cast<std::size_t>(rows), static_cast<std::int32_t>(count)));
 }
 
-Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim) {
-  return {{"batch", batch}, {"len", len}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", head_dim}};
-}
-
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
-  const std::int64_t rows = spec.batch * spec.kv_heads, each = ceil_div(spec.len + spec.room, spec.page_tokens);
+  const std::int64_t rows = spec.batch * spec.kv_heads, each = ceil_div(spec.len, kPageTokens);
   KvRows kv;
   kv.num_rows = static_cast<std::int32_t>(rows), kv.kv_heads = static_cast<std::int32_t>(spec.kv_heads);
   kv.group = static_cast<std::int32_t>(spec.group), kv.head_dim = static_cast<std::int32_t>(spec.head_dim);
   kv.kv_bytes = static_cast<std::int32_t>(element_bytes(buffers.type())), kv.type = buffers.type();
-  kv.page_tokens = static_cast<std::int32_t>(spec.page_tokens);
-  kv.pool_tokens = rows * each * spec.page_tokens;
+  kv.page_tokens = kPageTokens;
+  kv.pool_tokens = rows * each * kPageTokens;
   kv.len = equal_counts(buffers, rows, spec.len), kv.first = equal_rows(buffers, rows, spec.len);
-  std::vector<std::int32_t> page(static_cast<std::size_t>(rows * each)), begin;
-  std::iota(page.begin(), page.end(), 0);
-  for (std::size_t i = page.size(); i > 1; --i) std::swap(page[i - 1], page[buffers.draw() % i]);
+  std::vector<std::int32_t> page = shuffled(buffers, rows * each), begin;
   for (std::int64_t r = 0; r < rows; ++r) begin.push_back(static_cast<std::int32_t>(r * each));
   kv.page = buffers.host(std::move(page)), kv.page_begin = buffers.host(std::move(begin));
   kv.k = static_cast<float*>(buffers.elements(kv.pool_tokens * spec.head_dim));
   kv.v = static_cast<float*>(buffers.elements(kv.pool_tokens * spec.head_dim));
   std::vector<std::int32_t> position(static_cast<std::size_t>(kv.pool_tokens));
   for (std::int32_t r = 0; r < kv.num_rows; ++r)
-    for (std::int32_t i = 0; i < kv.len[r]; ++i) position[static_cast<std::size_t>(kv.slot(r, i))] = i;
+    for (std::int32_t i = 0; i < kv.len[r]; ++i) nth(position, kv.slot(r, i)) = i;
   kv.position = buffers.put(position);
   return kv;
 }
@@ -85,10 +77,10 @@ Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count) 
   return buffers.host(std::move(queries));
 }
 
-std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values) {
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int64_t row, bool values) {
   const auto* from = reinterpret_cast<const char*>(values ? kv.v : kv.k);
   std::vector<float> all;
-  for_each_run(kv, row, [&](const KvRun& run) {
+  for_each_run(kv, static_cast<std::int32_t>(row), [&](const KvRun& run) {
     const std::vector<float> part =
         read_floats(device, from + run.slot * kv.head_dim * element_bytes(kv.type), std::int64_t{run.count} * kv.head_dim, kv.type);
     all.insert(all.end(), part.begin(), part.end());

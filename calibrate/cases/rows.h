@@ -10,23 +10,20 @@ namespace kvlab {
 // One length, pages in random order.
 struct RowsSpec {
   std::int64_t batch = 1, kv_heads = 1, group = 1, len = 0, head_dim = 0;
-  std::int64_t page_tokens = 16;
-  std::int64_t room = 0;  // tokens of free pages after each row
 };
-Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim);
+inline const Axes kRowAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 // "batch" and "group" default to 1.
 RowsSpec rows_spec(const Shape& shape);
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
 ListedTokens all_tokens(Buffers& buffers, const Shape& shape);
 
-Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);
 inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 
 // [count, q_heads, head_dim], float32.
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 
 // Keys or values of a row, [len, head_dim].
-std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values);
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int64_t row, bool values);
 
 // In CPU memory.
 std::int64_t* equal_rows(Buffers& buffers, std::int64_t rows, std::int64_t each);

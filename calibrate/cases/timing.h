@@ -13,7 +13,7 @@ struct TimingPlan {
   double seconds = 0.1;  // without warm-up, for at least min_samples
   std::int64_t min_samples = 5, max_samples = 2000;
   double sample_seconds = 5e-5;  // calls are timed together up to this time: a clock or event costs a microsecond
-  // To warm up once through the copies; at least two calls. Preparing copies leaves the cache full of them.
+  // To warm up, once through the copies; at least two.
   double warm_up_seconds = 0;
 };
 

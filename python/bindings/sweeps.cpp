@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "app/compare/compare.h"
-#include "app/results/folder_state.h"
+#include "app/results/results.h"
 #include "app/results/text_file.h"
 #include "app/runs/sweep/seeds.h"
 #include "app/runs/sweep/stop_signals.h"

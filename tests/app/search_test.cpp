@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/runs/plan/load_traces.h"
+#include "app/runs/plan/trace_input.h"
 #include "base/config/params.h"
 #include "traces/make_trace.h"
 

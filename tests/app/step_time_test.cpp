@@ -1,7 +1,8 @@
-#include "app/runs/plan/step_time.h"
+#include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
+#include "app/runs/plan/cost_source.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -1,12 +1,11 @@
 // `calibrate --kv-policy all`: a few recipes whose steps call every operation.
-#include "calibrate/covering_recipes.h"
-
 #include <gmock/gmock.h>
 
 #include <fstream>
 #include <map>
 #include <sstream>
 
+#include "calibrate/recipe_ops.h"
 #include "tests/engine/small_model.h"
 
 namespace kvlab {

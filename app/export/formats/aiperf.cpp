@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "app/export/export_format.h"
-#include "app/export/latency_values.h"
+#include "app/export/exported_run.h"
 #include "traces/logs/real_log.h"
 
 namespace kvlab {

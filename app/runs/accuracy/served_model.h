@@ -22,7 +22,7 @@ struct ServedModel {
 ServedModel read_served_model(Params& p);
 
 // Sets the folder that 'model' names, else the probe if the profile was measured for it; for random weights, the profile's shape. Throws
-// InputError without a folder, if the shape is not the profile's, or the engine does not support it.
+// InputError if there is none or the engine does not support it.
 void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served);
 
 const EngineModel& shared_model(const ServedModel& served);

@@ -224,8 +224,7 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
 
 }  // namespace
 
-// `host: replay`. heads.csv: rows by sample, layer and KV head; steps.csv by sample and decode step; kept.jsonl and kept_steps.jsonl on
-// request; prompts.csv by sample for prefill selectors.
+// `host: replay`: heads.csv, steps.csv, kept.jsonl and kept_steps.jsonl on request, prompts.csv for prefill selectors.
 class Replay final : public RunKind {
  public:
   using RunKind::RunKind;

@@ -6,8 +6,7 @@
 
 namespace kvlab {
 
-// Replays the KV policy on `samples`: recipe, budget_tokens, attention_mass, output_rel_err, topk_recall, resident_bytes_frac, family.
-// Cached by recipe, samples, kv_bytes and seed. Throws InputError.
+// Replays the KV policy on `samples`. Cached by recipe, samples, kv_bytes and seed. Throws InputError.
 Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed);
 
 }  // namespace kvlab

@@ -12,7 +12,7 @@
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/report/bill.h"
-#include "app/runs/report/forwarding_sink.h"
+#include "app/runs/report/wait_watch.h"
 #include "app/runs/sweep/progress.h"
 
 namespace kvlab {

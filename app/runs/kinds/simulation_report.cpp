@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/plan/step_time.h"
+#include "app/runs/plan/cost_source.h"
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/joined_texts.h"
 #include "app/why/why.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/plan/load_traces.h"
+#include "app/runs/plan/trace_input.h"
 #include "app/runs/report/wait_watch.h"
 #include "base/error.h"
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "app/results/run_settings.h"
 #include "app/runs/plan/engine_command_line.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/config_file.h"
@@ -288,23 +289,9 @@ class FlagReader {
       return fmt::format("scheduler.{}.{}={}", table_.scheduler, key.substr(10), value);
     }
     flags.overrides.push_back(key + "=" + value);
-    const YAML::Node before = node_at(key);
+    const YAML::Node before = node_at(config_->root, key);
     if (!before.IsDefined() || !before.IsScalar() || before.Scalar() == value) return flags.overrides.back();
     return fmt::format("{} (the experiment has {})", flags.overrides.back(), before.Scalar());
-  }
-
-  [[nodiscard]] YAML::Node node_at(const std::string& path) const {
-    YAML::Node node;
-    node.reset(config_->root);
-    for (std::size_t begin = 0; begin <= path.size();) {
-      const std::size_t end = std::min(path.find('.', begin), path.size());
-      if (!node.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
-      const YAML::Node below = std::as_const(node)[path.substr(begin, end - begin)];
-      if (!below.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
-      node.reset(below);
-      begin = end + 1;
-    }
-    return node;
   }
 
   [[nodiscard]] double value_at(const std::string& path, double fallback) const {
@@ -312,7 +299,7 @@ class FlagReader {
     bool is_set = false;
     for (const std::string& set : flags.overrides)
       if (set.starts_with(path + "=")) is_set = parse_real(set.substr(path.size() + 1), value);
-    const YAML::Node node = node_at(path);
+    const YAML::Node node = node_at(config_->root, path);
     if (is_set || !node.IsDefined()) return value;
     if (!node.IsScalar() || !parse_real(node.Scalar(), value))
       throw InputError(
@@ -323,7 +310,7 @@ class FlagReader {
   // In a list: on elements that name the engine's scheduler.
   void add_scheduler() {
     if (scheduler_.empty()) return;
-    const YAML::Node node = node_at("scheduler");
+    const YAML::Node node = node_at(config_->root, "scheduler");
     if (!node.IsDefined() || !node.IsSequence()) {
       if (node.IsDefined() && name_in(node) != table_.scheduler) fail_scheduler(name_in(node));
       for (const auto& [key, value] : scheduler_)

@@ -9,8 +9,7 @@
 namespace kvlab {
 
 // Reads `pools`, else the single pool. Pools inherit from `own`, the experiment without its system, then from the system. p: both. Call
-// after reading the dispatcher. Throws InputError if a stage has no pool, blocks differ, or keys, scheduler or block cache do not fit a
-// pool.
+// after reading the dispatcher. Throws InputError.
 void read_pools(Params& p, Params& own, const ServingSystem& system, ServingPlan& plan);
 
 // Given, or the system's.

@@ -7,21 +7,180 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "app/runs/accuracy/served_model.h"
 #include "app/runs/plan/policy_factory.h"
 #include "app/runs/plan/pools.h"
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
-#include "app/runs/plan/store_plan.h"
-#include "app/runs/plan/transfer_plan.h"
+#include "base/config/params.h"
+#include "base/config/spec_file.h"
 #include "base/name_number.h"
 #include "base/open_error.h"
+#include "base/text.h"
+#include "policies/block_cache/block_cache.h"
 #include "traces/image_tokens.h"
 
 namespace kvlab {
 
+std::optional<ImagePlan> read_images(Params& p) {
+  Params images = p.optional_child("images", "images");
+  if (!p.has("images")) return std::nullopt;
+  ImagePlan plan;
+  plan.tokens_each = images.required<std::int32_t>("tokens_each", 1, 1 << 20, "prompt tokens of an image, after those of the text");
+  plan.encoder = read_vision_encoder(images, "encoder");
+  plan.encoder.tiles = images.optional<std::int64_t>("tiles", 1, 1, 1024, "pictures of the encoder's size that an image is cut into");
+  images.reject_unread();
+  return plan;
+}
+
+EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const ImagePlan* images, const CostSetup& first) {
+  if (images == nullptr)
+    pool.fail(
+        fmt::format("pool '{}' encodes images, but the experiment has no key 'images': add 'images: {{tokens_each: 576, encoder: "
+                    "clip-vit-l-14-336}}' with the figures of the model at the top level, or leave the pool out",
+                    name));
+  EncodePoolPlan plan;
+  plan.name = name;
+  plan.batch_images = pool.optional<std::int32_t>("batch_images", 1, 1, 1 << 16, "most images of one pass of the encoder");
+  plan.cost.hardware = first.hardware;
+  if (pool.has("hardware")) {
+    const std::string card = pool.text("hardware", "GPU of its replicas: a name in profiles/hardware, or a file");
+    plan.cost.hardware =
+        pool.reading("hardware", [&] { return load_hardware_spec(file_or_name(pool, card), profiles_folder() + "/hardware"); });
+  }
+  plan.work = [encoder = images->encoder, hardware = plan.cost.hardware](std::int64_t count) {
+    return encode_work(encoder, hardware, count);
+  };
+  pool.reject_unread();
+  return plan;
+}
+
 namespace {
+
+constexpr std::int64_t kBytesPerGpu = std::int64_t{128} << 30;  // 8 GPUs and 1 TiB per machine
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50, kMostBlocks = std::int64_t{1} << 31;
+
+bool can_keep_prompts(const PoolPlan& pool) {
+  return pool.roles.prefill && pool.memory.prefix_caching && pool.make_footprint()->shares_prefixes() &&
+         !pool.make_scheduler()->wants_contiguous_memory();
+}
+
+// Per replica.
+std::int64_t blocks_of(const Params& store, const PoolPlan& pool, std::int64_t bytes_per_gpu, std::int32_t block_tokens) {
+  if (block_tokens % pool.memory.block_tokens != 0)
+    store.fail_at("block_tokens", fmt::format("a block of the store has {} tokens, which are no whole blocks of {}: give 'store' a "
+                                              "'block_tokens' that is a multiple of 'memory.block_tokens'",
+                                              block_tokens, pool.memory.block_tokens));
+  const std::int64_t block_bytes = block_tokens / pool.memory.block_tokens * pool.memory.block_bytes;
+  const std::int64_t blocks = bytes_per_gpu * pool.cost.parallel.gpus() / block_bytes;
+  if (blocks == 0)
+    store.fail_at("bytes_per_gpu", fmt::format("'bytes_per_gpu' = {} holds no block of {} bytes", bytes_per_gpu, block_bytes));
+  return std::min(blocks, kMostBlocks);
+}
+
+// Reads `store`: CPU memory of prefill replicas that keeps prompts. Call after read_pools(). Throws InputError if no pool can keep prompts,
+// or its blocks are not multiples of the pools'.
+void read_store(Params& p, ServingPlan& plan) {
+  SimSetup& setup = plan.setup;
+  Params store = p.optional_child("store", "store");
+  if (!p.has("store") && !p.is_describing()) return;
+  if (setup.pools.empty() && p.has_own("store")) p.fail_at("store", "'store' keeps prompts that replicas share: it needs 'pools'");
+  const auto bytes = store.optional<std::int64_t>("bytes_per_gpu", kBytesPerGpu, 1, kMostBytes,
+                                                  "CPU memory that keeps prompts, for each GPU of a replica that prefills");
+  const auto block_tokens = store.optional<std::int32_t>("block_tokens", 512, 1, 1 << 20, "tokens of a block of the store");
+  setup.store.make_eviction =
+      policy_factory<BlockCacheRegistry>(store, "eviction", "lru", "block cache", "which block is given up for a new one");
+  store.reject_unread();
+  if (p.is_describing()) return;
+  if (setup.store.make_eviction()->needs_future())
+    store.fail_at("eviction", "an oracle needs the future of one replica, and the store is of several: choose another, for example lru");
+  bool any = false;
+  for (std::size_t i = 0; i < setup.pools.size(); ++i) {
+    if (!can_keep_prompts(plan.pools[i])) continue;
+    setup.pools[i].store_blocks = plan.pools[i].store_blocks = blocks_of(store, plan.pools[i], bytes, block_tokens);
+    any = true;
+  }
+  if (any) setup.store.block_tokens = block_tokens;
+  if (!any && p.has_own("store"))
+    p.fail_at("store",
+              "no pool can keep prompts: one that prefills needs 'prefix_caching: true', a 'kv_policy' that shares prefixes, and "
+              "a scheduler with paged memory, such as vllm_v1");
+}
+
+// Rates in one direction; the first is the default.
+std::vector<std::pair<std::string, double>> links_of(const HardwareSpec& card) {
+  std::vector<std::pair<std::string, double>> links;
+  if (card.network_bytes_per_s > 0) links.emplace_back("network", card.network_bytes_per_s);
+  if (card.has_nvlink) links.emplace_back("nvlink", card.link_bytes_per_s);
+  links.emplace_back("pcie", card.pcie_bytes_per_s);
+  return links;
+}
+
+double rate_of(const Params& transfer, const HardwareSpec& card, const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& [link, rate] : links_of(card)) {
+    if (link == name) return rate;
+    known.push_back(link);
+  }
+  transfer.fail_at(
+      "link", fmt::format("{} has no link '{}', only {}; 'bytes_per_s' beside 'link' gives its rate for one GPU, or '{}' in {}", card.name,
+                          name, join(known, " and "), name + "_bytes_per_s", card.file));
+}
+
+struct LinkChoice {
+  std::string name;        // "": the card's default
+  double bytes_per_s = 0;  // per GPU; 0: the card's
+  Span call_time{};
+};
+
+LinkChoice read_links(Params& transfer) {
+  const std::vector<std::string> names{"auto", "network", "nvlink", "pcie"};
+  LinkChoice choice;
+  const std::size_t link = transfer.choice("link", names, 0, "which of the card's links; auto: the network, else NVLink, else PCIe");
+  if (link > 0) choice.name = names[link];
+  choice.bytes_per_s = transfer.optional<double>("bytes_per_s", 0, 0, 1e15, "rate of one GPU, one direction; 0: the link's own");
+  choice.call_time = from_seconds(transfer.optional<double>("call_us", 1, 0, 1e6, "time of one copy call") * 1e-6);
+  return choice;
+}
+
+// Plan: PoolPlan or EncodePoolPlan.
+template <class Plan>
+LinkSetup link_of(const Params& transfer, const LinkChoice& choice, Plan& pool) {
+  const HardwareSpec& card = pool.cost.hardware;
+  const bool is_given = choice.bytes_per_s > 0;
+  pool.link_name = !choice.name.empty() ? choice.name : is_given ? "given" : links_of(card).front().first;
+  const double per_gpu = is_given ? choice.bytes_per_s : rate_of(transfer, card, pool.link_name);
+  return {per_gpu * pool.cost.parallel.gpus(), choice.call_time};
+}
+
+// Reads `transfer`. Call after read_pools(). Throws InputError without pools, or if a card lacks the link.
+void read_transfer(Params& p, ServingPlan& plan) {
+  SimSetup& setup = plan.setup;
+  Params transfer = p.optional_child("transfer", "transfer");
+  if (setup.pools.empty()) {
+    if (p.has_own("transfer")) p.fail_at("transfer", "'transfer' says how KV goes from pool to pool: it needs 'pools'");
+    return;
+  }
+  const LinkChoice choice = read_links(transfer);
+  for (std::size_t i = 0; i < plan.pools.size(); ++i) {
+    plan.pools[i].link = link_of(transfer, choice, plan.pools[i]);
+    setup.pools[i].link = plan.pools[i].link;
+  }
+  for (EncodePoolPlan& pool : plan.encode_pools) {
+    pool.link = link_of(transfer, choice, pool);
+    setup.images.pools.push_back(pool);
+  }
+  const auto layers = static_cast<std::int32_t>(plan.cost.model.layers);
+  const bool is_per_layer = transfer.choice("layout", {"per_layer", "blocks"}, 0,
+                                            "where the KV of a block is: keys and values of each layer apart, or in one piece") == 0;
+  setup.transfer.layers = layers;
+  setup.transfer.places_per_block = is_per_layer ? 2 * layers : 1;
+  setup.transfer.is_layerwise = transfer.flag("layerwise", false, "KV of a layer is sent when the prompt has passed it");
+  setup.transfer.merges_blocks = transfer.flag("merge_blocks", true, "one call copies all blocks that are adjacent on both sides");
+  transfer.reject_unread();
+}
 
 constexpr double kMaxSeconds = 9e6;
 void read_limits(Params& p, SimSetup& setup) {

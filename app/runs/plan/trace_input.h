@@ -10,6 +10,42 @@
 
 namespace kvlab {
 
+// Scales arrivals by `factor`. Follow-ups keep their delays.
+class RescaledTrace final : public TraceSource {
+ public:
+  RescaledTrace(std::unique_ptr<TraceSource> source, double factor) : source_(std::move(source)), factor_(factor) {}
+  bool next(TraceRequest& request) override;
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  double factor_;
+};
+
+// A closed loop of `users`, without the trace's arrivals but with its think times.
+class UserTrace final : public TraceSource {
+ public:
+  UserTrace(std::unique_ptr<TraceSource> source, std::int32_t users, Span ramp) : source_(std::move(source)), users_(users), ramp_(ramp) {}
+  bool next(TraceRequest& request) override { return source_->next(request); }
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::int32_t concurrency() const override { return users_; }
+  [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
+  [[nodiscard]] Span ramp() const override { return ramp_; }
+  [[nodiscard]] Span idle_cap() const override { return source_->idle_cap(); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  std::int32_t users_;
+  Span ramp_;
+};
+
+// Per second over the span of arrivals, of the first `limit` requests (0: all). Throws InputError without two distinct arrivals.
+double mean_rate(TraceSource& source, std::uint64_t limit);
+
 using OpenTrace = std::function<std::unique_ptr<TraceSource>()>;
 
 struct TraceInput {

@@ -6,6 +6,7 @@
 #include <map>
 #include <ostream>
 
+#include "app/runs/report/known_metrics.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -106,10 +107,7 @@ void print_accuracy(const CsvTable& summary, std::ostream& out) {
   const std::vector<std::size_t> others = other_axes(summary);
   const std::vector<std::string> tasks = tasks_of(summary);
   std::vector<std::string> header{"run", "recipe", "budget"};
-  for (const std::size_t axis : others) {
-    const std::string& name = summary.columns[axis];
-    header.push_back(name.substr(name.rfind('.') + 1));
-  }
+  for (const std::size_t axis : others) header.push_back(last_key(summary.columns[axis]));
   header.insert(header.end(), {"bytes", "kl"});
   header.insert(header.end(), tasks.begin(), tasks.end());
   header.emplace_back("mean");

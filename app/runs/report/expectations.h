@@ -29,8 +29,8 @@ std::vector<Expectation> read_expectations(Params experiment);
 // The experiment's tree no longer has them.
 std::vector<Expectation> expectations_of(const Experiment& experiment);
 
-// Writes expectations.csv (docs/results.md), or removes it without limits. Prints violations, "run ID: ttft_p99_ms 1,240 > 1,000", and
-// returns their number. Throws InputError if the metric is not a column.
+// Writes expectations.csv (docs/results.md), or removes it without limits. Prints violations and returns their number. Throws InputError if
+// the metric is not a column.
 std::size_t check_expectations(const Experiment& experiment, ResultsFolder& folder, std::ostream& err);
 
 }  // namespace kvlab

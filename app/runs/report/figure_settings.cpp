@@ -65,38 +65,11 @@ constexpr const char* kAllFigures = "all";
 
 // docs/figures.md. Additional files have a suffix, as `comparison_2`.
 const std::vector<std::string>& usual_figures() {
-  static const std::vector<std::string> all = {"cdf_ttft",
-                                               "cdf_tpot",
-                                               "cdf_e2e",
-                                               "attainment",
-                                               "throughput_latency_ttft",
-                                               "throughput_latency_tpot",
-                                               "throughput_latency_e2e",
-                                               "goodput",
-                                               "timeline",
-                                               "comparison",
-                                               "serving_fidelity",
-                                               "hit_ratio",
-                                               "hit_ratio_tokens",
-                                               "validation_error",
-                                               "sim_vs_real",
-                                               "validation_throughput",
-                                               "validation_steps",
-                                               "point_errors",
-                                               "claims",
-                                               "fidelity_bytes",
-                                               "fidelity_attended",
-                                               "fidelity_heads",
-                                               "fidelity_steps",
-                                               "accuracy_bytes",
-                                               "accuracy_tasks",
-                                               "frontier",
-                                               "accuracy_serving",
-                                               "fidelity_serving",
-                                               "prefill_attention",
-                                               "replay_predicts",
-                                               "needles",
-                                               kAllFigures};
+  static const std::vector<std::string> all = words_in(
+      "cdf_ttft cdf_tpot cdf_e2e attainment throughput_latency_ttft throughput_latency_tpot throughput_latency_e2e goodput timeline "
+      "comparison serving_fidelity hit_ratio hit_ratio_tokens validation_error sim_vs_real validation_throughput validation_steps "
+      "point_errors claims fidelity_bytes fidelity_attended fidelity_heads fidelity_steps accuracy_bytes accuracy_tasks frontier "
+      "accuracy_serving fidelity_serving prefill_attention replay_predicts needles all");
   return all;
 }
 

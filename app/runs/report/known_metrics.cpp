@@ -1,11 +1,15 @@
 #include "app/runs/report/known_metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace kvlab {
 
@@ -31,17 +35,12 @@ constexpr std::string_view kOfPolicies =
     "paired_lo paired_hi token_agreement_frac agreeing_prefix_frac replay_kl_nats capacity_blocks lookups hits hit_frac "
     "token_hit_frac evictions capacity_gib ";
 
-std::vector<std::string> metric_words(std::string_view text) {
-  std::istringstream stream{std::string(text)};
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 void add_statistics_of_metric(const std::string& name, const std::string& unit, std::vector<std::string>& all) {
   for (const char* const statistic : {"mean", "p50", "p90", "p95", "p99", "max"}) all.push_back(name + "_" + statistic + unit);
 }
 
 std::vector<std::string> serving_metrics() {
-  std::vector<std::string> all = metric_words(kServing);
+  std::vector<std::string> all = words_in(kServing);
   for (const char* const name : {"ttft", "tpot", "itl", "e2e", "queueing", "jct"}) add_statistics_of_metric(name, "_ms", all);
   add_statistics_of_metric("normalized_latency", "_ms_per_token", all);
   return all;
@@ -60,10 +59,29 @@ const std::map<std::string, std::string>& headings() {
 
 }  // namespace
 
+std::vector<std::string> words_in(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+std::string last_key(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+std::string short_path(const std::string& path, const std::vector<std::string>& paths) {
+  const std::string last = last_key(path);
+  const auto same = std::count_if(paths.begin(), paths.end(), [&](const std::string& other) { return last_key(other) == last; });
+  return same == 1 ? last : path;
+}
+
+std::pair<std::string, std::string> axis_and_value(const std::string& condition) {
+  const std::size_t equals = condition.find('=');
+  if (equals == std::string::npos) throw InputError(fmt::format("--where: '{}' is not AXIS=VALUE", condition));
+  return {condition.substr(0, equals), condition.substr(equals + 1)};
+}
+
 const std::vector<std::string>& known_metrics() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> both = serving_metrics();
-    for (std::string& name : metric_words(kOfPolicies)) both.push_back(std::move(name));
+    for (std::string& name : words_in(kOfPolicies)) both.push_back(std::move(name));
     std::sort(both.begin(), both.end());
     return both;
   }();

@@ -1,9 +1,22 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvlab {
+
+// Separated by blanks.
+std::vector<std::string> words_in(std::string_view text);
+
+// "rate_per_s" of "trace.arrival.poisson.rate_per_s".
+std::string last_key(const std::string& path);
+// The last key if no other of `paths` ends in it, else the path.
+std::string short_path(const std::string& path, const std::vector<std::string>& paths);
+
+// Of "AXIS=VALUE" given with --where. Throws InputError.
+std::pair<std::string, std::string> axis_and_value(const std::string& condition);
 
 // Numeric columns of summary.csv over all kinds, without axes (docs/results.md).
 const std::vector<std::string>& known_metrics();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -81,23 +82,7 @@ std::string host_name() {
   return name;
 }
 
-const char* outcome_text(RunState::Outcome outcome) {
-  switch (outcome) {
-    case RunState::kUnchanged:
-      return "unchanged";
-    case RunState::kDone:
-      return "done";
-    case RunState::kBadInput:
-    case RunState::kFailed:
-      return "failed";
-    default:
-      return "not run";
-  }
-}
-
-}  // namespace
-
-namespace {
+constexpr std::array kOutcomes = {"not run", "unchanged", "done", "failed", "failed"};  // by RunState::Outcome
 
 std::vector<std::string> sentences_of(const Json& manifest, const std::string& key) {
   if (key == "note" && manifest.contains("notes") && manifest["notes"].is_array()) return manifest["notes"].get<std::vector<std::string>>();
@@ -162,7 +147,7 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
     for (const char* own : kOwnEntries) run.erase(own);
     run["axes"] = Json::object();
     for (std::size_t a = 0; a < experiment.axes.size(); ++a) run["axes"][experiment.axes[a]] = experiment.runs[i].labels[a];
-    run["state"] = outcome_text(states[i].outcome);
+    run["state"] = kOutcomes[states[i].outcome];
     if (!states[i].message.empty()) run["error"] = states[i].message;
     runs.push_back(std::move(run));
   }

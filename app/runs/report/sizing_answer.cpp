@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "app/runs/report/known_metrics.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -43,9 +44,8 @@ class SizedRows {
 std::string title_of(const CsvTable& summary, std::size_t num_axes, const Row& row) {
   std::vector<std::string> parts;
   for (std::size_t c = 1; c <= num_axes; ++c) {
-    const std::string& name = summary.columns[c];
     if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const Row& other) { return other[c] != row[c]; }))
-      parts.push_back(fmt::format("{}={}", name.substr(name.rfind('.') + 1), row[c]));
+      parts.push_back(fmt::format("{}={}", last_key(summary.columns[c]), row[c]));
   }
   return join(parts, " ");
 }

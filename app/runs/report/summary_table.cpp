@@ -101,11 +101,8 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
 
 // If unique.
 std::string short_title(const std::vector<std::string>& columns, std::size_t at) {
-  if (const std::string heading = heading_of(columns[at]); heading != columns[at]) return heading;
-  const auto last_part = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
-  const std::string title = last_part(columns[at]);
-  const auto same = std::count_if(columns.begin(), columns.end(), [&](const std::string& other) { return last_part(other) == title; });
-  return same == 1 ? title : columns[at];
+  const std::string heading = heading_of(columns[at]);
+  return heading != columns[at] ? heading : short_path(columns[at], columns);
 }
 
 // Columns index summary.csv.

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <sstream>
 
+#include "app/runs/report/known_metrics.h"
 #include "base/text.h"
 
 namespace kvlab {
 
 namespace {
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
 
 // With the punctuation around it.
 struct Bare {
@@ -60,7 +54,7 @@ bool is_alike(const std::vector<std::vector<std::string>>& group, const std::vec
 }  // namespace
 
 std::size_t JoinedTexts::add(const std::string& text) {
-  const std::vector<std::string> words = words_of(text);
+  const std::vector<std::string> words = words_in(text);
   std::size_t at = 0;
   while (at < groups_.size() && !is_alike(groups_[at], words)) ++at;
   if (at == groups_.size()) groups_.emplace_back(words.size());

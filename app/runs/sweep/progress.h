@@ -19,7 +19,7 @@ struct SweepProgress {
 };
 using ProgressListener = std::function<void(const SweepProgress&)>;
 
-// On a terminal rewrites a line four times a second. The listener is called as often and at the end; it must not throw.
+// On a terminal rewrites a line four times a second. The listener is called as often; it must not throw.
 class Progress {
  public:
   Progress(std::ostream& err, std::size_t num_runs, bool is_shown, ProgressListener listener = {});

@@ -31,8 +31,7 @@ struct KeptSeeds {
   std::string remark;               // on dropped runs, or ""
 };
 
-// Keeps only the first seed of simulations without randomness. Calls is_random for the first run of each configuration with several seeds.
-// Not for engine runs.
+// Keeps only the first seed of simulations without randomness (is_random of a configuration's first run). Not for engine runs.
 KeptSeeds kept_seeds(const Experiment& experiment, const SeedCounts& counts, const std::function<bool(std::size_t place)>& is_random);
 
 std::string drop_idle_seeds(Experiment& experiment);
