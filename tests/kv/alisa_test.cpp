@@ -70,26 +70,6 @@ TEST(Alisa, NewestHalfAndWhatTheLastRowsFavoured) {
   }
 }
 
-TEST(Alisa, NewestTokensNeedNotBeBrought) {
-  Decode d({4, 8, 2, 8, 16}, 1, 100, 3, true, 9);
-  auto part = make_part<SelectorRegistry>("alisa");
-  d.prefill(*part);
-  std::vector<std::vector<std::int32_t>> last(2);
-  for (std::int32_t t = 0; t < 6; ++t) {
-    const auto rows = d.decode(*part);
-    std::int64_t fetched = 0;
-    for (std::size_t r = 0; r < 2; ++r) {
-      auto chosen = rows[r];
-      chosen.resize(chosen.size() - 10);  // half of the budget of 20 or 21 tokens is the window
-      fetched += newcomers(chosen, last[r]);
-      last[r] = rows[r];
-    }
-    const Traffic traffic = part->take_traffic();
-    EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
-    EXPECT_EQ(traffic.asked_units - traffic.hit_units, fetched);
-  }
-}
-
 TEST(Alisa, KeepsTheContract) {
   EXPECT_TRUE(large_budget_selects_everything("alisa", "{}"));
   EXPECT_TRUE(same_log_with_recorded_counts("alisa", "{}", 65, 4));

@@ -105,9 +105,7 @@ struct PromptCounts final : CountSource {
 };
 
 ReplayResult replay_text(const std::string& text, PromptCounts* counts = nullptr) {
-  ReplayOptions options;
-  options.counts = counts;
-  return replay(trace_with_passes(), reference(), recipe_of(text), options);
+  return replay(trace_with_passes(), reference(), recipe_of(text), {.counts = counts});
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
@@ -153,9 +151,7 @@ TEST(LayerRecipes, DuoCutsStreamingHeadsAfterEachChunk) {
   const AttentionTrace trace = sample(shape);
   const Recipe recipe = load_recipe("duo", 100);
   RecordedCounts recorded;
-  ReplayOptions options;
-  options.counts = &recorded;
-  replay(trace, full_attention(trace), recipe, options);
+  replay(trace, full_attention(trace), recipe, {.counts = &recorded});
   ScriptedCounts script(recorded.entries());
   const ShapeReplay steps = replay_shapes(trace, recipe, &script);
   const std::vector<std::int32_t> ends = step_ends(trace);

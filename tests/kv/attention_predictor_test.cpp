@@ -1,18 +1,14 @@
 // AttentionPredictor: blocks chosen by the attention of earlier steps.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <numeric>
 
 #include "policies/kv/recipe/trained_tensors.h"
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -102,19 +98,14 @@ TEST(AttentionPredictor, WithoutWeightsRecentAttentionCounts) {
 
 // A network that passes on one channel, of the block `shift` blocks later.
 std::string file_of_network(std::size_t shift) {
-  const auto path = std::filesystem::temp_directory_path() / ("kvlab_predictor_" + std::to_string(::getpid()) + ".safetensors");
-  std::vector<float> w1(16 * 9), b1(16), w2(32 * 16 * 9), b2(32), w3(32), b3(1, 0.5F);
+  std::vector<float> w1(16 * 9), b1(16), w2(32 * 16 * 9), w3(32);
   w1[4 + shift] = 2.0F, w2[4] = 1.5F, w3[0] = 3.0F;
   w1[9 + 4] = 1.0F, b1[1] = -2.0F, w2[9 + 4] = 100.0F;  // never positive before it is rectified
-  write_safetensors(path.string(),
-                    {{"conv1.weight", "F32", {16, 1, 3, 3}, w1.data()},
-                     {"conv1.bias", "F32", {16}, b1.data()},
-                     {"conv2.weight", "F32", {32, 16, 3, 3}, w2.data()},
-                     {"conv2.bias", "F32", {32}, b2.data()},
-                     {"conv3.weight", "F32", {1, 32, 1}, w3.data()},
-                     {"conv3.bias", "F32", {1}, b3.data()}},
-                    {});
-  return path.string();
+  TrainedFile network;
+  network.add("conv1.weight", {16, 1, 3, 3}, w1), network.add("conv1.bias", {16}, b1);
+  network.add("conv2.weight", {32, 16, 3, 3}, w2), network.add("conv2.bias", {32}, std::vector<float>(32));
+  network.add("conv3.weight", {1, 32, 1}, w3), network.add("conv3.bias", {1}, {0.5F});
+  return network.file();
 }
 
 TEST(AttentionPredictor, NetworkReadsTheHistory) {
@@ -132,8 +123,7 @@ TEST(AttentionPredictor, NetworkReadsTheHistory) {
 
 TEST(AttentionPredictor, CostsWhatItComputesWithWeights) {
   const AttentionTrace trace = sample({});
-  const Recipe recipe = recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}");
-  expect_cost_is_replay(trace, full_attention(trace), recipe);
+  expect_cost_is_replay(trace, recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}"));
 }
 
 TEST(AttentionPredictor, HistoryIsCounted) {

@@ -1,5 +1,3 @@
-#include <set>
-
 #include "base/half.h"
 #include "policies/kv/format/probes.h"
 #include "tests/kv/format_fixture.h"
@@ -30,19 +28,17 @@ TEST(Gear, BuffersOfTwentyWait) {
 TEST(Gear, BuffersHaveOutliersOfKAndV) {
   const auto error_of_others = [](std::int32_t prompt, std::int32_t decode) {
     FormatRun run("gear", "{bits: 4, prompt_rank: 1, buffer_rank: 1}", kShape, 0, 0);
+    std::vector<float> k, v;
     const std::int32_t n = prompt + decode, width = kShape.kv_heads * kShape.head_dim;
     for (std::int32_t i = 0; i < n * width; ++i) {
       const std::int32_t token = i / width, c = i % width;
       const auto drawn = [&](std::uint64_t of) {
         return static_cast<float>(Draw{5, Purpose::kTest, of, static_cast<std::uint64_t>(i)}.normal());
       };
-      run.k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
-      run.v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
+      k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
+      v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
     }
-    run.q.resize(static_cast<std::size_t>(n * kShape.q_heads * kShape.head_dim));
-    run.prompt = prompt;
-    if (prompt > 0) run.step(prompt);
-    for (std::int32_t t = 0; t < decode; ++t) run.step(1);
+    run.take(k, v, decode);
     double worst = 0;
     for (std::int32_t i = n - 20; i < n; ++i)
       for (std::int32_t c = 0; c < 64; ++c)
@@ -94,28 +90,6 @@ TEST(Cachegen, LaterLayersAreCoarser) {
   FormatRun fine("cachegen", "{fine_key_layers: 1}", kShape, 100, 0), coarse("cachegen", "{fine_key_layers: 0}", kShape, 100, 0);
   EXPECT_LT(fine.error(false), coarse.error(false));
   EXPECT_GT(fine.format->transfer_bytes(kShape, 0, 100), coarse.format->transfer_bytes(kShape, 0, 100));
-}
-
-TEST(Probes, SharesAreMetAndChunksChangeNothing) {
-  const Probes probes{0.05, 100};
-  const SeqStep seq{0, 0, 4000, 4000, -1};
-  const auto positions = [&](std::int32_t begin, std::int32_t end) {
-    std::set<std::int32_t> all;
-    for (const Probes::Range& r : probes.ranges(seq, begin, end))
-      for (std::int32_t p = r.begin; p < r.end; ++p) all.insert(p);
-    return all;
-  };
-  const std::set<std::int32_t> all = positions(0, 4000);
-  std::int32_t older = 0;
-  for (const std::int32_t p : all) older += p < 3800 ? 1 : 0;
-  EXPECT_EQ(static_cast<std::int32_t>(all.size()) - older, 200);
-  EXPECT_NEAR(older, 190, 8);
-  std::set<std::int32_t> chunked;
-  for (std::int32_t at = 0; at < 4000; at += 37) chunked.merge(positions(at, std::min(4000, at + 37)));
-  EXPECT_EQ(chunked, all);
-  const std::set<std::int32_t> decode = positions(4000, 4100);
-  EXPECT_GE(decode.size(), 9U);
-  EXPECT_LE(decode.size(), 10U);
 }
 
 // The tokens in few bits are those that plain probe attention ranks lowest.

@@ -21,8 +21,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) { return 
 std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
   auto scorer = make_part<ScorerRegistry>(name, parameters);
   LayerStep step = layer.prompt_step(8);
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   return scores;
 }
 
@@ -135,8 +134,7 @@ TEST(LagRelative, WhatWasSelectedIsNotScoredAgain) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 4 + 3 * 8, 9);
   auto scorer = make_part<ScorerRegistry>("lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
   LayerStep step = layer.prompt_step(0);
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   std::int32_t keep = 4 + 8 + 8;  // half of two partitions, the last one whole
   scorer->refine(step, &keep, scores.data());
   layer.store.shrink(0, keep);
@@ -194,8 +192,7 @@ TEST(RedundancyAndValueNorm, NewestAndLeastRedundantKeysAreForced) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 16, 14);
   auto scorer = make_part<ScorerRegistry>("redundancy_and_value_norm");
   LayerStep step = layer.prompt_step(0);
-  std::vector<float> scores(16);
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   std::int32_t keep = 12;  // six by redundancy, of which the newest four are the reference
   scorer->refine(step, &keep, scores.data());
   std::vector<std::pair<double, std::size_t>> likeness;

@@ -160,9 +160,7 @@ TEST(InPlace, CutsOfManyTokensCompact) {
   const AttentionTrace trace = sample(shape);
   const AttentionReference reference = full_attention(trace);
   Ops ops(Ops::Backend::kCpu);
-  ReplayOptions options;
-  options.ops = &ops;
-  const ReplayResult result = replay(trace, reference, recipe, options);
+  const ReplayResult result = replay(trace, reference, recipe, {.ops = &ops});
   std::int64_t compactions = 0, evictions = 0;
   for (const OpCall& c : ops.log()) compactions += c.op == "compact" ? 1 : 0, evictions += c.op == "evict" ? 1 : 0;
   EXPECT_EQ(compactions, trace.num_layers);

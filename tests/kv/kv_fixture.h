@@ -75,6 +75,13 @@ class RandomLayer {
   std::vector<Queries> window_queries, step_queries;
 };
 
+// The scores of a step's tokens.
+inline std::vector<float> scored(Scorer& scorer, LayerStep& step) {
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer.score(step, scores.data());
+  return scores;
+}
+
 // A registered part from YAML parameters.
 template <class Registry>
 auto make_part(const std::string& name, const std::string& parameters = "{}") {

@@ -18,17 +18,6 @@ using Row = std::vector<double>;
 const ModelShape kLayersModel{5, 8, 2, 8, 16};
 constexpr std::int32_t kTokens = 90;
 
-// Sums of the window's attention per token, mean over the query heads of a KV head.
-Row summed_windows(const RandomLayer& layer, std::int32_t s, std::int32_t head, std::int32_t window) {
-  const std::int32_t n = layer.seqs[0].new_tokens;
-  Row sums(static_cast<std::size_t>(n), 0.0);
-  for (std::int32_t t = n - window; t < n; ++t) {
-    const Row p = plain_row(layer, s, head, t);
-    for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i];
-  }
-  return sums;
-}
-
 double sum(const Row& x, std::int32_t begin, std::int32_t end) {
   double total = 0;
   for (std::int32_t i = begin; i < end; ++i) total += x[static_cast<std::size_t>(i)];
@@ -242,7 +231,7 @@ TEST(HeadSplit, FindsHeadsThatLookElsewhere) {
     std::vector<std::pair<double, Ints>> mass;
     for (std::int32_t l = 0; l < 5; ++l)
       for (std::int32_t h = 0; h < 2; ++h) {
-        const Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        const Row sums = plain_window(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
         mass.push_back({sum(sums, 0, 4) + sum(sums, kTokens - 16, kTokens), {l, s * 2 + h}});
       }
     std::sort(mass.begin(), mass.end());
@@ -332,7 +321,7 @@ TEST(AttentionMassShare, CountsWhatHoldsTheShare) {
     for (std::int32_t s = 0; s < 2; ++s) {
       Row ranked(kTokens, 0.0);
       for (std::int32_t h = 0; h < 2; ++h) {
-        Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        Row sums = plain_window(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
         std::sort(sums.begin(), sums.end(), std::greater<>());
         for (std::size_t j = 0; j < sums.size(); ++j) ranked[j] += sums[j] / 2;
       }

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/allocator_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -19,12 +19,6 @@ namespace {
 using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-Floats scored(Scorer& scorer, LayerStep& step) {
-  Floats scores(static_cast<std::size_t>(step.kv.total()));
-  scorer.score(step, scores.data());
-  return scores;
-}
 
 TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {
   const Floats scores{5, 5, 5, 1, 9, 8, 7, 6};
@@ -272,38 +266,24 @@ TEST(ScoreThreshold, TheLastTokensStayWhateverTheirScore) {
   EXPECT_EQ(m.scores[0][19], kInfinity);
 }
 
-Recipe read(const std::string& text) {
-  Params p = Params::from_text(text, "kv_policy");
-  return read_recipe(p);
-}
-
 // The scorer's share follows from the counts, so no scores are there to mark when the allocator runs.
 TEST(FixedTokens, AreRefusedWhereTheScorerProtectsAShare) {
   const std::string h2o = "{recipe: h2o, budget_tokens: 64, scorer: {accumulated_attention: {recent_frac: ";
   const auto refused = testing::ThrowsMessage<InputError>(testing::HasSubstr("give scorer 'accumulated_attention' 'recent_frac: 0'"));
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 4}}}"); }, refused);
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {ties: critical_adakv}}}"); }, refused);
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {layers: {score_threshold: {recent_tokens: 4}}}}}"); }, refused);
-  EXPECT_NO_THROW(read(h2o + "0}}, allocator: {score_threshold: {recent_tokens: 4}}}"));
-  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 0}}}"));
-  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: ada}"));
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 4}}}"); }, refused);
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {ada: {ties: critical_adakv}}}"); }, refused);
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {ada: {layers: {score_threshold: {recent_tokens: 4}}}}}"); }, refused);
+  EXPECT_NO_THROW(recipe_of(h2o + "0}}, allocator: {score_threshold: {recent_tokens: 4}}}"));
+  EXPECT_NO_THROW(recipe_of(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 0}}}"));
+  EXPECT_NO_THROW(recipe_of(h2o + "0.5}}, allocator: ada}"));
 }
 
 TEST(Ada, RefusesScorersThatRankAnewWhereItChoosesTheTokens) {
-  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
-  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {composite: {of: {output_aware: {of: key_diversity}}}}}"); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
-  EXPECT_NO_THROW(read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
-  EXPECT_NO_THROW(read("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));
-}
-
-TEST(PrefillEnd, MayLeaveTheNumberToTheAllocator) {
-  auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
-  EXPECT_FALSE(trigger->needs_budget());
-  EXPECT_EQ(trigger->target({0, 0, 50, 50}, 50, {}), 50);
-  EXPECT_EQ(trigger->target({0, 50, 1, 50}, 51, {}), std::nullopt) << "decode";
-  EXPECT_EQ(trigger->bound({0, 0, 50, 50}, {}), std::nullopt);
+  const auto refused = testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget"));
+  EXPECT_THAT([] { recipe_of("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); }, refused);
+  EXPECT_THAT([] { recipe_of("{recipe: kvpress_adakv, scorer: {composite: {of: {output_aware: {of: key_diversity}}}}}"); }, refused);
+  EXPECT_NO_THROW(recipe_of("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
+  EXPECT_NO_THROW(recipe_of("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));
 }
 
 }  // namespace

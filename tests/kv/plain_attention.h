@@ -36,6 +36,17 @@ inline std::vector<double> plain_row(const RandomLayer& layer, std::int32_t sequ
   return mean;
 }
 
+// The sums over the rows of the last `window` tokens of a prompt.
+inline std::vector<double> plain_window(const RandomLayer& layer, std::int32_t sequence, std::int32_t head, std::int32_t window) {
+  const std::int32_t n = layer.seqs[0].new_tokens;
+  std::vector<double> sums(static_cast<std::size_t>(n), 0.0);
+  for (std::int32_t t = n - window; t < n; ++t) {
+    const std::vector<double> p = plain_row(layer, sequence, head, t);
+    for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i];
+  }
+  return sums;
+}
+
 // A scorer's answer for a prompt that came in one step, both stages; `keep` (same for all rows): null asks the first alone.
 inline std::vector<float> scores_after_prompt(RandomLayer& layer, Scorer& scorer, std::int32_t window = 1,
                                               const std::int32_t* keep = nullptr) {

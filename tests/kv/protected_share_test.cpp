@@ -77,10 +77,8 @@ TEST(ProtectedShare, IsHalfOfTheSharesOfPyramidAndTable) {
 TEST(ProtectedShare, LeavesTheSharesOfD2oAsTheyAre) {
   const auto counts = [](const std::string& scorer) {
     RecordedCounts recorded;
-    ReplayOptions options;
-    options.counts = &recorded;
     const Recipe recipe = recipe_of("{recipe: d2o, budget_tokens: 100, disposal: drop, scorer: {accumulated_attention: {" + scorer + "}}}");
-    replay(six_layers(), full_attention(six_layers()), recipe, options);
+    replay(six_layers(), full_attention(six_layers()), recipe, {.counts = &recorded});
     return recorded.entries();
   };
   const auto share = counts("sinks_tokens: 4, recent_frac: 0.5"), fixed = counts("sinks_tokens: 4, recent_frac: 0, recent_tokens: 50");

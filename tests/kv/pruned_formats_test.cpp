@@ -94,11 +94,9 @@ TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   double plain = 0, smoothed = 0;
   for (const std::string name : {"per_token", "qserve", "fireq"}) {
     FormatRun run(name, "{}", kPrunedShape, 0, 0);
-    run.k.resize(40 * 128), run.v.resize(40 * 128), run.q.resize(40 * 512);
-    for (std::size_t i = 0; i < run.k.size(); ++i)
-      run.k[i] = static_cast<float>(Draw{5, Purpose::kTest, 9, i}.normal()) * (i % 32 == 7 ? 30.0F : 1.0F);
-    run.prompt = 40;
-    run.step(40);
+    std::vector<float> k = RandomLayer::normals(40 * 128, 5, 9);
+    for (std::size_t i = 7; i < k.size(); i += 32) k[i] *= 30.0F;
+    run.take(k, std::vector<float>(k.size()));
     double wrong = 0;
     for (std::int32_t i = 0; i < 40; ++i)
       for (std::int32_t c = 0; c < 64; ++c)

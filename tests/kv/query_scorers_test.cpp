@@ -102,8 +102,7 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
     auto scorer = make_part<ScorerRegistry>("expected_attention", "{future_tokens: 5, sinks_tokens: 3, epsilon: 0.25, divisor: n_minus_1}");
     LayerStep step = layer.prompt_step(0);
     step.in.pre_rope_queries = layer.step_queries;
-    std::vector<float> scores(80);
-    scorer->score(step, scores.data());
+    const std::vector<float> scores = scored(*scorer, step);
     const Expected expected{layer, 3, 5, 1};
     for (std::int32_t head = 0; head < 2; ++head) {
       Vec sum(40, 0.0);
@@ -132,8 +131,7 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
   auto scorer = make_part<ScorerRegistry>("value_leverage", "{future_tokens: 3, sinks_tokens: 2, tau: 2}");
   LayerStep step = layer.prompt_step(0);
   step.in.pre_rope_queries = layer.step_queries;
-  std::vector<float> scores(40);
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   const Expected expected{layer, 2, 3};
   for (std::int32_t head = 0; head < 2; ++head) {
     Vec sum(20, 0.0);
@@ -205,9 +203,8 @@ TEST(NoncausalChunk, EqualsPlainLoops) {
     auto scorer = make_part<ScorerRegistry>("noncausal_chunk", padded ? "{chunk_tokens: 16, padded: true}" : "{chunk_tokens: 16}");
     scorer->bind(0);
     LayerStep step = layer.prompt_step(0);
-    std::vector<float> scores(74);
     scorer->observe(step);
-    scorer->score(step, scores.data());
+    const std::vector<float> scores = scored(*scorer, step);
     const std::vector<Vec> expected = plain_chunk_attention(layer, 16, padded);
     for (std::size_t i = 0; i < 74; ++i) EXPECT_NEAR(scores[i], expected[i / 37][i % 37], 2e-5) << padded << " " << i;
   }
@@ -246,8 +243,7 @@ TEST(QueryDirection, FindsTheDirectionAndItsSign) {
       }
   auto scorer = make_part<ScorerRegistry>("query_direction", "{window_tokens: 20}");
   LayerStep step = layer.prompt_step(20);
-  std::vector<float> scores(60);
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   for (std::int32_t i = 0; i < 30; ++i)
     EXPECT_NEAR(scores[static_cast<std::size_t>(30 + i)], product(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
 }
@@ -259,8 +255,7 @@ TEST(Leverage, RareDirectionsScoreHigh) {
   LayerStep step = layer.prompt_step(0);
   const std::vector<const float*> keys{layer.k[0].data()};
   step.in.pre_rope_keys = keys;
-  std::vector<float> scores(60);
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   EXPECT_EQ(std::max_element(scores.begin(), scores.end()) - scores.begin(), 17);
   EXPECT_NEAR(std::accumulate(scores.begin(), scores.end(), 0.0), 0.0, 1e-4) << "standard scores";
 }

@@ -119,17 +119,14 @@ TEST(RKv, ForgottenQueriesLeaveEvenAttention) {
   LayerStep step = layer.prompt_step(kWindow);
   scorer->observe(step);
   scorer->forget(0);
-  std::vector<float> scores(2 * kTokens);
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   for (std::size_t i = 0; i < kTokens - kWindow; ++i) EXPECT_NEAR(scores[i], 1.0 / (kTokens - kWindow), 1e-6);
 }
 
 TEST(RKv, CutsEveryNDecodeStepsAndKeepsTheWindow) {
   const AttentionTrace trace = sample({});  // 200 tokens and 24 decoded ones
-  ReplayOptions options;
-  options.lists_kept = true;
-  const ReplayResult result =
-      replay(trace, full_attention(trace), recipe_of("{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}"), options);
+  const std::string recipe = "{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}";
+  const ReplayResult result = replay_listed(recipe, trace);
   for (const auto& row : result.kept_of_prompt) {
     EXPECT_EQ(row.size(), 50U);
     for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(row[row.size() - 8 + static_cast<std::size_t>(i)], 192 + i);
@@ -138,7 +135,7 @@ TEST(RKv, CutsEveryNDecodeStepsAndKeepsTheWindow) {
     EXPECT_EQ(row.size(), 54U);
     for (std::int32_t i = 0; i < 12; ++i) EXPECT_EQ(row[row.size() - 12 + static_cast<std::size_t>(i)], 212 + i);
   }
-  expect_cost_is_replay(trace, full_attention(trace), recipe_of("{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}"));
+  expect_cost_is_replay(trace, recipe_of(recipe));
 }
 
 }  // namespace

@@ -191,34 +191,12 @@ std::vector<double> attention_at_places(const AttentionTrace& t, const LayerTens
 // Runs a recipe over a sample. `look(step's token, layer, segments, output)` after each decode step's attention.
 using Look = std::function<void(std::int32_t, std::int32_t, const std::vector<Segment>&, const float*)>;
 void walk(const AttentionTrace& t, const Recipe& recipe, const Look& look) {
-  const ModelShape model = shape_of(t, 2);
-  KvPolicy policy(recipe, model);
-  Ops ops(Ops::Backend::kCpu);
-  TraceObserver observer(t, policy.needs());
-  std::vector<KvStore> stores;
-  std::vector<Segment> segments;
-  for (std::int32_t l = 0; l < t.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
-  std::int32_t begin = 0;
-  for (const std::int32_t end : step_ends(t)) {
-    const SeqStep seq{0, begin, end - begin, t.prompt_tokens, t.question_begin};
-    observer.set_step(seq);
-    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
-    for (std::int32_t l = 0; l < t.num_layers; ++l) {
-      const LayerTensors& layer = t.layers[static_cast<std::size_t>(l)];
-      const std::int64_t at = std::int64_t{begin} * t.kv_heads * t.head_dim, width = std::int64_t{t.q_heads} * t.head_dim;
-      stores[static_cast<std::size_t>(l)].append(0, layer.k.data() + at, layer.v.data() + at, seq.new_tokens, begin);
-      if (seq.decoding()) {
-        const Ops::Frame frame(ops);
-        policy.before_attention(step, l, segments);
-        const Queries query{layer.q.data() + begin * width, 1, begin};
-        float* out = ops.floats(width);
-        ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &query, &out, nullptr, nullptr});
-        look(begin, l, segments, out);
-      }
-      policy.after_attention(step, l);
-    }
-    begin = end;
-  }
+  PolicyWalk policy(t, recipe);
+  policy.run([&](const PolicyStep& step, std::int32_t l) {
+    if (!step.seqs.front().decoding()) return;
+    const float* const out = policy.attend(step, l);
+    look(step.seqs.front().seen_tokens, l, policy.segments, out);
+  });
 }
 
 // Cuts once, cuts in every chunk and step, and tokens chosen again in every step: attention is that of a model over the kept tokens' keys

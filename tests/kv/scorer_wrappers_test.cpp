@@ -11,12 +11,6 @@
 namespace kvlab::test {
 namespace {
 
-std::vector<float> scored(Scorer& scorer, LayerStep& step) {
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer.score(step, scores.data());
-  return scores;
-}
-
 TEST(Chunks, MeanOfHeadSumsAndWholeChunksBeforeTheWindow) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 50, 31);
   auto inner = make_part<ScorerRegistry>("window_attention", "{window_tokens: 6}");

@@ -100,6 +100,12 @@ class Decode {
     }
     return sum / std::sqrt(model.head_dim);
   }
+  // The largest of the row's query heads.
+  [[nodiscard]] double group_bound(std::int32_t row, std::int32_t begin, std::int32_t end) const {
+    double most = -1e30;
+    for (std::int32_t h = 0; h < model.group(); ++h) most = std::max(most, bound(row, h, begin, end));
+    return most;
+  }
   // Smallest and largest value of a key channel.
   [[nodiscard]] std::pair<double, double> channel_range(std::int32_t row, std::int32_t c, std::int32_t begin, std::int32_t end) const {
     double low = 1e30, high = -1e30;

@@ -29,8 +29,7 @@ TEST(LServe, PagesByTheBestOfTheirLogicalPagesServeFourSteps) {
         std::vector<double> scores;
         for (std::int32_t p = 0; p < pages; ++p) {
           scores.push_back(-1e30);
-          for (std::int32_t h = 0; h < group; ++h)
-            for (std::int32_t i = p * 16; i < p * 16 + 16; i += 4) scores.back() = std::max(scores.back(), d.bound(r, h, i, i + 4));
+          for (std::int32_t i = p * 16; i < p * 16 + 16; i += 4) scores.back() = std::max(scores.back(), d.group_bound(r, i, i + 4));
         }
         if (t % 4 == 0) chosen[static_cast<std::size_t>(r)] = best(scores, 3);
         EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(chosen[static_cast<std::size_t>(r)], 16, 0, pages * 16, d.tokens()))

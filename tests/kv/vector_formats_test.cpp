@@ -30,11 +30,9 @@ TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
 // The rotation spreads a single large channel: the error is that of any other vector.
 TEST(TurboQuant, OneLargeChannelCostsNothing) {
   FormatRun run("turboquant", "{key_bits: 4}", kHeads, 0, 0);
-  for (std::int32_t i = 0; i < 128 * 100; ++i) run.k.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
-  run.v = run.k;
-  run.q.resize(100 * 8 * 64);
-  run.prompt = 100;
-  run.step(100);
+  std::vector<float> x;
+  for (std::int32_t i = 0; i < 128 * 100; ++i) x.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
+  run.take(x, x);
   EXPECT_LT(run.error(false), 0.03);
 }
 
@@ -104,9 +102,7 @@ struct TurnedKeys {
   }
   double error(const std::string& format, const std::string& parameters) const {
     FormatRun run(format, parameters, kModel, 0, 0);
-    run.k = run.v = k, run.q.resize(k.size());
-    run.prompt = static_cast<std::int32_t>(k.size() / 64);
-    run.step(run.prompt);
+    run.take(k, k);
     return run.error(false);
   }
 };
@@ -120,14 +116,12 @@ TEST(Kvquant, KeysAreCodedBeforeRope) {
 
 TEST(Kvquant, OutliersAndFirstTokensAreExact) {
   FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, 0, 0);
+  std::vector<float> x;
   for (std::int32_t i = 0; i < 128 * 200; ++i) {
     const std::int32_t token = i / 128, c = i % 64;
-    run.k.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
+    x.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
   }
-  run.v = run.k;
-  run.q.resize(200 * 8 * 64);
-  run.prompt = 200;
-  run.step(200);
+  run.take(x, x);
   for (const std::int32_t head : {0, 1}) {
     for (std::int32_t c = 0; c < 64; ++c)
       for (const std::int32_t token : {0, 1}) {

@@ -58,9 +58,7 @@ AttentionTrace weights_trace(std::vector<std::int32_t> chunk_ends = {}) {
 }
 
 ReplayResult replayed(const std::string& recipe, const AttentionTrace& trace) {
-  ReplayOptions options;
-  options.lists_kept = true;
-  return replay(trace, full_attention(trace), recipe_of(recipe), options);
+  return replay(trace, full_attention(trace), recipe_of(recipe), {.lists_kept = true});
 }
 
 TEST_F(WeightFile, APublishedTableOfGates) {
@@ -100,8 +98,7 @@ TEST_F(WeightFile, QFiltersByHand) {
   EXPECT_EQ(scorer->refuses(shape), "");
   LayerStep step = layer.prompt_step(1);
   step.layer = 1;
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
       double dot = 0;
