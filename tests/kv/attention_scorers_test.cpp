@@ -59,10 +59,10 @@ TEST(PeakAttention, ATokenGoesWhereNoLateQueryLooks) {
     std::int32_t seen = 0;
     for (std::int32_t i = 0; i < 65; ++i) {
       bool looked_at = false;
-      for (std::int32_t t = std::max(i, 65 - 13); t < 65; ++t) looked_at |= plain_row(layer, 0, r, t)[static_cast<std::size_t>(i)] >= 0.03;
+      for (std::int32_t t = std::max(i, 65 - 13); t < 65; ++t) looked_at |= nth(plain_row(layer, 0, r, t), i) >= 0.03;
       seen += looked_at ? 1 : 0;
     }
-    EXPECT_EQ(keep[static_cast<std::size_t>(r)], seen);
+    EXPECT_EQ(nth(keep, r), seen);
     EXPECT_LT(seen, 65);
     EXPECT_GT(seen, 0);
   }

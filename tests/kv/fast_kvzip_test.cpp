@@ -37,8 +37,7 @@ struct Gates : TrainedFile {
         for (std::int32_t c = 0; c < kHidden; ++c) x.back() += value(proj + ".weight", i, c) * static_cast<double>(h[c]);
         squares += x.back() * x.back();
       }
-      for (std::int32_t i = 0; i < kRank; ++i)
-        x[static_cast<std::size_t>(i)] *= value(norm + ".weight", 0, i) / std::sqrt(squares / kRank + 1e-6);
+      for (std::int32_t i = 0; i < kRank; ++i) nth(x, i) *= value(norm + ".weight", 0, i) / std::sqrt(squares / kRank + 1e-6);
       return x;
     };
     const std::vector<double> k = projected("k_proj", "k_norm", head, false);
@@ -49,7 +48,7 @@ struct Gates : TrainedFile {
       double others = 0;
       for (std::int32_t s = head * kSinks; s < (head + 1) * kSinks; ++s) {
         double z = 0;
-        for (std::int32_t i = 0; i < kRank; ++i) z += value("k_base", s, i) * q[static_cast<std::size_t>(i)];
+        for (std::int32_t i = 0; i < kRank; ++i) z += value("k_base", s, i) * nth(q, i);
         others += std::exp(z / std::sqrt(kRank) - own);
       }
       mean += 1 / (1 + others) / kGroup;
@@ -69,7 +68,7 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const Gates gates(3);
   std::vector<double> all;
   const auto score = [&](std::int32_t row, std::int32_t t) {
-    return gates.score(row / 2, row % 2, trace.layers[static_cast<std::size_t>(row / 2)].hidden.data() + t * kHidden);
+    return gates.score(row / 2, row % 2, nth(trace.layers, row / 2).hidden.data() + t * kHidden);
   };
   for (std::int32_t row = 0; row < 6; ++row)
     for (std::int32_t t = 2; t < 192; ++t) all.push_back(score(row, t));
@@ -84,7 +83,7 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
     std::vector<std::int32_t> expected;
     for (std::int32_t t = 0; t < 200; ++t)
       if (t < 2 || t >= 192 || score(row, t) > least) expected.push_back(t);
-    EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(row)], expected) << row;
+    EXPECT_EQ(nth(result.kept_of_prompt, row), expected) << row;
   }
 }
 

@@ -15,6 +15,7 @@
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
+#include "tests/kv/nth.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
@@ -179,9 +180,9 @@ class PolicyWalk {
     observer_.set_step(seq);
     const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer_, seed_};
     for (std::int32_t l = 0; l < model.num_layers; ++l) {
-      const LayerTensors& t = trace_.layers[static_cast<std::size_t>(l)];
+      const LayerTensors& t = nth(trace_.layers, l);
       const auto at = static_cast<std::ptrdiff_t>(seq.seen_tokens) * model.kv_heads * model.head_dim;
-      stores[static_cast<std::size_t>(l)].append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
+      nth(stores, l).append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
       const Ops::Frame frame(ops);
       look(step, l);
       policy.after_attention(step, l);
@@ -199,7 +200,7 @@ class PolicyWalk {
   const float* attend(const PolicyStep& step, std::int32_t layer) {
     policy.before_attention(step, layer, segments);
     const std::int64_t width = std::int64_t{model.q_heads} * model.head_dim, at = step.seqs.front().seen_tokens;
-    const Queries query{trace_.layers[static_cast<std::size_t>(layer)].q.data() + at * width, 1, static_cast<std::int32_t>(at)};
+    const Queries query{nth(trace_.layers, layer).q.data() + at * width, 1, static_cast<std::int32_t>(at)};
     float* out = ops.floats(width);
     ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &query, &out, nullptr, nullptr});
     return out;

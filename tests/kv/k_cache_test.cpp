@@ -21,7 +21,7 @@ TEST(KCache, ReadsTheUnionOfEachQueryHeadsLargestLogits) {
           for (std::int32_t i = 0; i < prompt; ++i) z.push_back(d.logit(r, h, i));
           for (const std::int32_t i : best(z, 6)) expected.insert(i);
         }
-        EXPECT_EQ(rows[static_cast<std::size_t>(r)], std::vector<std::int32_t>(expected.begin(), expected.end()));
+        EXPECT_EQ(nth(rows, r), std::vector<std::int32_t>(expected.begin(), expected.end()));
       }
     }
   }

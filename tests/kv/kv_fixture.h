@@ -13,6 +13,7 @@
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/trigger/trigger.h"
+#include "tests/kv/nth.h"
 
 namespace kvlab::test {
 

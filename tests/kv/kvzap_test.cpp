@@ -60,12 +60,11 @@ TEST(KvZap, KeepsWhatScoresByHand) {
       for (std::int32_t h = 0; h < 2; ++h) {
         std::vector<std::int32_t> expected;
         for (std::int32_t t = 0; t < 200; ++t) {
-          const double score =
-              models.score(l, h, trace.layers[static_cast<std::size_t>(l)].hidden.data() + t * trace.hidden_dim, trace.hidden_dim);
+          const double score = models.score(l, h, nth(trace.layers, l).hidden.data() + t * trace.hidden_dim, trace.hidden_dim);
           ASSERT_GT(std::fabs(score - 0.1), 1e-4);
           if (t >= 72 || score >= 0.1) expected.push_back(t);
         }
-        EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(l * 2 + h)], expected) << mid << " " << l << " " << h;
+        EXPECT_EQ(nth(result.kept_of_prompt, l * 2 + h), expected) << mid << " " << l << " " << h;
         cut += 200 - expected.size();
       }
     }

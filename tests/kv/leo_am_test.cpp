@@ -22,7 +22,7 @@ TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
           for (const std::int32_t p : best(bounds, static_cast<std::size_t>(keep)))
             for (std::int32_t i = 4 * p; i < 4 * p + 4; ++i) expected.push_back(i);
           for (std::int32_t i = leaves * 4; i < n; ++i) expected.push_back(i);
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected) << "prompt " << prompt << " step " << t;
+          EXPECT_EQ(nth(rows, r), expected) << "prompt " << prompt << " step " << t;
         }
       }
     }
@@ -73,10 +73,7 @@ TEST(LeoAm, ReadsItsShareFromDisk) {
 }
 
 TEST(LeoAm, KeepsTheContract) {
-  EXPECT_TRUE(large_budget_selects_everything("leo_am", "{}"));
-  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 200, 5));
-  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 1, 9));
-  EXPECT_TRUE(same_log_with_recorded_counts("leo_am", "{}", 200, 9));
+  expect_promises("leo_am", "{}", {{200, 5}, {1, 9}}, {200, 9});
   EXPECT_THROW(make_part<SelectorRegistry>("leo_am", "{leaf_tokens: 8, root_tokens: 24}"), InputError);
 }
 

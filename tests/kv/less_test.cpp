@@ -47,8 +47,8 @@ class LessMaps {
     for (std::size_t f = 0; f < u.size(); ++f) u[f] *= std::fabs(at("scalingD", head, static_cast<std::int64_t>(f)));
     for (std::int64_t f = 0; f < kFeatures; ++f) {
       double mixed = 0;
-      for (std::int64_t g = 0; g < kFeatures; ++g) mixed += u[static_cast<std::size_t>(g)] * at("interaction_k", head * kFeatures + g, f);
-      phi.push_back(std::fabs(u[static_cast<std::size_t>(f)] + mixed * at("scalingD2", head, f)));
+      for (std::int64_t g = 0; g < kFeatures; ++g) mixed += nth(u, g) * at("interaction_k", head * kFeatures + g, f);
+      phi.push_back(std::fabs(nth(u, f) + mixed * at("scalingD2", head, f)));
     }
     return phi;
   }
@@ -69,7 +69,7 @@ class LessMaps {
     }
     for (std::int64_t f = 0; f < kFeatures; ++f) {
       double z = 0;
-      for (std::int64_t m = 0; m < kMapWidth; ++m) z += middle[static_cast<std::size_t>(m)] * at(second, head * kMapWidth + m, f);
+      for (std::int64_t m = 0; m < kMapWidth; ++m) z += nth(middle, m) * at(second, head * kMapWidth + m, f);
       out.push_back(gelu(z));
     }
     return out;
@@ -100,7 +100,7 @@ void drop_others(RandomLayer& layer, Disposal& disposal, const KeptLists& lists)
   LayerStep step = layer.prompt_step(1);
   disposal.observe(step);
   disposal.dispose(step, lists.kept());
-  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
+  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, nth(lists.count, r));
 }
 
 // One output element in float64: the tokens at `held` by exp(q k / sqrt(d)), the others by phi_q phi_k.
@@ -143,7 +143,7 @@ TEST(Less, AttendsToTheStateOfAllThatWasDropped) {
         for (std::int32_t t = 0; t < count; ++t)
           for (std::int32_t h = 0; h < 2 * group; ++h)
             for (std::int32_t c = 0; c < 8; ++c)
-              EXPECT_NEAR(out[s][static_cast<std::size_t>((t * 2 * group + h) * 8 + c)],
+              EXPECT_NEAR(nth(out[s], (t * 2 * group + h) * 8 + c),
                           less_by_hand(layer, maps, s, 33 - count + t, h, c, held[s * 2 + static_cast<std::size_t>(h / group)]), 1e-5)
                   << group << " " << count;
     }

@@ -22,7 +22,7 @@ struct Models : TrainedFile {
   }
   // The score of token t for a KV head of a layer, in float64.
   [[nodiscard]] double score(const AttentionTrace& trace, std::int32_t layer, std::int32_t head, std::int32_t t) const {
-    const LayerTensors& tensors = trace.layers[static_cast<std::size_t>(layer)];
+    const LayerTensors& tensors = nth(trace.layers, layer);
     std::vector<float> x(tensors.pre_q.begin() + t * 128, tensors.pre_q.begin() + (t + 1) * 128);
     x.insert(x.end(), tensors.pre_k.begin() + t * 64, tensors.pre_k.begin() + (t + 1) * 64);
     x.insert(x.end(), tensors.v.begin() + t * 64, tensors.v.begin() + (t + 1) * 64);
@@ -30,7 +30,7 @@ struct Models : TrainedFile {
     double score = 0;
     for (std::int32_t m = 0; m < kMid; ++m) {
       double z = 0;
-      for (std::int32_t c = 0; c < kWidth; ++c) z += at(name + "fc1.weight", m, c) * double{x[static_cast<std::size_t>(c)]};
+      for (std::int32_t c = 0; c < kWidth; ++c) z += at(name + "fc1.weight", m, c) * double{nth(x, c)};
       score += at(name + "fc2.weight", head, m) * z / (1 + std::exp(-z));
     }
     return score;
@@ -62,8 +62,8 @@ TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
     std::vector<std::int32_t> expected;
     for (const auto& [score, position] : held) expected.push_back(position);
     std::sort(expected.begin(), expected.end());
-    EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(row)], expected) << row;
-    EXPECT_EQ(result.kept[static_cast<std::size_t>(row)].size(), 84U) << "decoded tokens all stay";
+    EXPECT_EQ(nth(result.kept_of_prompt, row), expected) << row;
+    EXPECT_EQ(nth(result.kept, row).size(), 84U) << "decoded tokens all stay";
   }
 }
 

@@ -20,9 +20,7 @@ std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope
   for (std::int32_t t = 0; t < tokens; ++t) {
     std::vector<float> x(kPaluWidth, 0.0F);
     for (std::int32_t i = 0; i < kPaluRank; ++i)
-      for (std::int32_t c = 0; c < kPaluWidth; ++c)
-        x[static_cast<std::size_t>(c)] +=
-            weight[static_cast<std::size_t>(t * kPaluRank + i)] * basis[static_cast<std::size_t>(i * kPaluWidth + c)];
+      for (std::int32_t c = 0; c < kPaluWidth; ++c) nth(x, c) += nth(weight, t * kPaluRank + i) * nth(basis, i * kPaluWidth + c);
     for (std::int32_t c = 0; c < kPaluWidth / 2 && !frequencies.empty(); ++c) {
       const auto at = static_cast<std::size_t>(c);
       const float angle = static_cast<float>(t) * frequencies[at], low = x[at], high = x[at + kPaluWidth / 2];
@@ -75,7 +73,7 @@ std::string file_of_bases(std::int32_t layers, std::int32_t heads, std::int32_t 
     for (const bool values : {false, true}) {
       std::vector<float> basis(static_cast<std::size_t>(heads * 2 * d), 0.0F);
       for (std::int32_t h = 0; h < heads; ++h)
-        for (std::int32_t i = 0; i < 2; ++i) basis[static_cast<std::size_t>((h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h))] = 1.0F;
+        for (std::int32_t i = 0; i < 2; ++i) nth(basis, (h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h)) = 1.0F;
       bases.add("layers." + std::to_string(l) + (values ? ".v.basis" : ".k.basis"), {heads, 2, d}, basis);
     }
   return bases.file();

@@ -75,13 +75,12 @@ TEST(Slices, AloneAreScoredAsPromptsOfTheirOwn) {
       const std::int32_t n = std::min(10, 23 - begin);
       KvStore alone(layer.model, 1, 0, true);
       const auto at = static_cast<std::ptrdiff_t>(begin) * 2 * 8;
-      alone.append(0, layer.k[static_cast<std::size_t>(s)].data() + at, layer.v[static_cast<std::size_t>(s)].data() + at, n, 0);
+      alone.append(0, nth(layer.k, s).data() + at, nth(layer.v, s).data() + at, n, 0);
       const SeqStep seq{0, 0, n, n};
       LayerStep part{layer.ops, layer.model, 0, {&seq, 1}, alone.rows(), {}, 7};
       const Floats expected = scored(*plain, part);
       for (std::int32_t h = 0; h < 2; ++h)
-        for (std::int32_t i = 0; i < n; ++i)
-          EXPECT_EQ(got[static_cast<std::size_t>((s * 2 + h) * 23 + begin + i)], expected[static_cast<std::size_t>(h * n + i)]);
+        for (std::int32_t i = 0; i < n; ++i) EXPECT_EQ(nth(got, (s * 2 + h) * 23 + begin + i), nth(expected, h * n + i));
     }
   }
 }
@@ -101,7 +100,7 @@ TEST(Blocks, EachJoinsWhatStaysSoFar) {
   blocks->refine(step, keep.data(), scores.data());
   EXPECT_EQ(keep, (Ints{12, 12}));
   for (std::int32_t h = 0; h < 2; ++h) {
-    const auto key = [&](std::int32_t i, std::int32_t c) { return layer.k[0][static_cast<std::size_t>((i * 2 + h) * 8 + c)]; };
+    const auto key = [&](std::int32_t i, std::int32_t c) { return nth(layer.k[0], (i * 2 + h) * 8 + c); };
     const auto norm = [&](std::int32_t i) {
       double sum = 0;
       for (std::int32_t c = 0; c < 8; ++c) sum += std::pow(static_cast<double>(key(i, c)), 2);
@@ -113,18 +112,17 @@ TEST(Blocks, EachJoinsWhatStaysSoFar) {
       for (std::int32_t i = at; i < std::min(40, at + 7); ++i) stays.push_back(i);
       std::vector<double> mean(8);
       for (const std::int32_t i : stays)
-        for (std::int32_t c = 0; c < 8; ++c) mean[static_cast<std::size_t>(c)] += static_cast<double>(key(i, c)) / norm(i);
+        for (std::int32_t c = 0; c < 8; ++c) nth(mean, c) += static_cast<double>(key(i, c)) / norm(i);
       const auto likeness = [&](std::int32_t i) {
         double sum = 0;
-        for (std::int32_t c = 0; c < 8; ++c) sum += mean[static_cast<std::size_t>(c)] * static_cast<double>(key(i, c)) / norm(i);
+        for (std::int32_t c = 0; c < 8; ++c) sum += nth(mean, c) * static_cast<double>(key(i, c)) / norm(i);
         return sum;
       };
       std::sort(stays.begin(), stays.end(), [&](std::int32_t a, std::int32_t b) { return likeness(a) < likeness(b); });
       stays.resize(12);
     }
     for (std::int32_t i = 0; i < 40; ++i)
-      EXPECT_EQ(scores[static_cast<std::size_t>(h * 40 + i)] != -kInfinity, std::count(stays.begin(), stays.end(), i) == 1)
-          << h << " " << i;
+      EXPECT_EQ(nth(scores, h * 40 + i) != -kInfinity, std::count(stays.begin(), stays.end(), i) == 1) << h << " " << i;
   }
 }
 
@@ -193,7 +191,7 @@ TEST(OutputAware, TheFirstStageOfTheBudgetComesBeforeTheCounts) {
         << "int(0.33 * 40 * 0.5), where half of the 13 tokens that stay are 6 as well";
     const auto best =
         std::max_element(raw.begin() + static_cast<std::ptrdiff_t>(40 * h), raw.begin() + static_cast<std::ptrdiff_t>(40 * h + 40));
-    EXPECT_EQ(scores[static_cast<std::size_t>(best - raw.begin())], kInfinity);
+    EXPECT_EQ(nth(scores, best - raw.begin()), kInfinity);
   }
   const Floats before = scores;
   Ints keep{13, 13};

@@ -17,8 +17,8 @@ inline std::vector<double> plain_row_of_head(const RandomLayer& layer, std::int3
   for (std::int32_t i = 0; i <= t; ++i) {
     double z = 0;
     for (std::int32_t c = 0; c < m.head_dim; ++c)
-      z += static_cast<double>(layer.q[s][static_cast<std::size_t>((t * m.q_heads + q_head) * m.head_dim + c)]) *
-           layer.k[s][static_cast<std::size_t>((i * m.kv_heads + q_head / m.group()) * m.head_dim + c)];
+      z += static_cast<double>(nth(layer.q[s], (t * m.q_heads + q_head) * m.head_dim + c)) *
+           nth(layer.k[s], (i * m.kv_heads + q_head / m.group()) * m.head_dim + c);
     p.push_back(std::exp(z / std::sqrt(m.head_dim)));
     total += p.back();
   }

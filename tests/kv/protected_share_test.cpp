@@ -11,11 +11,7 @@ namespace {
 constexpr std::int32_t kLayers = 6, kHeads = 2, kPrompt = 400;
 
 const AttentionTrace& six_layers() {
-  static const AttentionTrace trace = [] {
-    SampleShape shape;
-    shape.layers = kLayers, shape.prompt = kPrompt, shape.decode = 40, shape.chunk = 0;
-    return sample(shape);
-  }();
+  static const AttentionTrace trace = [] { return sample({.layers = kLayers, .prompt = kPrompt, .decode = 40, .chunk = 0}); }();
   return trace;
 }
 

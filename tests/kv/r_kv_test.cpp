@@ -37,8 +37,7 @@ std::vector<double> attention_by_hand(const RandomLayer& layer, const KvRows& kv
     std::vector<double> z(kOlder, -1e30);
     for (std::int32_t i = 0; i < kOlder; ++i)
       for (std::int32_t h = 3 * r; h < 3 * r + 3; ++h)
-        z[static_cast<std::size_t>(i)] =
-            std::max(z[static_cast<std::size_t>(i)], dot(layer.q[0].data() + (t * 6 + h) * 16, kv.key(r, i), 16) / 4);
+        nth(z, i) = std::max(nth(z, i), dot(layer.q[0].data() + (t * 6 + h) * 16, kv.key(r, i), 16) / 4);
     const std::vector<double> p = softmax(z);
     for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / kWindow;
   }

@@ -49,7 +49,7 @@ std::vector<WatchedStep> watch(const AttentionTrace& trace, const Recipe& recipe
     w.seq = {0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
     w.fits_budget = fits = fits && walk.policy.keeps_what_stays(w.seq);
     walk.step(w.seq, [&](const PolicyStep& step, std::int32_t l) {
-      const KvStore& store = walk.stores[static_cast<std::size_t>(l)];
+      const KvStore& store = nth(walk.stores, l);
       if (w.seq.decoding()) {
         const float* const out = walk.attend(step, l);
         w.outputs.insert(w.outputs.end(), out, out + width);
@@ -59,7 +59,7 @@ std::vector<WatchedStep> watch(const AttentionTrace& trace, const Recipe& recipe
       w.target.push_back(walk.policy.target(w.seq, l, held));
     });
     for (std::int32_t l = 0; l < walk.model.num_layers; ++l) {
-      const KvRows kv = walk.stores[static_cast<std::size_t>(l)].rows();
+      const KvRows kv = nth(walk.stores, l).rows();
       w.resident += walk.policy.resident(l, std::span(&w.seq, 1), kv);
       for (std::int32_t r = 0; r < kv.num_rows; ++r) {
         std::vector<std::int32_t>& positions = w.positions.emplace_back();

@@ -46,13 +46,13 @@ std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std:
     std::vector<double> p;
     for (const std::int32_t c : others) {
       double z = 0;
-      for (std::size_t x = 0; x < 8; ++x) z += static_cast<double>(d.query(row, h)[x]) * all.mean[static_cast<std::size_t>(c)][x];
+      for (std::size_t x = 0; x < 8; ++x) z += static_cast<double>(d.query(row, h)[x]) * nth(all.mean, c)[x];
       p.push_back(std::exp(z / std::sqrt(8.0)));
     }
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
     for (std::size_t i = 0; i < p.size(); ++i) score[i] = std::max(score[i], p[i] / sum);
   }
-  for (const std::int32_t i : best(score, static_cast<std::size_t>(keep))) read.insert(others[static_cast<std::size_t>(i)]);
+  for (const std::int32_t i : best(score, static_cast<std::size_t>(keep))) read.insert(nth(others, i));
   std::vector<std::int32_t> tokens;
   for (const std::int32_t c : read)
     for (std::int32_t i = 4 * c; i < 4 * c + 4; ++i) tokens.push_back(i);
@@ -72,7 +72,7 @@ TEST(ShadowKv, OutliersBestChunksAndTheEnd) {
       for (std::int32_t t = 0; t < 3; ++t) {
         const auto rows = d.decode(*part);
         for (std::int32_t r = 0; r < 4; ++r)
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
+          EXPECT_EQ(nth(rows, r), shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
       }
     }
   }
@@ -144,9 +144,9 @@ struct ShadowPrompt : PolicyWalk {
   // Tokens whose stored key is the trace's own, bit by bit.
   std::set<std::int32_t> exact(const AttentionTrace& trace, std::int32_t layer, std::int32_t row) {
     std::set<std::int32_t> tokens;
-    const KvRows kv = stores[static_cast<std::size_t>(layer)].rows();
+    const KvRows kv = nth(stores, layer).rows();
     for (std::int32_t i = 0; i < trace.prompt_tokens; ++i) {
-      const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + (i * model.kv_heads + row) * model.head_dim;
+      const float* k = nth(trace.layers, layer).k.data() + (i * model.kv_heads + row) * model.head_dim;
       if (std::equal(k, k + model.head_dim, kv.key(row, i))) tokens.insert(i);
     }
     return tokens;
@@ -157,7 +157,7 @@ struct ShadowPrompt : PolicyWalk {
 std::set<std::int32_t> always_read(const AttentionTrace& trace, std::int32_t layer, std::int32_t row, std::size_t outliers) {
   const std::int32_t d = trace.head_dim, chunks = trace.prompt_tokens / 4 - 2;
   const auto key = [&](std::int32_t i) {
-    const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + (i * trace.kv_heads + row) * d;
+    const float* k = nth(trace.layers, layer).k.data() + (i * trace.kv_heads + row) * d;
     return std::vector<double>(k, k + d);
   };
   std::set<std::int32_t> tokens;

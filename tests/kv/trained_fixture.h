@@ -33,7 +33,7 @@ class TrainedFile {
   // The element in column `column` of the lines of a tensor's last dimension.
   [[nodiscard]] double at(const std::string& name, std::int64_t line, std::int64_t column) const {
     const auto& [shape, data] = tensors_.at(name);
-    return double{data[static_cast<std::size_t>(line * shape.back() + column)]};
+    return double{nth(data, line * shape.back() + column)};
   }
   // The path of a file with these tensors; the next file of the process has the same one.
   [[nodiscard]] std::string file() const {

@@ -31,7 +31,7 @@ struct TurnedLayer : RandomLayer {
     }
   }
   static double at(const std::vector<float>& x, std::int32_t t, std::int32_t heads, std::int32_t h, std::int32_t c) {
-    return static_cast<double>(x[static_cast<std::size_t>((t * heads + h) * kDim + c)]);
+    return static_cast<double>(nth(x, (t * heads + h) * kDim + c));
   }
 };
 
@@ -44,9 +44,8 @@ Statistics statistics_of(const RandomLayer& layer) {
   for (std::int32_t h = 0; h < 4; ++h) {
     for (std::int32_t t = 0; t < kTokens; ++t) {
       const auto q = [&](std::int32_t c) { return TurnedLayer::at(layer.q[0], t, 4, h, c); };
-      for (std::int32_t c = 0; c < kDim; ++c) s.mean[static_cast<std::size_t>(h * kDim + c)] += static_cast<float>(q(c) / kTokens);
-      for (std::int32_t f = 0; f < kHalf; ++f)
-        s.size[static_cast<std::size_t>(h * kHalf + f)] += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
+      for (std::int32_t c = 0; c < kDim; ++c) nth(s.mean, h * kDim + c) += static_cast<float>(q(c) / kTokens);
+      for (std::int32_t f = 0; f < kHalf; ++f) nth(s.size, h * kHalf + f) += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
     }
   }
   return s;
@@ -57,12 +56,11 @@ double series(const RandomLayer& layer, const Statistics& s, std::int32_t q_head
   double sum = 0;
   for (std::int32_t j = 0; j < kOffsets; ++j) {
     for (std::int32_t f = 0; f < kHalf; ++f) {
-      const double mx = s.mean[static_cast<std::size_t>(q_head * kDim + f)],
-                   my = s.mean[static_cast<std::size_t>(q_head * kDim + f + kHalf)];
+      const double mx = nth(s.mean, q_head * kDim + f), my = nth(s.mean, q_head * kDim + f + kHalf);
       const double kx = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f), ky = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f + kHalf);
       const double m = std::hypot(mx, my), key = std::hypot(kx, ky), phase = std::atan2(my, mx) - std::atan2(ky, kx);
       const double distance = kTokens - 1 - i + std::pow(2, j);
-      sum += m * key * std::cos(frequency(f) * distance + phase) + (double{s.size[static_cast<std::size_t>(q_head * kHalf + f)]} - m) * key;
+      sum += m * key * std::cos(frequency(f) * distance + phase) + (double{nth(s.size, q_head * kHalf + f)} - m) * key;
     }
   }
   return sum / kOffsets;
@@ -166,7 +164,7 @@ TEST(TriAttention, CutsEveryNDecodeStepsOrKeepsThePrompt) {
   }
   for (const auto& row : kept("{keep_prompt: true}", 205).kept) {
     ASSERT_EQ(row.size(), 209U);
-    for (std::int32_t i = 0; i < 200; ++i) EXPECT_EQ(row[static_cast<std::size_t>(i)], i);
+    for (std::int32_t i = 0; i < 200; ++i) EXPECT_EQ(nth(row, i), i);
   }
 }
 

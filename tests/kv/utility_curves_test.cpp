@@ -35,7 +35,7 @@ TEST(UtilityCurves, HeadsKeepTheLinesShares) {
     for (std::size_t r = 0; r < 6; ++r) {
       EXPECT_EQ(kept[r].size(), expected[r]) << budget << ", row " << r;
       if (expected[r] < 5) continue;
-      for (std::int32_t t = 0; t < 4; ++t) EXPECT_EQ(kept[r][static_cast<std::size_t>(t)], t);
+      for (std::int32_t t = 0; t < 4; ++t) EXPECT_EQ(nth(kept[r], t), t);
       EXPECT_EQ(kept[r].back(), 199);
     }
   }

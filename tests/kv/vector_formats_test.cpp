@@ -12,7 +12,7 @@ constexpr ModelShape kHeads{1, 8, 2, 64, 128};
 double product(FormatRun& run, std::int32_t token, const std::vector<float>& q, bool decoded) {
   double sum = 0;
   for (std::int32_t c = 0; c < run.model.head_dim; ++c)
-    sum += static_cast<double>(q[static_cast<std::size_t>(c)]) * (decoded ? run.key(0, token, c) : run.k[run.place(0, token, c)]);
+    sum += static_cast<double>(nth(q, c)) * (decoded ? run.key(0, token, c) : run.k[run.place(0, token, c)]);
   return sum;
 }
 
@@ -75,15 +75,6 @@ TEST(TurboQuant, SpreadOfTheSketchIsBounded) {
   EXPECT_GT(deviation, 0.5 * std::sqrt(length * q_length * (std::numbers::pi / 2 - 1) / 64));
 }
 
-TEST(TurboQuant, BytesByHand) {
-  const auto bytes = [](const std::string& parameters) {
-    return make_part<FormatRegistry>("turboquant", parameters)->row_bytes({1, 8, 8, 128, 1024}, 0, 10);
-  };
-  EXPECT_EQ(bytes("{}"), 10 * 2 * (2 + 64));
-  EXPECT_EQ(bytes("{key_bits: 3, value_bits: 2}"), 10 * (2 + 48 + 2 + 32));
-  EXPECT_EQ(bytes("{keys: inner_product}"), 10 * (2 + 48 + 2 + 16 + 2 + 64));
-}
-
 // Channels of K of very different sizes, turned by their positions: before RoPE a channel has one range.
 struct TurnedKeys {
   static constexpr ModelShape kModel{1, 1, 1, 64, 64, 2, {10000.0}};
@@ -96,7 +87,7 @@ struct TurnedKeys {
       for (std::int32_t c = 0; c < 32; ++c) {
         const auto at = static_cast<std::size_t>(t * 64 + c);
         const float x = (c == 3 ? 100.0F : 0.0F) + noise[at], y = noise[at + 32];
-        const float angle = static_cast<float>(t) * frequencies[static_cast<std::size_t>(c)];
+        const float angle = static_cast<float>(t) * nth(frequencies, c);
         k[at] = x * std::cos(angle) - y * std::sin(angle), k[at + 32] = y * std::cos(angle) + x * std::sin(angle);
       }
   }
@@ -142,12 +133,6 @@ TEST(Kvquant, PointsFollowTheNumbers) {
   FormatRun apart("kvquant", "{bits: 3, outliers_frac: 0.05, sinks_tokens: 0}", kHeads, 500, 0);
   EXPECT_LT(apart.error(true), points.error(true));
   EXPECT_LT(apart.error(false), points.error(false));
-}
-
-TEST(Kvquant, BytesByHand) {
-  const auto format = make_part<FormatRegistry>("kvquant", "{bits: 3, outliers_frac: 0.01, sinks_tokens: 1}");
-  // Two outliers of 3 bytes; V: centre and half range. Parameters: 2 x 128 + 8 for K, 8 for V; one token in fp16.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 100 * (6 + 48 + 6 + 48 + 4) + 4 * (264 + 8) + 2 * 2 * 128);
 }
 
 }  // namespace

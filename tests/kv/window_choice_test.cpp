@@ -11,7 +11,7 @@ std::vector<std::vector<std::int32_t>> attended_rows(const AttentionTrace& trace
   PolicyWalk walk(trace, recipe_of(recipe));
   std::vector<std::vector<std::int32_t>> rows;
   walk.run([&](const PolicyStep& step, std::int32_t l) {
-    const KvStore& store = walk.stores[static_cast<std::size_t>(l)];
+    const KvStore& store = nth(walk.stores, l);
     for (std::int32_t r = 0; r < walk.model.kv_heads; ++r) EXPECT_EQ(store.len(r), step.seqs.front().end());
     if (!step.seqs.front().decoding()) return;
     walk.policy.before_attention(step, l, walk.segments);
