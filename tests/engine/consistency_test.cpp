@@ -58,9 +58,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
       throw;
     }
     Ops ops(Ops::Backend::kCpu);
-    ReplayOptions replay_options;
-    replay_options.ops = &ops;
-    const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, replay_options);
+    const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
     EXPECT_EQ(engine.kept, replayed.kept) << "chunks of " << chunk;
     EXPECT_EQ(engine.resident, replayed.resident) << "chunks of " << chunk;
     ASSERT_EQ(engine.log.size(), ops.log().size()) << "chunks of " << chunk;

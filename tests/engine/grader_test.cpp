@@ -30,7 +30,9 @@ std::vector<const GradeSample*> all_of(const std::vector<GradeSample>& samples) 
   return all;
 }
 
-std::vector<GradeSample> prepare(const std::vector<EvalSample>& samples, const GradeOptions& options, const GradeNeeds& needs) {
+std::vector<GradeSample> prepare(const std::vector<EvalSample>& samples, const std::vector<Recipe>& recipes,
+                                 const GradeOptions& options = {}) {
+  const GradeNeeds needs = needs_of(probe_engine(), recipes);
   std::vector<GradeSample> prepared;
   for (const EvalSample& s : samples) prepared.push_back(prepare_sample(probe_engine(), s, options, needs.needs, needs.passes));
   return prepared;
@@ -43,7 +45,7 @@ TEST(Grader, FullCacheAgreesWithItself) {
   for (const bool in_prompt : {true, false}) {
     GradeOptions options;
     options.compresses_question = in_prompt;
-    const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), full));
+    const std::vector<GradeSample> prepared = prepare(samples, full, options);
     const std::vector<GradedAnswer> answers = grade(probe_engine(), full[0], all_of(prepared), options);
     ASSERT_EQ(answers.size(), static_cast<std::size_t>(4 * num));
     int exact = 0;
@@ -62,14 +64,13 @@ TEST(Grader, FullCacheAgreesWithItself) {
 TEST(Grader, OnePieceIsTokenByToken) {
   const std::vector<EvalSample> samples = dev_samples({"kvlines"}, short_run() ? 1 : 2);
   const std::vector<Recipe> recipes{load_recipe("snapkv", 300)};
-  const GradeOptions options;
-  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
+  const std::vector<GradeSample> prepared = prepare(samples, recipes);
   ASSERT_TRUE(rests_after_prompt(recipes[0]));
   Recipe stepwise = recipes[0];
   stepwise.disposal = "drop, told apart";  // a name that is not known to rest
   ASSERT_FALSE(rests_after_prompt(stepwise));
-  const std::vector<GradedAnswer> a = grade(probe_engine(), recipes[0], all_of(prepared), options),
-                                  b = grade(probe_engine(), stepwise, all_of(prepared), options);
+  const std::vector<GradedAnswer> a = grade(probe_engine(), recipes[0], all_of(prepared), {}),
+                                  b = grade(probe_engine(), stepwise, all_of(prepared), {});
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].first_wrong, b[i].first_wrong);
@@ -83,12 +84,11 @@ TEST(Grader, OnePieceIsTokenByToken) {
 TEST(Grader, BatchesDoNotMixSequences) {
   const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines"}, short_run() ? 1 : 2);
   const std::vector<Recipe> recipes{load_recipe("h2o", 200)};
-  const GradeOptions options;
-  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
-  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), options);
+  const std::vector<GradeSample> prepared = prepare(samples, recipes);
+  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), {});
   std::vector<GradedAnswer> alone;
   for (const GradeSample* s : all_of(prepared))
-    for (const GradedAnswer& a : grade(probe_engine(), recipes[0], {&s, 1}, options)) alone.push_back(a);
+    for (const GradedAnswer& a : grade(probe_engine(), recipes[0], {&s, 1}, {})) alone.push_back(a);
   ASSERT_EQ(together.size(), alone.size());
   for (std::size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(together[i].sample, alone[i].sample);
@@ -101,12 +101,11 @@ TEST(Grader, BatchesDoNotMixSequences) {
 TEST(Grader, RandomDrawsFollowFromTheSampleAlone) {
   const std::vector<EvalSample> samples = dev_samples({"niah", "multikey"}, 1);
   const std::vector<Recipe> recipes{load_recipe("random", 200)};
-  const GradeOptions options;
-  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
+  const std::vector<GradeSample> prepared = prepare(samples, recipes);
   std::vector<const GradeSample*> backwards = all_of(prepared);
   std::reverse(backwards.begin(), backwards.end());
-  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), options),
-                                  reversed = grade(probe_engine(), recipes[0], backwards, options);
+  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), {}),
+                                  reversed = grade(probe_engine(), recipes[0], backwards, {});
   ASSERT_EQ(together.size(), 2U);
   ASSERT_EQ(reversed.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(together[i].bits, reversed[1 - i].bits, 1e-2);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "sim/cost/model_spec.h"
 #include "tests/engine/model_folder.h"
@@ -23,21 +24,10 @@ class ModelConfigTest : public ModelFolder {
 
 TEST_F(ModelConfigTest, TheProbe) {
   const ModelConfig c = read_model_config(kProbeDir + "/");
-  EXPECT_EQ(c.name, "probe");
-  EXPECT_EQ(c.type, "llama");
-  EXPECT_EQ(c.layers, 8);
-  EXPECT_EQ(c.hidden_dim, 384);
-  EXPECT_EQ(c.intermediate_dim, 768);
-  EXPECT_EQ(c.q_heads, 8);
-  EXPECT_EQ(c.kv_heads, 2);
-  EXPECT_EQ(c.head_dim, 64);
-  EXPECT_EQ(c.vocab_size, 264);
-  EXPECT_EQ(c.max_tokens, 4096);
-  EXPECT_EQ(c.rope_base, 100000);
-  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kNone);
-  EXPECT_EQ(c.norm_epsilon, 1e-5F);
-  EXPECT_EQ(c.bos_id, 256);
-  EXPECT_EQ(c.window(7), 0);
+  EXPECT_EQ(std::tuple(c.name, c.type, c.rope_base, c.rope_scaling.kind, c.norm_epsilon),
+            std::tuple("probe", "llama", 100000, RopeScaling::Kind::kNone, 1e-5F));
+  EXPECT_EQ(std::tuple(c.layers, c.hidden_dim, c.intermediate_dim, c.q_heads, c.kv_heads, c.head_dim), std::tuple(8, 384, 768, 8, 2, 64));
+  EXPECT_EQ(std::tuple(c.vocab_size, c.max_tokens, c.bos_id, c.window(7)), std::tuple(264, 4096, 256, 0));
   EXPECT_FALSE(c.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
 }
 
@@ -342,21 +332,8 @@ TEST_F(ModelConfigTest, RopeParametersOfNewerFolders) {
 
 // Whatever a key holds, the config is read or refused in one line.
 TEST_F(ModelConfigTest, OddValuesOfAnyKey) {
-  const Json odd{nullptr,
-                 true,
-                 0,
-                 -1,
-                 3,
-                 1e300,
-                 18'446'744'073'709'551'615U,
-                 "",
-                 "x",
-                 Json::array(),
-                 {1, "a"},
-                 {nullptr},
-                 Json::object(),
-                 {{"type", 1}},
-                 {{"rope_type", "yarn"}, {"factor", {}}}};
+  const Json odd = Json::parse(R"([null, true, 0, -1, 3, 1e300, 18446744073709551615, "", "x", [], [1, "a"], [null], {}, {"type": 1},
+                                   {"rope_type": "yarn", "factor": null}, {"rope_type": "yarn", "factor": {}}])");
   int refused = 0;
   for (const char* name : {"llama_v5", "llama_rope_yarn", "mistral", "qwen2_sliding", "qwen3_tied"}) {
     const Json model = Json::parse(std::ifstream(std::string(KVLAB_SOURCE_DIR "/tests/parity/models/") + name + "/config.json"));

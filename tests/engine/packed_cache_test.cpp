@@ -9,28 +9,8 @@ namespace kvlab {
 namespace {
 
 // Two sequences with everything in pages, and the same ones packed.
-struct Pair {
-  PolicyCache paged, packed;
-  EngineSequence a = sequence_of(0, some_ids(310, 3), 230), b = sequence_of(1, some_ids(250, 5), 160);
-  EngineSequence packed_a = sequence_of(0, some_ids(310, 3), 230), packed_b = sequence_of(1, some_ids(250, 5), 160);
-
-  explicit Pair(const Recipe& recipe) : paged(probe(), recipe, {}), packed(probe(), recipe, {.packs = true}) {
-    for (EngineSequence* s : {&a, &b}) paged.start(*s);
-    for (EngineSequence* s : {&packed_a, &packed_b}) packed.start(*s);
-  }
-  // Runs this number of tokens of each in one step.
-  void step(std::int32_t of_a, std::int32_t of_b) {
-    std::vector<StepPiece> in_pages, at_rest;
-    if (of_a > 0) in_pages.push_back({&a, of_a}), at_rest.push_back({&packed_a, of_a});
-    if (of_b > 0) in_pages.push_back({&b, of_b}), at_rest.push_back({&packed_b, of_b});
-    ASSERT_EQ(run_step(paged, in_pages), run_step(packed, at_rest)) << "after " << a.seen_tokens << " and " << b.seen_tokens << " tokens";
-  }
-  void compare() {
-    EXPECT_EQ(paged.resident(a), packed.resident(packed_a));
-    EXPECT_EQ(paged.resident(b), packed.resident(packed_b));
-    EXPECT_EQ(paged.positions(a), packed.positions(packed_a));
-    EXPECT_EQ(paged.positions(b), packed.positions(packed_b));
-  }
+struct PackedPair : CachePair {
+  explicit PackedPair(const Recipe& recipe) : CachePair(recipe, {.packs = true}) {}
 };
 
 class PackedCache : public testing::TestWithParam<std::string> {};
@@ -38,16 +18,16 @@ class PackedCache : public testing::TestWithParam<std::string> {};
 TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   const std::string name = GetParam();
   if (left_out_of_short_run(name)) GTEST_SKIP() << kLeftOut;
-  Pair pair(load_recipe(name, load_recipe(name).has_budget ? 140 : 0));
+  PackedPair pair(load_recipe(name, load_recipe(name).has_budget ? 140 : 0));
   pair.step(230, 160);
   pair.compare();
   const ModelConfig& c = probe().config();
   const std::int64_t rows = std::int64_t{c.layers} * c.kv_heads, divisors = rows * divisor_bytes(name, c.head_dim);
-  EXPECT_EQ(pair.packed.pages().used_pages() > 0, stays_in_pages(name));
+  EXPECT_EQ(pair.other.pages().used_pages() > 0, stays_in_pages(name));
   if (stays_in_pages(name)) return;
   const auto check = [&](double most_apart) {
-    for (EngineSequence* s : {&pair.packed_a, &pair.packed_b}) {
-      const std::int64_t counted = counted_kv(pair.packed, *s) + divisors, held = pair.packed.held(*s).kv;
+    for (EngineSequence* s : {&pair.other_a, &pair.other_b}) {
+      const std::int64_t counted = counted_kv(pair.other, *s) + divisors, held = pair.other.held(*s).kv;
       EXPECT_NEAR(static_cast<double>(held), static_cast<double>(counted), most_apart * static_cast<double>(counted));
     }
   };
@@ -59,9 +39,9 @@ TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   const bool is_estimate = name == "gear" || name == "zipcache" || name.starts_with("zipvl") || name == "kvpress_think" ||
                            name == "dfloat11" || name.starts_with("kvquant");
   check(is_estimate ? 0.15 : 0);
-  pair.packed.release(pair.packed_a);
-  pair.packed.release(pair.packed_b);
-  EXPECT_EQ(pair.packed.pages().used_pages(), 0);
+  pair.other.release(pair.other_a);
+  pair.other.release(pair.other_b);
+  EXPECT_EQ(pair.other.pages().used_pages(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, PackedCache, testing::ValuesIn(packed_recipes()),
@@ -70,10 +50,10 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PackedCache, testing::ValuesIn(packed_recipes(
 // Prompts in chunks, encoded as they come; later pieces of several tokens.
 TEST(PackedCache, PromptsInChunks) {
   for (const char* name : {"fp8", "int4_per_channel", "zipcache"}) {
-    Pair pair(load_recipe(name));
+    PackedPair pair(load_recipe(name));
     pair.step(130, 60);
     pair.step(100, 100);
-    EXPECT_EQ(pair.packed.pages().used_pages(), 0) << name;
+    EXPECT_EQ(pair.other.pages().used_pages(), 0) << name;
     pair.step(7, 1);
     pair.step(0, 12);
     pair.compare();
@@ -82,11 +62,11 @@ TEST(PackedCache, PromptsInChunks) {
 
 // Blocks of decode that differ in nothing but the divisors of their channels.
 TEST(PackedCache, EachBlockKeepsItsDivisors) {
-  Pair pair(recipe_of("{recipe: full, format: {zipcache: {salient_bits: 4, other_bits: 4, salient_frac: 1, block_tokens: 20}}}"));
+  PackedPair pair(recipe_of("{recipe: full, format: {zipcache: {salient_bits: 4, other_bits: 4, salient_frac: 1, block_tokens: 20}}}"));
   pair.step(230, 160);
   for (std::int32_t i = 0; i < 45; ++i) pair.step(1, 1);
   pair.compare();
-  EXPECT_EQ(pair.packed.pages().used_pages(), 0);
+  EXPECT_EQ(pair.other.pages().used_pages(), 0);
 }
 
 // Tokens that were encoded are evicted: the rows go back to pages and stay there.
@@ -94,26 +74,26 @@ TEST(PackedCache, RowsThatLoseEncodedTokensStayInPages) {
   for (const char* text : {"{recipe: h2o, budget_tokens: 120, format: {cast: {type: fp8_e4m3}}}",
                            "{recipe: tova, budget_tokens: 120, format: {kivi: {group_tokens: 16, residual_tokens: 16}}}",
                            "{recipe: adakv, budget_tokens: 120, format: {per_token: {bits: 8}}}"}) {
-    Pair pair(recipe_of(text));
+    PackedPair pair(recipe_of(text));
     pair.step(130, 0);
     pair.step(100, 60);
     pair.step(0, 100);
     for (std::int32_t i = 0; i < 20; ++i) pair.step(1, 1);
     pair.compare();
-    EXPECT_GT(pair.packed.pages().used_pages(), 0) << text;
+    EXPECT_GT(pair.other.pages().used_pages(), 0) << text;
   }
 }
 
 // Keys in 8 bits and values in 4, zero and scale of 16 numbers in 32 bits. Of 230 tokens 224 keys and 198 values are encoded, the others
 // are in float32.
 TEST(PackedCache, KeysAndValuesOfDifferentBits) {
-  Pair pair(recipe_of("{recipe: full, format: {kivi: {key_bits: 8, value_bits: 4, group_tokens: 16, residual_tokens: 32}}}"));
+  PackedPair pair(recipe_of("{recipe: full, format: {kivi: {key_bits: 8, value_bits: 4, group_tokens: 16, residual_tokens: 32}}}"));
   pair.step(230, 160);
   pair.compare();
   const ModelConfig& c = probe().config();
   const std::int64_t d = c.head_dim, dense = 4 * d, row = 224 * d * (8 + 2) / 8 + 6 * dense + 198 * d * (4 + 2) / 8 + 32 * dense;
-  EXPECT_EQ(pair.packed.held(pair.packed_a).kv, c.layers * c.kv_heads * row);
-  EXPECT_EQ(counted_kv(pair.packed, pair.packed_a), c.layers * c.kv_heads * row);
+  EXPECT_EQ(pair.other.held(pair.other_a).kv, c.layers * c.kv_heads * row);
+  EXPECT_EQ(counted_kv(pair.other, pair.other_a), c.layers * c.kv_heads * row);
   for (std::int32_t i = 0; i < 40; ++i) pair.step(1, 1);
   pair.compare();
 }
@@ -122,12 +102,12 @@ TEST(PackedCache, KeysAndValuesOfDifferentBits) {
 TEST(PackedCache, ScalesOfFp8) {
   const ModelConfig& c = probe().config();
   for (const std::string scale : {"token", "head", "tensor"}) {
-    Pair pair(recipe_of("{recipe: full, format: {scaled_fp8: {scale: " + scale + "}}}"));
+    PackedPair pair(recipe_of("{recipe: full, format: {scaled_fp8: {scale: " + scale + "}}}"));
     pair.step(230, 160);
     pair.compare();
     const std::int64_t side = 230 * c.head_dim + (scale == "token" ? 230 * 4 : 4);
-    EXPECT_EQ(pair.packed.held(pair.packed_a).kv, c.layers * c.kv_heads * 2 * side) << scale;
-    EXPECT_EQ(counted_kv(pair.packed, pair.packed_a), c.layers * c.kv_heads * 2 * side) << scale;
+    EXPECT_EQ(pair.other.held(pair.other_a).kv, c.layers * c.kv_heads * 2 * side) << scale;
+    EXPECT_EQ(counted_kv(pair.other, pair.other_a), c.layers * c.kv_heads * 2 * side) << scale;
     for (std::int32_t i = 0; i < 20; ++i) pair.step(1, 1);
     pair.compare();
   }
@@ -135,9 +115,9 @@ TEST(PackedCache, ScalesOfFp8) {
 
 // A packed cache in two bits takes a fraction of its pages.
 TEST(PackedCache, MemoryIsReallyFreed) {
-  Pair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));
+  PackedPair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));
   pair.step(230, 160);
-  const PolicyCache::HeldBytes paged = pair.paged.held(pair.a), packed = pair.packed.held(pair.packed_a);
+  const PolicyCache::HeldBytes paged = pair.paged.held(pair.a), packed = pair.other.held(pair.other_a);
   EXPECT_LT(3 * packed.kv, paged.kv);
   EXPECT_EQ(packed.beside, 4 * 2 * 230 * std::int64_t{probe().config().layers} * probe().config().kv_heads);  // a position and a mark each
 }

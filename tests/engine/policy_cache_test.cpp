@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -13,13 +12,6 @@
 namespace kvlab {
 namespace {
 
-double most_apart(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return most;
-}
-
 // Prompts in chunks and decoding sequences in one step: what a plain forward pass computes.
 TEST(PolicyCache, FullCacheIsTheModel) {
   PolicyCache cache(probe(), load_recipe("full"), {});
@@ -28,17 +20,13 @@ TEST(PolicyCache, FullCacheIsTheModel) {
   cache.start(b);
   KvState plain_a(probe().config()), plain_b(probe().config());
   const std::vector<float> all_a = forward_logits(probe(), a.ids, plain_a), all_b = forward_logits(probe(), b.ids, plain_b);
-  const auto rows = [&](const std::vector<float>& all, std::int32_t begin, std::int32_t end) {
-    const auto v = static_cast<std::size_t>(probe().config().vocab_size);
-    return std::span(all).subspan(static_cast<std::size_t>(begin) * v, static_cast<std::size_t>(end - begin) * v);
-  };
   const auto check = [&](const std::vector<StepPiece>& pieces) {
     const std::vector<float> logits = run_step(cache, pieces);
     std::size_t at = 0;
     for (const StepPiece& p : pieces) {
       const std::int32_t end = p.sequence->seen_tokens;
-      const std::span<const float> expected = rows(p.sequence == &a ? all_a : all_b, end - p.new_tokens, end);
-      EXPECT_LE(most_apart(std::span(logits).subspan(at, expected.size()), expected), 2e-4);
+      const std::span<const float> expected = logits_of(p.sequence == &a ? all_a : all_b, end - p.new_tokens, p.new_tokens);
+      EXPECT_LE(logits_apart(std::span(logits).subspan(at, expected.size()), expected), 2e-4);
       at += expected.size();
     }
   };

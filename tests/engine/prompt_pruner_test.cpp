@@ -34,10 +34,6 @@ EngineSequence pruned_sequence(std::int32_t prompt, std::int32_t index = 0) {
   return sequence_of(index, some_ids(prompt + 8, 3 + index), prompt);
 }
 
-std::span<const float> last_row(const std::vector<float>& logits) {
-  return std::span(logits).last(static_cast<std::size_t>(probe().config().vocab_size));
-}
-
 // Stages that keep all tokens, and a ratio of 1, change no bit of any logit.
 TEST(PrunedPrompts, PruningNothingIsFull) {
   PolicyCache full(probe(), load_recipe("full"), {});
@@ -134,13 +130,8 @@ TEST(PrunedPrompts, TokensThatGoOnSeeOneAnotherAlone) {
     std::vector<std::int32_t> positions(kPrunedPrompt);
     std::iota(positions.begin(), positions.end(), 0);
     const std::vector<float> expected = probe().logits(probe().forward({std::span(s.ids).first(kPrunedPrompt), positions}, masked));
-    const auto vocab = static_cast<std::size_t>(probe().config().vocab_size);
     double most = 0;
-    for (const std::int32_t t : last)
-      for (std::size_t i = 0; i < vocab; ++i) {
-        const std::size_t at = static_cast<std::size_t>(t) * vocab + i;
-        most = std::max(most, std::abs(double{logits[at]} - double{expected[at]}));
-      }
+    for (const std::int32_t t : last) most = std::max(most, logits_apart(logits_of(logits, t), logits_of(expected, t)));
     EXPECT_LE(most, 5e-4) << text;  // logits are of order 10, and sums are taken in another order
   }
 }
@@ -213,16 +204,9 @@ TEST(PrunedPrompts, BatchesArePrunedOneByOne) {
     const std::vector<float> first = run_step(alone, {{&apart[0], 300}});
     run_step(alone, {{&apart[1], 390}});
     const std::vector<float> decoded = run_step(alone, {{&apart[1], 1}}), third = run_step(alone, {{&apart[2], 480}});
-    const auto vocab = static_cast<std::size_t>(probe().config().vocab_size);
-    const auto row = [&](std::size_t t) { return std::span(together).subspan(t * vocab, vocab); };
-    const auto apart_by = [&](std::span<const float> x, std::span<const float> y) {
-      double most = 0;
-      for (std::size_t i = 0; i < vocab; ++i) most = std::max(most, std::abs(double{x[i]} - double{y[i]}));
-      return most;
-    };
-    EXPECT_LE(apart_by(row(299), last_row(first)), 2e-4) << text;
-    EXPECT_LE(apart_by(row(300), last_row(decoded)), 2e-4) << text;
-    EXPECT_LE(apart_by(row(780), last_row(third)), 2e-4) << text;
+    EXPECT_LE(logits_apart(logits_of(together, 299), last_logits(first)), 2e-4) << text;
+    EXPECT_LE(logits_apart(logits_of(together, 300), last_logits(decoded)), 2e-4) << text;
+    EXPECT_LE(logits_apart(logits_of(together, 780), last_logits(third)), 2e-4) << text;
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache.positions(batch[i]), alone.positions(apart[i])) << text;
   }
 }

@@ -34,16 +34,6 @@ EngineSequence asked_sequence(std::int32_t prompt = kRewrittenPrompt, std::int32
   return s;
 }
 
-double apart(std::span<const float> a, std::span<const float> b) {
-  double most = a.size() == b.size() ? 0 : 1e9;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(double{a[i]} - b[i]));
-  return most;
-}
-
-std::span<const float> last_logits(const std::vector<float>& logits) {
-  return std::span(logits).last(static_cast<std::size_t>(probe().config().vocab_size));
-}
-
 AttentionTrace recorded_prompt(const EngineSequence& s) {
   RecordOptions options;
   options.pre_rope = true;
@@ -123,8 +113,8 @@ TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
     for (const std::int32_t i : chosen) fresh.ids.push_back(s.ids[static_cast<std::size_t>(i)]);
     fresh.ids.insert(fresh.ids.end(), s.ids.begin() + kRewrittenPrompt, s.ids.end());
     full.start(fresh);
-    EXPECT_LE(apart(last_logits(run_step(cache, {{&s, kRewrittenPrompt}})), last_logits(run_step(full, {{&fresh, kStay}}))), 2e-3);
-    for (int i = 0; i < 3; ++i) EXPECT_LE(apart(run_step(cache, {{&s, 1}}), run_step(full, {{&fresh, 1}})), 2e-3) << "step " << i;
+    EXPECT_LE(logits_apart(last_logits(run_step(cache, {{&s, kRewrittenPrompt}})), last_logits(run_step(full, {{&fresh, kStay}}))), 2e-3);
+    for (int i = 0; i < 3; ++i) EXPECT_LE(logits_apart(run_step(cache, {{&s, 1}}), run_step(full, {{&fresh, 1}})), 2e-3) << "step " << i;
     EXPECT_EQ(cache.pages().used_pages(), full.pages().used_pages());
     for (const KvStore::Sequence& layer : s.rows)
       for (const std::int32_t len : layer.len) EXPECT_EQ(len, kStay + 3);
@@ -135,9 +125,7 @@ TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
 TEST(RewrittenPrompts, TheScansCacheIsCut) {
   const Recipe cut = recipe_of(
       "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.375, tokens: 150, first_tokens: 10, last_tokens: 10, chunk_tokens: 128, "
-      "sinks_tokens: "
-      "8, "
-      "window_tokens: 32}}}");
+      "sinks_tokens: 8, window_tokens: 32}}}");
   PolicyCache cache(probe(), cut, {});
   EngineSequence s = asked_sequence();
   cache.start(s);
@@ -154,16 +142,12 @@ TEST(RewrittenPrompts, SequencesOfABatchStayApart) {
   cache.start(a), cache.start(b), cache.start(c);
   run_step(cache, {{&c, 100}});
   const std::vector<float> together = run_step(cache, {{&b, 120}, {&a, kRewrittenPrompt}, {&c, 1}});
-  const auto rows = [&](std::int32_t begin, std::int32_t count) {
-    const auto v = static_cast<std::size_t>(probe().config().vocab_size);
-    return std::span(together).subspan(static_cast<std::size_t>(begin) * v, static_cast<std::size_t>(count) * v);
-  };
   EngineSequence other_a = asked_sequence(), other_b = asked_sequence(120, 1), other_c = asked_sequence(100, 2);
   alone.start(other_a), alone.start(other_b), alone.start(other_c);
-  EXPECT_LE(apart(rows(120, kRewrittenPrompt), run_step(alone, {{&other_a, kRewrittenPrompt}})), 2e-4);
-  EXPECT_LE(apart(rows(0, 120), run_step(alone, {{&other_b, 120}})), 2e-4);
+  EXPECT_LE(logits_apart(logits_of(together, 120, kRewrittenPrompt), run_step(alone, {{&other_a, kRewrittenPrompt}})), 2e-4);
+  EXPECT_LE(logits_apart(logits_of(together, 0, 120), run_step(alone, {{&other_b, 120}})), 2e-4);
   run_step(alone, {{&other_c, 100}});
-  EXPECT_LE(apart(rows(720, 1), run_step(alone, {{&other_c, 1}})), 2e-4);
+  EXPECT_LE(logits_apart(logits_of(together, 720), run_step(alone, {{&other_c, 1}})), 2e-4);
 }
 
 TEST(RewrittenPrompts, NeedTheirQuestion) {

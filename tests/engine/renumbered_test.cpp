@@ -105,9 +105,7 @@ TEST_P(RenumberedInEngine, RunsAsInReplayOrSaysWhyNot) {
     GTEST_SKIP() << refusal;
   }
   Ops ops(Ops::Backend::kCpu);
-  ReplayOptions replay_options;
-  replay_options.ops = &ops;
-  const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, replay_options);
+  const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
   EXPECT_EQ(engine.kept, replayed.kept);
   EXPECT_EQ(engine.resident, replayed.resident);
   ASSERT_EQ(engine.log.size(), ops.log().size());

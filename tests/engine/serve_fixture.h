@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -89,6 +91,12 @@ inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, co
 inline const EngineModel& served_model() { return short_run() ? small_model() : probe_engine(); }
 inline ServeSetup served_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
   return serve_setup(served_model(), recipe, scheduler, options, num_blocks);
+}
+
+// The state is sound, and each page in use is known to be some sequence's.
+inline void expect_explained_pages(const ReplicaState& state, const StepExecutor& executor) {
+  state.check();
+  EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
 }
 
 struct Served {

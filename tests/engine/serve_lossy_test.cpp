@@ -38,8 +38,7 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   const Recipe recipe = load_recipe(GetParam(), 40);
   ServeSetup setup = served_setup(recipe, "vllm_v1", "{}", 26);
   setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-    state.check();
-    EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+    test::expect_explained_pages(state, executor);
     EXPECT_LE(executor.pages().used_pages(), 26 * 16);
   };
   const Served together = serve_all(setup, lossy_requests(2));
@@ -67,9 +66,7 @@ TEST(ServeFormats, RunToTheEndAndLosePagesNowhere) {
   for (const char* name : {"kivi4", "quest"}) {
     const Recipe recipe = load_recipe(name);
     ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
-    setup.inspect = [](const ReplicaState&, const StepExecutor& executor) {
-      EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
-    };
+    setup.inspect = test::expect_explained_pages;
     const Served served = serve_all(setup, lossy_requests(2));
     EXPECT_EQ(served.summary.latencies.completed, 10U) << name;
     for (const auto& [number, tokens] : served.tokens) EXPECT_EQ(tokens.size(), 16U + number % 3) << name;

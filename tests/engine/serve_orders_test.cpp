@@ -106,13 +106,8 @@ TEST(ServeOrders, RecordsAreTheSimulators) {
       SCOPED_TRACE(text_of(scheduler, c));
       ServeSetup setup = setup_of(test::small_model(), full, scheduler, c);
       if (!can_run(setup)) continue;
-      setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-        state.check();
-        EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
-      };
-      const Served served = test::serve_all(setup, requests);
-      test::SomeTrace trace(requests);
-      test::expect_same(test::simulated(setup, trace), served.records);
+      setup.inspect = test::expect_explained_pages;
+      const Served served = test::serve_as_simulated(setup, requests);
       EXPECT_EQ(served.summary.latencies.completed, requests.size()) << served.summary.first_rejection;
       preemptions += served.summary.preemptions, swaps += served.summary.swaps;
     }

@@ -83,10 +83,7 @@ TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
     setup.memory.prefix_caching = false;
     const Served calm = serve_all(setup, unlike_requests(1000));
     setup.memory.num_blocks = c.num_blocks;
-    setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-      state.check();
-      EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
-    };
+    setup.inspect = test::expect_explained_pages;
     const Served pressed = serve_all(setup, unlike_requests(1));
     EXPECT_GT(pressed.summary.swaps, 0U);
     EXPECT_EQ(pressed.tokens, calm.tokens);

@@ -135,10 +135,7 @@ TEST(ServeAnything, RecordsAreTheSimulators) {
     DrawnRun run;
     draw(seed, test::small_model(), run);
     SCOPED_TRACE(run.text);
-    run.setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-      state.check();
-      ASSERT_EQ(executor.pages().used_pages(), executor.explained_pages());
-    };
+    run.setup.inspect = test::expect_explained_pages;
     Served served;
     std::vector<RequestRecord> simulated;
     test::SomeTrace trace(run.requests);

@@ -12,6 +12,7 @@ namespace {
 
 using test::expect_same;
 using test::serve_all;
+using test::serve_as_simulated;
 using test::Served;
 using test::served_setup;
 using test::simulated;
@@ -71,9 +72,7 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
     SCOPED_TRACE(std::string(c.recipe) + " " + c.scheduler);
     const Recipe recipe = load_recipe(c.recipe, c.recipe == std::string("full") ? 0 : 48);
     const ServeSetup setup = served_setup(recipe, c.scheduler, c.options, c.num_blocks);
-    const Served served = serve_all(setup, mixed_requests());
-    test::SomeTrace trace(mixed_requests());
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, mixed_requests());
     hit_tokens += served.summary.hit_tokens;
     preemptions += served.summary.preemptions;
   }
@@ -92,9 +91,7 @@ TEST(ServeAsSimulated, CutSequencesComeBack) {
     setup.memory.host_blocks = 0;
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 10; ++r) requests.push_back({2.3 * r, 40 + 11 * (r % 6), 60 + 7 * (r % 5)});
-    const Served served = serve_all(setup, requests);
-    test::SomeTrace trace(requests);
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, requests);
     EXPECT_GE(served.summary.latencies.completed, 9U);
     recomputed.push_back(served.summary.recomputed_tokens);
   }
@@ -112,15 +109,12 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
     setup.memory.prefix_caching = has_names;
     setup.memory.host_blocks = 0;
     setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-      state.check();
-      EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+      test::expect_explained_pages(state, executor);
       EXPECT_LE(executor.pages().used_pages(), 26 * 16);
     };
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 6; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5), 16, {1, 2}});
-    const Served served = serve_all(setup, requests);
-    test::SomeTrace trace(requests);
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, requests);
     EXPECT_EQ(served.summary.latencies.completed, requests.size());
     EXPECT_GT(served.summary.preemptions, 0U);
     EXPECT_EQ(served.summary.hit_tokens > 0, has_names);
@@ -140,9 +134,7 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
     setup.inspect = [](const ReplicaState&, const StepExecutor& executor) { EXPECT_EQ(executor.repaired_tokens(), 0); };
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 8; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5)});
-    const Served served = serve_all(setup, requests);
-    test::SomeTrace trace(requests);
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, requests);
     EXPECT_EQ(served.summary.latencies.completed, requests.size());
     EXPECT_GT(served.summary.preemptions, 0U);
     EXPECT_EQ(served.summary.hit_tokens, 0);
@@ -157,9 +149,7 @@ TEST(ServeAsSimulated, KeepsWhatStaysAlike) {
     const Recipe recipe = recipe_of(text);
     const ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 200);
     const std::vector<SomeRequest> requests = {{0, 1, 4}, {1, 2, 4}, {2, 5, 4}, {3, 27, 4}, {4, 100, 4}};
-    test::SomeTrace trace(requests);
-    const Served served = serve_all(setup, requests);
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, requests);
     EXPECT_EQ(served.summary.latencies.completed, requests.size());
   }
 }
@@ -174,9 +164,7 @@ TEST(ServeAsSimulated, StopsAtTheSameMoment) {
                           Span(ns(all.records[12].last_token)), Span(ns(all.records[12].last_token) - 1)}) {
     SCOPED_TRACE(stop.count());
     setup.stop.after_time = stop;
-    const Served served = serve_all(setup, mixed_requests());
-    test::SomeTrace trace(mixed_requests());
-    expect_same(simulated(setup, trace), served.records);
+    const Served served = serve_as_simulated(setup, mixed_requests());
     unfinished += served.summary.latencies.unfinished;
   }
   EXPECT_GT(unfinished, 0U);

@@ -68,4 +68,12 @@ inline void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord>
   }
 }
 
+// Serves, and expects the simulator's records.
+inline Served serve_as_simulated(const ServeSetup& setup, const std::vector<SomeRequest>& requests) {
+  Served served = serve_all(setup, requests);
+  SomeTrace trace(requests);
+  expect_same(simulated(setup, trace), served.records);
+  return served;
+}
+
 }  // namespace kvlab::test

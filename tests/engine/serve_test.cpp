@@ -73,8 +73,7 @@ TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
   ServeSetup setup = served_setup(full, GetParam().scheduler, GetParam().options, 22);
   std::int64_t most = 0, plans = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
-    state.check();
-    EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+    test::expect_explained_pages(state, executor);
     most = std::max(most, executor.pages().used_pages());
     if (scheduler != "orca") {
       EXPECT_EQ(executor.pages().capacity(), 22 * setup.memory.pages_per_block) << "a pool that grows is copied, in the middle of serving";

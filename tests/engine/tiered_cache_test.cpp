@@ -16,37 +16,19 @@ ModelShape probe_shape() {
 }
 
 // Two sequences with everything in pages, and the same ones on tiers.
-struct Pair {
-  PolicyCache paged, tiered;
-  EngineSequence a = sequence_of(0, some_ids(310, 3), 230), b = sequence_of(1, some_ids(250, 5), 160);
-  EngineSequence tiered_a = sequence_of(0, some_ids(310, 3), 230), tiered_b = sequence_of(1, some_ids(250, 5), 160);
-
-  explicit Pair(const Recipe& recipe)
-      : paged(probe(), recipe, {}), tiered(probe(), recipe, {.packs = true, .tiers = true, .poisons = true}) {
-    for (EngineSequence* s : {&a, &b}) paged.start(*s);
-    for (EngineSequence* s : {&tiered_a, &tiered_b}) tiered.start(*s);
-  }
-  // Runs this number of tokens of each in one step.
+struct TieredPair : CachePair {
+  explicit TieredPair(const Recipe& recipe) : CachePair(recipe, {.packs = true, .tiers = true, .poisons = true}) {}
   void step(std::int32_t of_a, std::int32_t of_b) {
-    std::vector<StepPiece> in_pages, lower;
-    if (of_a > 0) in_pages.push_back({&a, of_a}), lower.push_back({&tiered_a, of_a});
-    if (of_b > 0) in_pages.push_back({&b, of_b}), lower.push_back({&tiered_b, of_b});
-    ASSERT_EQ(run_step(paged, in_pages), run_step(tiered, lower)) << "after " << a.seen_tokens << " and " << b.seen_tokens << " tokens";
-    compare_traffic();
+    CachePair::step(of_a, of_b);
+    if (!testing::Test::HasFatalFailure()) compare_traffic();
   }
   // Half of the counted bytes are fetched if keys stay on the GPU that the paper has in CPU memory.
   void compare_traffic() {
-    const Traffic counted = tiered.take_traffic(), moved = tiered.take_moved();
-    const std::string& name = tiered.policy().recipe().name;
+    const Traffic counted = other.take_traffic(), moved = other.take_moved();
+    const std::string& name = other.policy().recipe().name;
     const bool is_half = name == "sentencekv" || name == "retrieval_attention";
     EXPECT_EQ(moved.fetched_bytes * (is_half ? 2 : 1), counted.fetched_bytes)
         << "after " << a.seen_tokens << " and " << b.seen_tokens << " tokens";
-  }
-  void compare() {
-    EXPECT_EQ(paged.resident(a), tiered.resident(tiered_a));
-    EXPECT_EQ(paged.resident(b), tiered.resident(tiered_b));
-    EXPECT_EQ(paged.positions(a), tiered.positions(tiered_a));
-    EXPECT_EQ(paged.positions(b), tiered.positions(tiered_b));
   }
 };
 
@@ -58,17 +40,17 @@ class TieredCache : public testing::TestWithParam<std::string> {
     return layers;
   }
   // Layers with tiers have no pages, and each of their vectors is stored once.
-  void check_places(Pair& pair) {
-    const ModelShape& m = pair.tiered.shape();
-    const std::int64_t layers = tiered_layers(pair.tiered), line = std::int64_t{m.head_dim} * 4;
+  void check_places(TieredPair& pair) {
+    const ModelShape& m = pair.other.shape();
+    const std::int64_t layers = tiered_layers(pair.other), line = std::int64_t{m.head_dim} * 4;
     std::int64_t pages = 0;
-    for (EngineSequence* s : {&pair.tiered_a, &pair.tiered_b}) {
+    for (EngineSequence* s : {&pair.other_a, &pair.other_b}) {
       const std::int64_t dense_pages = (m.num_layers - layers) * m.kv_heads * ((s->seen_tokens + 15) / 16);
-      const PolicyCache::HeldBytes held = pair.tiered.held(*s);
+      const PolicyCache::HeldBytes held = pair.other.held(*s);
       EXPECT_EQ(held.kv - dense_pages * 16 * 2 * line + held.host, layers * m.kv_heads * s->seen_tokens * 2 * line);
       pages += dense_pages;
     }
-    EXPECT_EQ(pair.tiered.pages().used_pages(), pages);
+    EXPECT_EQ(pair.other.pages().used_pages(), pages);
   }
 };
 
@@ -92,21 +74,21 @@ Beyond beyond_count(const std::string& name, std::int64_t prompt, std::int64_t d
 }
 
 // After a decode step: host memory holds what is counted there and on disk, but for what beyond_count() says.
-void check_host_bytes(Pair& pair) {
-  const std::string& name = pair.tiered.policy().recipe().name;
-  for (EngineSequence* s : {&pair.tiered_a, &pair.tiered_b}) {
-    const ModelShape& m = pair.tiered.shape();
+void check_host_bytes(TieredPair& pair) {
+  const std::string& name = pair.other.policy().recipe().name;
+  for (EngineSequence* s : {&pair.other_a, &pair.other_b}) {
+    const ModelShape& m = pair.other.shape();
     std::int64_t vectors = 0;  // of one token, in all layers
     for (std::int32_t l = 0; l < m.num_layers; ++l) {
-      const Selector::Lower lower = pair.tiered.policy().lower(l);
+      const Selector::Lower lower = pair.other.policy().lower(l);
       vectors += m.kv_heads * (lower == Selector::Lower::kKeysAndValues ? 2 : lower == Selector::Lower::kValues ? 1 : 0);
     }
-    const TierBytes counted = pair.tiered.resident(*s);
+    const TierBytes counted = pair.other.resident(*s);
     std::int64_t bytes = counted.host + counted.disk * (name == "leoam" ? 8 : 1);  // 32 bits of an element, counted as 4
     // Links of the graph, 2 * 16 of 4 bytes for each token but the 16 + 32 on the GPU.
     if (name == "retrieval_attention_hnsw") bytes -= std::int64_t{m.num_layers} * m.kv_heads * (s->seen_tokens - 48) * 2 * 16 * 4;
     if (name == "sentencekv" || name == "retrieval_attention") bytes /= 2;  // values alone
-    const std::int64_t token_bytes = vectors * m.head_dim * 4, beyond = bytes - pair.tiered.held(*s).host;
+    const std::int64_t token_bytes = vectors * m.head_dim * 4, beyond = bytes - pair.other.held(*s).host;
     const Beyond bounds = beyond_count(name, s->prompt_tokens, s->seen_tokens - s->prompt_tokens);
     EXPECT_GE(beyond, bounds.least * token_bytes) << s->seen_tokens;
     EXPECT_LE(beyond, bounds.most * token_bytes) << s->seen_tokens;
@@ -114,7 +96,7 @@ void check_host_bytes(Pair& pair) {
 }
 
 TEST_P(TieredCache, AnswersAsFromPagesWithWhatIsCountedFetched) {
-  Pair pair(small_tiered(GetParam()));
+  TieredPair pair(small_tiered(GetParam()));
   pair.step(230, 160);
   pair.compare();
   check_places(pair);
@@ -129,10 +111,10 @@ TEST_P(TieredCache, AnswersAsFromPagesWithWhatIsCountedFetched) {
   pair.step(1, 3);
   pair.compare();
   check_places(pair);
-  pair.tiered.release(pair.tiered_a);
-  EXPECT_EQ(pair.tiered.held(pair.tiered_a).host, 0);
-  pair.tiered.release(pair.tiered_b);
-  EXPECT_EQ(pair.tiered.pages().used_pages(), 0);
+  pair.other.release(pair.other_a);
+  EXPECT_EQ(pair.other.held(pair.other_a).host, 0);
+  pair.other.release(pair.other_b);
+  EXPECT_EQ(pair.other.pages().used_pages(), 0);
 }
 
 // Budgets that hold the whole prompt, and then do not.
@@ -141,7 +123,7 @@ TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
   const std::string name = GetParam();
   if (name == "rekv") GTEST_SKIP() << "retrieves once";
   if (name == "magicpig") GTEST_SKIP() << "has no budget";
-  Pair pair(load_recipe(name, 236));
+  TieredPair pair(load_recipe(name, 236));
   pair.step(230, 160);
   for (std::int32_t i = 0; i < (short_run() ? 8 : 20); ++i) {
     pair.step(1, 1);
@@ -153,10 +135,10 @@ TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
 // Prompts in chunks; one decodes while the other's prompt continues.
 TEST_P(TieredCache, PromptsInChunks) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  Pair pair(small_tiered(GetParam()));
+  TieredPair pair(small_tiered(GetParam()));
   pair.step(130, 60);
-  EXPECT_GT(pair.tiered.pages().used_pages(), 0);
-  EXPECT_EQ(pair.tiered.held(pair.tiered_a).host, 0);
+  EXPECT_GT(pair.other.pages().used_pages(), 0);
+  EXPECT_EQ(pair.other.held(pair.other_a).host, 0);
   pair.step(100, 40);
   pair.step(1, 60);
   for (std::int32_t i = 0; i < 4; ++i) pair.step(1, 1);
@@ -167,14 +149,14 @@ TEST_P(TieredCache, PromptsInChunks) {
 // A prompt that is adopted goes down as one that ran.
 TEST_P(TieredCache, AdoptedPrompts) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  Pair pair(small_tiered(GetParam()));
-  PolicyCache& cache = pair.tiered;
+  TieredPair pair(small_tiered(GetParam()));
+  PolicyCache& cache = pair.other;
   pair.step(230, 0);
   EngineSequence adopted = sequence_of(1, some_ids(310, 3), 230);
   cache.start(adopted);
   cache.adopt(adopted, run_prompt(probe(), std::span(adopted.ids).first(230), cache.policy().needs(), {}));
-  EXPECT_EQ(cache.held(adopted).host, cache.held(pair.tiered_a).host);
-  EXPECT_EQ(cache.held(adopted).kv, cache.held(pair.tiered_a).kv);
+  EXPECT_EQ(cache.held(adopted).host, cache.held(pair.other_a).host);
+  EXPECT_EQ(cache.held(adopted).kv, cache.held(pair.other_a).kv);
   for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(run_step(pair.paged, {{&pair.a, 1}}), run_step(cache, {{&adopted, 1}}));
 }
 

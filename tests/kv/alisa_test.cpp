@@ -21,10 +21,10 @@ class PlainAlisa {
       const double sum = std::accumulate(z.begin(), z.end(), 0.0);
       for (std::size_t i = 0; i < z.size(); ++i) p[i] += z[i] / sum / d.model.group();
     }
-    auto& ring = rings_[static_cast<std::size_t>(row)];
+    auto& ring = nth(rings_, row);
     ring.resize(std::max(ring.size(), static_cast<std::size_t>(tokens.back()) + 1));
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      auto& values = ring[static_cast<std::size_t>(tokens[i])];
+      auto& values = nth(ring, tokens[i]);
       values.push_back(p[i]);
       if (static_cast<std::int32_t>(values.size()) > m_) values.pop_front();
     }
@@ -33,7 +33,7 @@ class PlainAlisa {
     const std::int32_t tail = n - std::max(1, budget / 2);
     std::vector<double> sums;
     for (std::int32_t i = 0; i < tail; ++i) {
-      const auto& values = rings_[static_cast<std::size_t>(row)][static_cast<std::size_t>(i)];
+      const auto& values = nth(nth(rings_, row), i);
       sums.push_back(std::accumulate(values.begin(), values.end(), 0.0));
     }
     auto tokens = best(sums, static_cast<std::size_t>(std::max(0, budget - (n - tail))));
@@ -62,31 +62,11 @@ TEST(Alisa, NewestHalfAndWhatTheLastRowsFavoured) {
     for (std::int32_t step = 0; step < 12; ++step) {
       const auto rows = d.decode(*part);
       for (std::int32_t r = 0; r < 4; ++r) {
-        const auto& tokens = rows[static_cast<std::size_t>(r)];
+        const auto& tokens = nth(rows, r);
         EXPECT_EQ(tokens, plain.select(r, d.tokens(), d.tokens() / 5)) << "group " << group << " step " << step;
         plain.push(d, r, d.query(r, 0), tokens);
       }
     }
-  }
-}
-
-TEST(Alisa, NewestTokensNeedNotBeBrought) {
-  Decode d({4, 8, 2, 8, 16}, 1, 100, 3, true, 9);
-  auto part = make_part<SelectorRegistry>("alisa");
-  d.prefill(*part);
-  std::vector<std::vector<std::int32_t>> last(2);
-  for (std::int32_t t = 0; t < 6; ++t) {
-    const auto rows = d.decode(*part);
-    std::int64_t fetched = 0;
-    for (std::size_t r = 0; r < 2; ++r) {
-      auto chosen = rows[r];
-      chosen.resize(chosen.size() - 10);  // half of the budget of 20 or 21 tokens is the window
-      fetched += newcomers(chosen, last[r]);
-      last[r] = rows[r];
-    }
-    const Traffic traffic = part->take_traffic();
-    EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
-    EXPECT_EQ(traffic.asked_units - traffic.hit_units, fetched);
   }
 }
 

@@ -136,18 +136,41 @@ TEST(NativeFormat, ChangesNothingAndCallsNothing) {
     EXPECT_EQ(run.format->row_bytes({1, 8, 8, 128, 1024, kv_bytes}, 0, 100), 2 * 100 * 128 * kv_bytes);
 }
 
-TEST(PerChannel, RowBytesByHand) {
-  const auto format = make_part<FormatRegistry>("per_channel", "{bits: 2, group_tokens: 64, residual_tokens: 10}");
-  // 140 of 150 tokens are beyond the residual, and 128 of them fill groups: 2 of 16 + 4 bytes per channel; 22 dense ones.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 150), 2 * (128 * 2 * (16 + 4) + 22 * 128 * 2));
-}
-
-TEST(PerToken, RowBytesByHand) {
-  // Groups of 32 channels: 16 + 4 bytes at 4 bits, four of them per token; the newest 7 tokens are dense.
-  const auto format = make_part<FormatRegistry>("per_token", "{bits: 4, group_channels: 32, residual_tokens: 7}");
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 2 * (93 * 4 * 20 + 7 * 256));
-  // 2 bits, whole heads of 100 channels: 25 + 4 bytes.
-  EXPECT_EQ(make_part<FormatRegistry>("per_token", "{bits: 2}")->row_bytes({1, 8, 8, 100, 800}, 0, 10), 2 * 10 * 29);
+// Heads of 128 channels, or of 100.
+TEST(AllFormats, RowBytesByHand) {
+  struct Bytes {
+    const char *name, *parameters;
+    std::int32_t tokens;
+    std::int64_t expected;
+    std::int32_t head_dim = 128;
+  };
+  const char* const kivi = "{bits: 2, group_tokens: 32, residual_tokens: 128}";
+  for (const Bytes& b : std::vector<Bytes>{
+           // 68 pruned tokens: K 120 bytes, V 24 of bitmaps and offsets and 64 numbers; 32 dense ones.
+           {"mustafar", "{key_sparsity: 0.7, value_sparsity: 0.5, recent_tokens: 32}", 100, 68 * (120 + 24 + 128) + 32 * 2 * 128 * 2},
+           {"think", "{ratio: 0.4, window_tokens: 32}", 100, (68 * (77 + 128) + 32 * 256) * 2 + 16},  // 51 channels go for 68 tokens
+           {"qserve", "{}", 10, 2 * 10 * 68},                                                         // 4.25 bits per element
+           {"fireq", "{}", 10, 2 * 10 * 66 + 2 * 128},                                                // a scale, and the channel scales
+           // Codes 2 bits and 32 / 64 more, K and V; factors; outliers 12 per channel of K, 2 per token of V.
+           {"gear", "{bits: 2, group: 64, outliers_frac: 0.02, prompt_rank: 4}", 640,
+            2 * 640 * 128 * 10 / 4 / 8 + 2 * 2 * 4 * (640 + 128) + 128 * 12 * 4 + 640 * 2 * 4},
+           // 600 at 4 bits and 400 at 2; per token 4 bytes of zero and scale in V, per channel twice 4 bytes in K; scales of V.
+           {"zipcache", "{}", 1000, 600 * 64 * 2 + 400 * 32 * 2 + 1000 * 4 + 2 * 128 * 4 + 2 * 128},
+           {"kivi", kivi, 100, 2 * 100 * 128 * 2},
+           // K: 256 of 300 tokens at 3 bits, 44 at 16. V: 172 at 3 bits, 128 at 16.
+           {"kivi", kivi, 300, (256 + 172) * 128 * 3 / 8 + (44 + 128) * 128 * 2},
+           {"turboquant", "{}", 10, 10 * 2 * (2 + 64)},
+           {"turboquant", "{key_bits: 3, value_bits: 2}", 10, 10 * (2 + 48 + 2 + 32)},
+           {"turboquant", "{keys: inner_product}", 10, 10 * (2 + 48 + 2 + 16 + 2 + 64)},
+           // Two outliers of 3 bytes; V: centre and half range. Parameters: 2 x 128 + 8 for K, 8 for V; one token in fp16.
+           {"kvquant", "{bits: 3, outliers_frac: 0.01, sinks_tokens: 1}", 100, 100 * (6 + 48 + 6 + 48 + 4) + 4 * (264 + 8) + 2 * 2 * 128},
+           // 140 tokens are beyond the residual, and 128 of them fill groups: 2 of 16 + 4 bytes per channel; 22 dense ones.
+           {"per_channel", "{bits: 2, group_tokens: 64, residual_tokens: 10}", 150, 2 * (128 * 2 * (16 + 4) + 22 * 128 * 2)},
+           // Groups of 32 channels: 16 + 4 bytes at 4 bits, four of them per token; the newest 7 tokens are dense.
+           {"per_token", "{bits: 4, group_channels: 32, residual_tokens: 7}", 100, 2 * (93 * 4 * 20 + 7 * 256)},
+           {"per_token", "{bits: 2}", 10, 2 * 10 * 29, 100}})  // whole heads: 25 + 4 bytes
+    EXPECT_EQ(make_part<FormatRegistry>(b.name, b.parameters)->row_bytes({1, 8, 8, b.head_dim, 8 * b.head_dim}, 0, b.tokens), b.expected)
+        << b.name << b.parameters << b.tokens;
 }
 
 }  // namespace

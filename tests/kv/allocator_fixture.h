@@ -32,17 +32,17 @@ class ScoredModel {
 
   // One layer of the allocator's input; `window` queries are given.
   ScoredLayer scored(std::int32_t layer, std::int32_t window = 8) {
-    RandomLayer& l = *layers[static_cast<std::size_t>(layer)];
+    RandomLayer& l = *nth(layers, layer);
     LayerStep step = l.prompt_step(window);
     observed.resize(layers.size());
-    observed[static_cast<std::size_t>(layer)] = step.in;
+    nth(observed, layer) = step.in;
     return {layer,
             step.kv,
-            l.store.has_data() ? scores[static_cast<std::size_t>(layer)].data() : nullptr,
+            l.store.has_data() ? nth(scores, layer).data() : nullptr,
             target.data(),
             nullptr,
-            keep[static_cast<std::size_t>(layer)].data(),
-            &observed[static_cast<std::size_t>(layer)]};
+            nth(keep, layer).data(),
+            &nth(observed, layer)};
   }
 
   // Asks the allocator as a policy would, layer by layer or for all at once. Earlier layers of a cascade are really shortened.
@@ -64,7 +64,7 @@ class ScoredModel {
 
   Ops& ops() { return layers.front()->ops; }
   std::int64_t kept(std::int32_t layer, std::int32_t sequence) const {
-    const auto begin = keep[static_cast<std::size_t>(layer)].begin() + sequence * model.kv_heads;
+    const auto begin = nth(keep, layer).begin() + sequence * model.kv_heads;
     return std::accumulate(begin, begin + model.kv_heads, std::int64_t{0});
   }
   std::int64_t kept_in_model(std::int32_t sequence) const {
@@ -91,12 +91,12 @@ class ScoredModel {
       for (std::int32_t r = 0; r < kv.num_rows; ++r) {
         std::vector<float> row(scores[at].begin() + kv.first[r], scores[at].begin() + kv.first[r + 1]), sorted = row;
         std::sort(sorted.begin(), sorted.end(), std::greater<>());
-        const auto n = static_cast<std::size_t>(keep[at][static_cast<std::size_t>(r)]);
+        const auto n = static_cast<std::size_t>(nth(keep[at], r));
         for (const float x : row)
           if (n > 0 && x >= sorted[n - 1]) left.push_back(x);
       }
       if (!layers[at]->store.has_data()) left.clear();
-      for (std::int32_t r = 0; r < store.num_rows(); ++r) store.shrink(r, keep[at][static_cast<std::size_t>(r)]);
+      for (std::int32_t r = 0; r < store.num_rows(); ++r) store.shrink(r, nth(keep[at], r));
       scores[at] = left;
     }
   }

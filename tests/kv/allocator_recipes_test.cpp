@@ -98,16 +98,14 @@ TEST(KvGrad, RefusesRecordingsWithoutGradients) {
 struct PromptCounts final : CountSource {
   void begin_step(std::int64_t step) override { in_prompt = step == 0; }
   void fill(std::string_view, int layer, std::span<std::int32_t> c) override {
-    if (in_prompt) counts[static_cast<std::size_t>(layer)].assign(c.begin(), c.end());
+    if (in_prompt) nth(counts, layer).assign(c.begin(), c.end());
   }
   bool in_prompt = true;
   std::vector<std::vector<std::int32_t>> counts{5};
 };
 
 ReplayResult replay_text(const std::string& text, PromptCounts* counts = nullptr) {
-  ReplayOptions options;
-  options.counts = counts;
-  return replay(trace_with_passes(), reference(), recipe_of(text), options);
+  return replay(trace_with_passes(), reference(), recipe_of(text), {.counts = counts});
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
@@ -148,14 +146,10 @@ TEST(LayerRecipes, RetrievalHeadsLoseNothing) {
 // Later chunks of a prompt see sinks and latest tokens alone through the streaming heads, which are found at the first cut.
 TEST(LayerRecipes, DuoCutsStreamingHeadsAfterEachChunk) {
   using namespace test;  // NOLINT
-  SampleShape shape;
-  shape.chunk = 60, shape.prompt = 230, shape.decode = 5;
-  const AttentionTrace trace = sample(shape);
+  const AttentionTrace trace = sample({.prompt = 230, .decode = 5, .chunk = 60});
   const Recipe recipe = load_recipe("duo", 100);
   RecordedCounts recorded;
-  ReplayOptions options;
-  options.counts = &recorded;
-  replay(trace, full_attention(trace), recipe, options);
+  replay(trace, full_attention(trace), recipe, {.counts = &recorded});
   ScriptedCounts script(recorded.entries());
   const ShapeReplay steps = replay_shapes(trace, recipe, &script);
   const std::vector<std::int32_t> ends = step_ends(trace);

@@ -60,20 +60,19 @@ TEST(Pyramid, AllocatesWhatItExpects) {
   auto pyramid = make_part<AllocatorRegistry>("pyramid", "{window_tokens: 8}");
   m.allocate(*pyramid);
   for (std::int32_t l = 0; l < kModel.num_layers; ++l)
-    for (const std::int32_t k : m.keep[static_cast<std::size_t>(l)]) EXPECT_EQ(k, pyramid->expected(kModel, l, 0, 40, 100));
+    for (const std::int32_t k : nth(m.keep, l)) EXPECT_EQ(k, pyramid->expected(kModel, l, 0, 40, 100));
   EXPECT_EQ(m.kept_in_model(0), 5 * 2 * 40);
 }
 
 // Heads' counts among the `budget` largest of all scores of a layer.
 Ints plain_pooled(const ScoredModel& m, std::int32_t layer, std::int32_t sequence, std::int32_t tokens, std::int64_t budget) {
   std::vector<std::pair<float, std::int32_t>> all;
-  const auto& scores = m.scores[static_cast<std::size_t>(layer)];
+  const auto& scores = nth(m.scores, layer);
   for (std::int32_t h = 0; h < m.model.kv_heads; ++h)
-    for (std::int32_t i = 0; i < tokens; ++i)
-      all.emplace_back(-scores[static_cast<std::size_t>((sequence * m.model.kv_heads + h) * tokens + i)], h);
+    for (std::int32_t i = 0; i < tokens; ++i) all.emplace_back(-nth(scores, (sequence * m.model.kv_heads + h) * tokens + i), h);
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   Ints counts(static_cast<std::size_t>(m.model.kv_heads));
-  for (std::int64_t i = 0; i < budget; ++i) ++counts[static_cast<std::size_t>(all[static_cast<std::size_t>(i)].second)];
+  for (std::int64_t i = 0; i < budget; ++i) ++nth(counts, nth(all, i).second);
   return counts;
 }
 
@@ -84,7 +83,7 @@ TEST(Ada, HeadsCompeteForTheLayersBudget) {
   for (std::int32_t l = 0; l < 3; ++l)
     for (std::int32_t s = 0; s < 2; ++s) {
       const Ints expected = plain_pooled(m, l, s, 65, 80);
-      const auto* keep = m.keep[static_cast<std::size_t>(l)].data() + s * 4;
+      const auto* keep = nth(m.keep, l).data() + s * 4;
       EXPECT_EQ(Ints(keep, keep + 4), expected);
       EXPECT_EQ(m.kept(l, s), 80);
     }
@@ -122,7 +121,7 @@ TEST(Ada, TakesLayerBudgetsFromAnotherAllocator) {
   m.allocate(*ada);
   for (std::int32_t l = 0; l < kModel.num_layers; ++l) {
     EXPECT_EQ(m.kept(l, 0), 2 * pyramid->expected(kModel, l, 0, 40, 100));
-    for (const std::int32_t k : m.keep[static_cast<std::size_t>(l)]) EXPECT_GE(k, 8);  // protected tokens fit
+    for (const std::int32_t k : nth(m.keep, l)) EXPECT_GE(k, 8);  // protected tokens fit
   }
 }
 

@@ -1,18 +1,14 @@
 // AttentionPredictor: blocks chosen by the attention of earlier steps.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <numeric>
 
 #include "policies/kv/recipe/trained_tensors.h"
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -36,13 +32,13 @@ double decayed(const History& history, std::size_t block, std::size_t) {
 // Attention of the query at position t to the tokens, by blocks: the largest of the row's heads and the block's tokens.
 std::vector<double> pooled(const Decode& d, std::int32_t row, std::int32_t t, const std::vector<std::int32_t>& tokens, std::int32_t len) {
   std::vector<double> blocks(static_cast<std::size_t>((len + kBlock - 1) / kBlock), 0.0);
-  const std::vector<float>& q = d.q[static_cast<std::size_t>(row / d.model.kv_heads)];
+  const std::vector<float>& q = nth(d.q, row / d.model.kv_heads);
   for (std::int32_t h = 0; h < d.model.group(); ++h) {
     const float* query = q.data() + (t * d.model.q_heads + row % d.model.kv_heads * d.model.group() + h) * d.model.head_dim;
     double sum = 0;
     for (const std::int32_t i : tokens) sum += std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim));
     for (const std::int32_t i : tokens) {
-      double& most = blocks[static_cast<std::size_t>(i / kBlock)];
+      double& most = nth(blocks, i / kBlock);
       most = std::max(most, std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim)) / sum);
     }
   }
@@ -63,12 +59,12 @@ std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n
   for (std::int32_t b = begin; b < end; ++b)
     ranked.emplace_back(-score(history, static_cast<std::size_t>(b), static_cast<std::size_t>(end)), b);
   std::sort(ranked.begin(), ranked.end());
-  EXPECT_GT(ranked[static_cast<std::size_t>(keep)].first - ranked[static_cast<std::size_t>(keep - 1)].first, 1e-7);
+  EXPECT_GT(nth(ranked, keep).first - nth(ranked, keep - 1).first, 1e-7);
   std::vector<bool> is_chosen(static_cast<std::size_t>(end), false);
-  for (std::int32_t i = 0; i < keep; ++i) is_chosen[static_cast<std::size_t>(ranked[static_cast<std::size_t>(i)].second)] = true;
+  for (std::int32_t i = 0; i < keep; ++i) nth(is_chosen, nth(ranked, i).second) = true;
   std::vector<std::int32_t> tokens;
   for (const std::int32_t i : up_to(n))
-    if (i < kSinks || i >= end * kBlock || is_chosen[static_cast<std::size_t>(i / kBlock)]) tokens.push_back(i);
+    if (i < kSinks || i >= end * kBlock || nth(is_chosen, i / kBlock)) tokens.push_back(i);
   return tokens;
 }
 
@@ -80,16 +76,15 @@ void expect_predicted(Selector& part, const Score& score) {
   d.prefill(part);
   std::vector<History> histories(2);
   for (std::int32_t r = 0; r < 2; ++r)
-    for (std::int32_t t = kPrompt - kSteps; t < kPrompt; ++t)
-      histories[static_cast<std::size_t>(r)].push_back(pooled(d, r, t, up_to(t + 1), kPrompt));
+    for (std::int32_t t = kPrompt - kSteps; t < kPrompt; ++t) nth(histories, r).push_back(pooled(d, r, t, up_to(t + 1), kPrompt));
   for (std::int32_t step = 1; step <= 12; ++step) {
     const auto rows = d.decode(part);
     for (std::int32_t r = 0; r < 2; ++r) {
       SCOPED_TRACE("step " + std::to_string(step) + ", row " + std::to_string(r));
-      History& history = histories[static_cast<std::size_t>(r)];
+      History& history = nth(histories, r);
       const std::int32_t n = kPrompt + step;
       const std::vector<std::int32_t> expected = step % 5 == 0 ? up_to(n) : expected_tokens(history, n, score);
-      EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected);
+      EXPECT_EQ(nth(rows, r), expected);
       history.push_back(pooled(d, r, n - 1, expected, n));
       history.pop_front();
     }
@@ -102,19 +97,14 @@ TEST(AttentionPredictor, WithoutWeightsRecentAttentionCounts) {
 
 // A network that passes on one channel, of the block `shift` blocks later.
 std::string file_of_network(std::size_t shift) {
-  const auto path = std::filesystem::temp_directory_path() / ("kvlab_predictor_" + std::to_string(::getpid()) + ".safetensors");
-  std::vector<float> w1(16 * 9), b1(16), w2(32 * 16 * 9), b2(32), w3(32), b3(1, 0.5F);
+  std::vector<float> w1(16 * 9), b1(16), w2(32 * 16 * 9), w3(32);
   w1[4 + shift] = 2.0F, w2[4] = 1.5F, w3[0] = 3.0F;
   w1[9 + 4] = 1.0F, b1[1] = -2.0F, w2[9 + 4] = 100.0F;  // never positive before it is rectified
-  write_safetensors(path.string(),
-                    {{"conv1.weight", "F32", {16, 1, 3, 3}, w1.data()},
-                     {"conv1.bias", "F32", {16}, b1.data()},
-                     {"conv2.weight", "F32", {32, 16, 3, 3}, w2.data()},
-                     {"conv2.bias", "F32", {32}, b2.data()},
-                     {"conv3.weight", "F32", {1, 32, 1}, w3.data()},
-                     {"conv3.bias", "F32", {1}, b3.data()}},
-                    {});
-  return path.string();
+  TrainedFile network;
+  network.add("conv1.weight", {16, 1, 3, 3}, w1), network.add("conv1.bias", {16}, b1);
+  network.add("conv2.weight", {32, 16, 3, 3}, w2), network.add("conv2.bias", {32}, std::vector<float>(32));
+  network.add("conv3.weight", {1, 32, 1}, w3), network.add("conv3.bias", {1}, {0.5F});
+  return network.file();
 }
 
 TEST(AttentionPredictor, NetworkReadsTheHistory) {
@@ -132,8 +122,7 @@ TEST(AttentionPredictor, NetworkReadsTheHistory) {
 
 TEST(AttentionPredictor, CostsWhatItComputesWithWeights) {
   const AttentionTrace trace = sample({});
-  const Recipe recipe = recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}");
-  expect_cost_is_replay(trace, full_attention(trace), recipe);
+  expect_cost_is_replay(trace, recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}"));
 }
 
 TEST(AttentionPredictor, HistoryIsCounted) {

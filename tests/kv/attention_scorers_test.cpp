@@ -59,10 +59,10 @@ TEST(PeakAttention, ATokenGoesWhereNoLateQueryLooks) {
     std::int32_t seen = 0;
     for (std::int32_t i = 0; i < 65; ++i) {
       bool looked_at = false;
-      for (std::int32_t t = std::max(i, 65 - 13); t < 65; ++t) looked_at |= plain_row(layer, 0, r, t)[static_cast<std::size_t>(i)] >= 0.03;
+      for (std::int32_t t = std::max(i, 65 - 13); t < 65; ++t) looked_at |= nth(plain_row(layer, 0, r, t), i) >= 0.03;
       seen += looked_at ? 1 : 0;
     }
-    EXPECT_EQ(keep[static_cast<std::size_t>(r)], seen);
+    EXPECT_EQ(nth(keep, r), seen);
     EXPECT_LT(seen, 65);
     EXPECT_GT(seen, 0);
   }
@@ -78,11 +78,7 @@ TEST(AccumulatedAttention, EqualsPlainColumnSums) {
     auto mean = make_part<ScorerRegistry>("accumulated_attention", "{per_query: true}");
     const std::vector<float> divided = scores_after_prompt(same, *mean);
     for (std::int32_t r = 0; r < 4; ++r) {
-      std::vector<double> column(65, 0.0);
-      for (std::int32_t t = 0; t < 65; ++t) {
-        const std::vector<double> p = plain_row(layer, r / 2, r % 2, t);
-        for (std::size_t i = 0; i < p.size(); ++i) column[i] += p[i];
-      }
+      const std::vector<double> column = plain_window(layer, r / 2, r % 2, 65);
       for (std::size_t i = 0; i < 65; ++i) {
         EXPECT_NEAR(plain[static_cast<std::size_t>(r) * 65 + i], column[i], 1e-5);
         EXPECT_NEAR(divided[static_cast<std::size_t>(r) * 65 + i], column[i] / (65.0 - static_cast<double>(i)), 1e-5);
@@ -171,8 +167,7 @@ TEST(Oracle, SumsTheAttentionOfFutureQueries) {
   LayerStep step = layer.prompt_step(1);
   const std::vector<Queries> future = {{later.q[0].data(), 5, 40}};
   step.in.future = future;
-  std::vector<float> scores(80);
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   float total = 0;
   for (std::size_t i = 0; i < 40; ++i) total += scores[i];
   EXPECT_NEAR(total, 5.0F, 1e-5F);  // each future query spreads 1 over the cache

@@ -27,11 +27,11 @@ std::vector<double> page_channel_scores(const Decode& d, std::int32_t row, std::
       double z = 0;
       for (const std::int32_t c : chosen) {
         const auto [low, high] = d.channel_range(row, c, p * page, p * page + page);
-        z += static_cast<double>(d.query(row, h)[c]) * (sum[static_cast<std::size_t>(c)] > 0 ? high : low);
+        z += static_cast<double>(d.query(row, h)[c]) * (nth(sum, c) > 0 ? high : low);
       }
       total += e.emplace_back(std::exp(z / std::sqrt(8 * of_chosen / all)));
     }
-    for (std::int32_t i = 0; i < end; ++i) scores[static_cast<std::size_t>(i)] += e[static_cast<std::size_t>(i / page)] / total / group;
+    for (std::int32_t i = 0; i < end; ++i) nth(scores, i) += nth(e, i / page) / total / group;
   }
   return scores;
 }
@@ -47,7 +47,7 @@ TEST(HybridSparse, ReadsHalfOfTheBudgetThatFollowsFromTheCut) {
     for (std::int32_t r = 0; r < 2; ++r) {
       // 189 / 40 tokens make one: 8 channels * 3 tokens / 4.725 are 5 channels.
       const auto scores = page_channel_scores(d, r, 3, 189, 5);
-      EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(best(scores, 19), 1, 0, 189, 190)) << "group " << group;
+      EXPECT_EQ(nth(rows, r), tokens_of(best(scores, 19), 1, 0, 189, 190)) << "group " << group;
     }
     for (const OpCall& c : d.ops.log())
       if (c.op == "signed_pages") {
@@ -101,8 +101,7 @@ TEST(Moba, EachQueryHeadReadsItsBestChunksAndTheStepsOwn) {
             for (std::int32_t c = 0; c < own; ++c) gate.push_back(d.mean_logit(r, h, c * 8, c * 8 + 8));
             for (const std::int32_t c : best(gate, 2)) chosen.insert(c);
           }
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of({chosen.begin(), chosen.end()}, 8, 0, own * 8, d.tokens()))
-              << "row " << r << " step " << t;
+          EXPECT_EQ(nth(rows, r), tokens_of({chosen.begin(), chosen.end()}, 8, 0, own * 8, d.tokens())) << "row " << r << " step " << t;
         }
       }
     }

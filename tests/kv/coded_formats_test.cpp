@@ -1,5 +1,3 @@
-#include <set>
-
 #include "base/half.h"
 #include "policies/kv/format/probes.h"
 #include "tests/kv/format_fixture.h"
@@ -30,19 +28,17 @@ TEST(Gear, BuffersOfTwentyWait) {
 TEST(Gear, BuffersHaveOutliersOfKAndV) {
   const auto error_of_others = [](std::int32_t prompt, std::int32_t decode) {
     FormatRun run("gear", "{bits: 4, prompt_rank: 1, buffer_rank: 1}", kShape, 0, 0);
+    std::vector<float> k, v;
     const std::int32_t n = prompt + decode, width = kShape.kv_heads * kShape.head_dim;
     for (std::int32_t i = 0; i < n * width; ++i) {
       const std::int32_t token = i / width, c = i % width;
       const auto drawn = [&](std::uint64_t of) {
         return static_cast<float>(Draw{5, Purpose::kTest, of, static_cast<std::uint64_t>(i)}.normal());
       };
-      run.k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
-      run.v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
+      k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
+      v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
     }
-    run.q.resize(static_cast<std::size_t>(n * kShape.q_heads * kShape.head_dim));
-    run.prompt = prompt;
-    if (prompt > 0) run.step(prompt);
-    for (std::int32_t t = 0; t < decode; ++t) run.step(1);
+    run.take(k, v, decode);
     double worst = 0;
     for (std::int32_t i = n - 20; i < n; ++i)
       for (std::int32_t c = 0; c < 64; ++c)
@@ -54,13 +50,6 @@ TEST(Gear, BuffersHaveOutliersOfKAndV) {
   };
   EXPECT_LT(error_of_others(20, 0), 0.5);
   EXPECT_LT(error_of_others(20, 40), 0.5);
-}
-
-TEST(Gear, RowBytesByHand) {
-  const auto gear = make_part<FormatRegistry>("gear", "{bits: 2, group: 64, outliers_frac: 0.02, prompt_rank: 4}");
-  // 640 tokens of 128 channels: codes 2 bits and 32 / 64 more, K and V; factors; outliers 12 per channel of K, 2 per token of V.
-  EXPECT_EQ(gear->row_bytes({1, 8, 8, 128, 1024}, 0, 640),
-            2 * 640 * 128 * 10 / 4 / 8 + 2 * 2 * 4 * (640 + 128) + 128 * 12 * 4 + 640 * 2 * 4);
 }
 
 TEST(Dfloat11, IsBf16WithoutFurtherLossAndMeasuresItsSize) {
@@ -96,28 +85,6 @@ TEST(Cachegen, LaterLayersAreCoarser) {
   EXPECT_GT(fine.format->transfer_bytes(kShape, 0, 100), coarse.format->transfer_bytes(kShape, 0, 100));
 }
 
-TEST(Probes, SharesAreMetAndChunksChangeNothing) {
-  const Probes probes{0.05, 100};
-  const SeqStep seq{0, 0, 4000, 4000, -1};
-  const auto positions = [&](std::int32_t begin, std::int32_t end) {
-    std::set<std::int32_t> all;
-    for (const Probes::Range& r : probes.ranges(seq, begin, end))
-      for (std::int32_t p = r.begin; p < r.end; ++p) all.insert(p);
-    return all;
-  };
-  const std::set<std::int32_t> all = positions(0, 4000);
-  std::int32_t older = 0;
-  for (const std::int32_t p : all) older += p < 3800 ? 1 : 0;
-  EXPECT_EQ(static_cast<std::int32_t>(all.size()) - older, 200);
-  EXPECT_NEAR(older, 190, 8);
-  std::set<std::int32_t> chunked;
-  for (std::int32_t at = 0; at < 4000; at += 37) chunked.merge(positions(at, std::min(4000, at + 37)));
-  EXPECT_EQ(chunked, all);
-  const std::set<std::int32_t> decode = positions(4000, 4100);
-  EXPECT_GE(decode.size(), 9U);
-  EXPECT_LE(decode.size(), 10U);
-}
-
 // The tokens in few bits are those that plain probe attention ranks lowest.
 TEST(Zipcache, SalientTokensGetMoreBits) {
   FormatRun run("zipcache", "{block_tokens: 20, salient_frac: 0.5, salient_bits: 8, other_bits: 1}", kShape, 200, 0);
@@ -132,8 +99,7 @@ TEST(Zipcache, SalientTokensGetMoreBits) {
           double total = 0;
           for (std::int32_t i = 0; i <= t; ++i) {
             double z = 0;
-            for (std::int32_t c = 0; c < 64; ++c)
-              z += double{run.q[static_cast<std::size_t>((t * 8 + h * 4 + g) * 64 + c)]} * double{run.k[run.place(h, i, c)]};
+            for (std::int32_t c = 0; c < 64; ++c) z += double{nth(run.q, (t * 8 + h * 4 + g) * 64 + c)} * double{run.k[run.place(h, i, c)]};
             p.push_back(std::exp(z / 8));
             total += p.back();
           }
@@ -146,10 +112,10 @@ TEST(Zipcache, SalientTokensGetMoreBits) {
     for (std::int32_t i = 0; i < 200; ++i) {
       double wrong = 0;
       for (std::int32_t c = 0; c < 64; ++c) wrong += std::pow(double{run.value(h, i, c)} - run.v[run.place(h, i, c)], 2) / 64;
-      if (score[static_cast<std::size_t>(i)] > sorted[99] * 1.0001) {
+      if (nth(score, i) > sorted[99] * 1.0001) {
         EXPECT_LT(wrong, 1e-3) << i;
       }
-      if (score[static_cast<std::size_t>(i)] < sorted[99] * 0.9999) {
+      if (nth(score, i) < sorted[99] * 0.9999) {
         EXPECT_GT(wrong, 1e-2) << i;
       }
     }
@@ -161,12 +127,6 @@ TEST(Zipcache, DecodeIsEncodedInBlocks) {
   EXPECT_EQ(run.changed_values(0), 40);
   run.step(1);
   EXPECT_EQ(run.changed_values(1), 60);
-}
-
-TEST(Zipcache, RowBytesByHand) {
-  const auto format = make_part<FormatRegistry>("zipcache", "{}");
-  // 1000 tokens, 600 at 4 bits and 400 at 2; per token 4 bytes of zero and scale in V, per channel twice 4 bytes in K; scales of V.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 1000), 600 * 64 * 2 + 400 * 32 * 2 + 1000 * 4 + 2 * 128 * 4 + 2 * 128);
 }
 
 // Counts that depend on data are settled: shapes alone take the bound, every token at the higher bits.

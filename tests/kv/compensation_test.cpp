@@ -13,7 +13,7 @@ double reference(const RandomLayer& layer, std::int32_t s, std::int32_t q_head, 
   const auto row = static_cast<std::size_t>(s);
   const std::int32_t n = layer.seqs[row].end(), h = q_head / m.group();
   const auto kv = [&](const std::vector<float>& x, std::int32_t i, std::int32_t d) {
-    return double{x[static_cast<std::size_t>((i * m.kv_heads + h) * m.head_dim + d)]};
+    return double{nth(x, (i * m.kv_heads + h) * m.head_dim + d)};
   };
   std::vector<std::vector<double>> k, v;
   std::vector<double> weight, mean_k(static_cast<std::size_t>(m.head_dim)), mean_v(mean_k);
@@ -37,10 +37,9 @@ double reference(const RandomLayer& layer, std::int32_t s, std::int32_t q_head, 
   for (std::size_t i = 0; i < k.size(); ++i) {
     double z = 0;
     for (std::int32_t d = 0; d < m.head_dim; ++d)
-      z += double{layer.q[row][static_cast<std::size_t>(((n - 1) * m.q_heads + q_head) * m.head_dim + d)]} *
-           k[i][static_cast<std::size_t>(d)];
+      z += double{nth(layer.q[row], ((n - 1) * m.q_heads + q_head) * m.head_dim + d)} * nth(k[i], d);
     const double e = weight[i] * std::exp(z / std::sqrt(static_cast<double>(m.head_dim)));
-    bottom += e, top += e * v[i][static_cast<std::size_t>(c)];
+    bottom += e, top += e * nth(v[i], c);
   }
   return top / bottom;
 }
@@ -60,7 +59,7 @@ TEST(Compensation, AttendsToTheMeanOfAllThatWasDropped) {
       LayerStep step = layer.prompt_step(1);
       disposal->observe(step);
       disposal->dispose(step, lists->kept());
-      for (std::int32_t r = 0; r < 4; ++r) layer.store.shrink(r, lists->count[static_cast<std::size_t>(r)]);
+      for (std::int32_t r = 0; r < 4; ++r) layer.store.shrink(r, nth(lists->count, r));
     }
     LayerStep step = layer.prompt_step(1);
     std::vector<Segment> segments(1);
@@ -73,9 +72,7 @@ TEST(Compensation, AttendsToTheMeanOfAllThatWasDropped) {
     for (std::int32_t s = 0; s < 2; ++s)
       for (std::int32_t h = 0; h < 2 * group; ++h)
         for (std::int32_t c = 0; c < 8; ++c)
-          EXPECT_NEAR(out[static_cast<std::size_t>(s)][static_cast<std::size_t>(h * 8 + c)],
-                      reference(layer, s, h, c, held[static_cast<std::size_t>(s * 2 + h / group)]), 1e-5)
-              << group;
+          EXPECT_NEAR(nth(nth(out, s), h * 8 + c), reference(layer, s, h, c, nth(held, s * 2 + h / group)), 1e-5) << group;
   }
 }
 

@@ -3,23 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
-#include "base/error.h"
 #include "base/random.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(Counts, ScriptGivesOutWhatWasRecordedAndNamesWhatDoesNotFit) {
   RecordedCounts recorded;
@@ -33,14 +23,14 @@ TEST(Counts, ScriptGivesOutWhatWasRecordedAndNamesWhatDoesNotFit) {
   script.begin_step(4);
   std::vector<std::int32_t> three(3, 9), two(2, 9);
   EXPECT_EQ(
-      message_of([&] { script.fill("kept", 2, three); }),
+      error_of([&] { script.fill("kept", 2, three); }),
       "scripted counts: the run asks for 3 counts of 'kept' in layer 2, step 4, but entry 0 has 2 counts of 'kept' in layer 2, step 3");
-  EXPECT_NE(message_of([&] { script.fill("kept", 1, two); }), "no error");
-  EXPECT_NE(message_of([&] { script.fill("reused", 2, two); }), "no error");
+  EXPECT_NE(error_of([&] { script.fill("kept", 1, two); }), "no error");
+  EXPECT_NE(error_of([&] { script.fill("reused", 2, two); }), "no error");
   script.fill("kept", 2, two);
   EXPECT_EQ(two, counts);
   EXPECT_TRUE(script.used_up());
-  EXPECT_EQ(message_of([&] { script.fill("kept", 2, two); }),
+  EXPECT_EQ(error_of([&] { script.fill("kept", 2, two); }),
             "scripted counts: the run asks for 2 counts of 'kept' in layer 2, step 4, but the 1 recorded entries are used up");
 }
 
@@ -84,7 +74,7 @@ TEST(Counts, DrawnCountsFollowTheRecordedDistribution) {
   source.fill("kept", 1, bounded);
   EXPECT_LE(bounded[0], 3);
   EXPECT_LE(bounded[1], 3);
-  EXPECT_EQ(message_of([&] { source.fill("kept", 7, bounded); }), "drawn counts: nothing was recorded for 'kept' in layer 7");
+  EXPECT_EQ(error_of([&] { source.fill("kept", 7, bounded); }), "drawn counts: nothing was recorded for 'kept' in layer 7");
 }
 
 // Layer 0 is settled twice in a step, as where later layers shrink earlier ones; what recording i gave is told by its digits.
@@ -121,7 +111,7 @@ TEST(Counts, ADrawnSequenceFollowsOneRecordingThroughLayersTurnsAndSteps) {
 
   entries.clear();
   entries.push_back({"kept", 2, 0, {1}, 1});
-  EXPECT_EQ(message_of([&] { DrawnCounts(entries, 1); }), "drawn counts: 'kept' in layer 2 was recorded at turn 1 before turn 0");
+  EXPECT_EQ(error_of([&] { DrawnCounts(entries, 1); }), "drawn counts: 'kept' in layer 2 was recorded at turn 1 before turn 0");
 }
 
 }  // namespace

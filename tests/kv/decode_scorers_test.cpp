@@ -10,7 +10,7 @@ namespace {
 // For a prompt of n tokens in one step: rows of the queries that see token i, in order.
 std::vector<double> column(const RandomLayer& layer, std::int32_t head, std::int32_t i, std::int32_t n) {
   std::vector<double> c;
-  for (std::int32_t t = i; t < n; ++t) c.push_back(plain_row(layer, 0, head, t)[static_cast<std::size_t>(i)]);
+  for (std::int32_t t = i; t < n; ++t) c.push_back(nth(plain_row(layer, 0, head, t), i));
   return c;
 }
 
@@ -22,9 +22,8 @@ TEST(LowAttentionCount, CountsQueriesBelowAnEvenShare) {
     const std::vector<float> scores = scores_after_prompt(layer, *scorer);
     for (std::int32_t i = 0; i < 65; ++i) {
       int low = 0;
-      for (std::int32_t t = std::max(i, 32); t < 65; ++t)
-        low += int{plain_row(layer, 0, 1, t)[static_cast<std::size_t>(i)] < 1.0 / (t + 1)};
-      EXPECT_EQ(scores[static_cast<std::size_t>(65 + i)], static_cast<float>(-low)) << i;
+      for (std::int32_t t = std::max(i, 32); t < 65; ++t) low += int{nth(plain_row(layer, 0, 1, t), i) < 1.0 / (t + 1)};
+      EXPECT_EQ(nth(scores, 65 + i), static_cast<float>(-low)) << i;
     }
   }
 }

@@ -51,7 +51,7 @@ class SmallLayer {
     const Ops::Frame frame(ops);
     LayerStep step{ops, model, 0, {&seq, 1}, store.rows(), {}, 7};
     disposal.dispose(step, lists.kept());
-    for (std::int32_t r = 0; r < store.num_rows() && disposal.shrinks(); ++r) store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
+    for (std::int32_t r = 0; r < store.num_rows() && disposal.shrinks(); ++r) store.shrink(r, nth(lists.count, r));
   }
   std::vector<float> key(std::int32_t row, std::int32_t i) { return vector(store.rows().key(row, i)); }
   std::vector<float> value(std::int32_t row, std::int32_t i) { return vector(store.rows().value(row, i)); }
@@ -68,7 +68,7 @@ struct Parted {
   Parted(SmallLayer& layer, const KeptLists& lists) {
     rows.kv = layer.store.rows();
     rows.kept_first = lists.first.data(), rows.kept = lists.index.data();
-    for (std::int32_t r = 0; r <= rows.kv.num_rows; ++r) first.push_back(rows.kv.first[r] - lists.first[static_cast<std::size_t>(r)]);
+    for (std::int32_t r = 0; r <= rows.kv.num_rows; ++r) first.push_back(rows.kv.first[r] - nth(lists.first, r));
     rows.dropped_first = first.data();
     dropped.resize(static_cast<std::size_t>(first.back()));
     run_cpu(ListDropped{rows, dropped.data()});

@@ -27,7 +27,7 @@ void cut(Disposal& disposal, RandomLayer& layer) {
   std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(layer.store.num_rows()));
   for (std::int32_t r = 0; r < layer.store.num_rows(); ++r)
     for (std::int32_t i = 0; i < layer.store.len(r); ++i)
-      if (r % 2 == 0 ? i % 2 == 0 : 2 * i >= layer.store.len(r)) rows[static_cast<std::size_t>(r)].push_back(i);
+      if (r % 2 == 0 ? i % 2 == 0 : 2 * i >= layer.store.len(r)) nth(rows, r).push_back(i);
   const KeptLists lists(rows);
   const Ops::Frame frame(layer.ops);
   LayerStep step = layer.prompt_step(8);
@@ -35,8 +35,7 @@ void cut(Disposal& disposal, RandomLayer& layer) {
   std::vector<float> scores(data ? static_cast<std::size_t>(step.kv.total()) : 0, 1.0F);
   disposal.rank(step, data ? scores.data() : nullptr);
   disposal.dispose(step, data ? lists.kept() : lists.shapes());
-  for (std::int32_t r = 0; r < layer.store.num_rows() && disposal.shrinks(); ++r)
-    layer.store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
+  for (std::int32_t r = 0; r < layer.store.num_rows() && disposal.shrinks(); ++r) layer.store.shrink(r, nth(lists.count, r));
 }
 
 Outcome run(const DisposalCase& c, RandomLayer& layer) {

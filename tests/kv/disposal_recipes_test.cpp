@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -13,11 +14,6 @@ AttentionTrace sample() {
   Params p = Params::from_text(
       "{layers: 4, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 160, decode_tokens: 24, chunk_tokens: 64}", "synthetic");
   return SyntheticAttention(read_synthetic_attention(p), 5).trace();
-}
-
-Recipe read(const std::string& text) {
-  Params p = Params::from_text(text, "kv_policy");
-  return read_recipe(p);
 }
 
 class DisposalRecipe : public ::testing::TestWithParam<std::string> {};
@@ -37,8 +33,8 @@ TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
 TEST_P(DisposalRecipe, IsExactWithAFullBudget) {
   const AttentionTrace trace = sample();
   const AttentionReference reference = full_attention(trace);
-  const Recipe recipe =
-      GetParam() == "minicache" ? read("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}") : load_recipe(GetParam(), 400);
+  const Recipe recipe = GetParam() == "minicache" ? recipe_of("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}")
+                                                  : load_recipe(GetParam(), 400);
   const ReplayResult r = replay(trace, reference, recipe);
   EXPECT_EQ(r.mean.output_rel_err, 0);
   EXPECT_EQ(r.mean.topk_recall, 1);
@@ -62,12 +58,11 @@ TEST_P(DisposalRecipe, FreshStateEqualsTheSteppedOne) {
   }
 }
 
-std::string disposal_test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Recipes, DisposalRecipe,
                          ::testing::Values("d2o", "d2o_values", "snapkv_d2o", "cam", "kvmerger", "kvmerger_mean", "h2o_attention_merge",
                                            "look_m_averaged", "look_m_pivotal", "look_m_weighted", "elastic_cache", "minicache", "mikv",
                                            "razor_compensation", "merge_values", "h2o_offload"),
-                         disposal_test_name);
+                         [](const auto& info) { return info.param; });
 
 // In decode one token goes for each new one in every layer, so that the rows stay as the prompt's end left them; the share of the newest
 // mean in the running threshold decides what merges.
@@ -78,8 +73,8 @@ TEST(D2o, MergesByARunningThresholdInEveryStep) {
   for (const std::string share : {"0", "0.5", "1"}) {
     const auto run = [&](const std::string& trigger) {
       return replay(trace, reference,
-                    read("{recipe: d2o, budget_tokens: 48, trigger: " + trigger +
-                         ", disposal: {merge_nearest: {threshold: running_mean, new_share_frac: " + share + "}}}"));
+                    recipe_of("{recipe: d2o, budget_tokens: 48, trigger: " + trigger +
+                              ", disposal: {merge_nearest: {threshold: running_mean, new_share_frac: " + share + "}}}"));
     };
     const ReplayResult all = run("every_step"), at_end = run("prefill_end");  // which keeps all 24 decoded tokens
     errors.push_back(all.mean.output_rel_err);
@@ -107,9 +102,9 @@ TEST(D2o, SharesOutInDecodeWhereThePromptFits) {
 // Triggers that let rows grow between cuts have no use for counts that stay.
 TEST(D2o, RefusesTriggersThatLetRowsGrow) {
   for (const std::string trigger : {"every_n", "when_full", "page_full", "{every_step: {share_of: sequence}}"})
-    EXPECT_THROW(read("{recipe: d2o, trigger: " + trigger + "}"), InputError) << trigger;
+    EXPECT_THROW(recipe_of("{recipe: d2o, trigger: " + trigger + "}"), InputError) << trigger;
   for (const std::string trigger : {"every_step", "prefill_end", "{every_step: {from: decode_only}}"})
-    EXPECT_NO_THROW(read("{recipe: d2o, trigger: " + trigger + "}")) << trigger;
+    EXPECT_NO_THROW(recipe_of("{recipe: d2o, trigger: " + trigger + "}")) << trigger;
 }
 
 // The tokens in CPU memory are those that left the GPU, and attention is that of deleting them.
@@ -135,7 +130,7 @@ TEST(MiKv, MoreBitsAreBetter) {
   const AttentionReference reference = full_attention(trace);
   const auto error = [&](std::int32_t bits) {
     const ReplayResult r =
-        replay(trace, reference, read("{recipe: mikv, disposal: {low_precision: {bits: " + std::to_string(bits) + "}}}"));
+        replay(trace, reference, recipe_of("{recipe: mikv, disposal: {low_precision: {bits: " + std::to_string(bits) + "}}}"));
     EXPECT_NEAR(r.mean.attention_mass, 1, 1e-5);
     return r.mean.output_rel_err;
   };

@@ -1,11 +1,11 @@
 // The cost host in drawn mode against replay: counts that depend on data follow what was recorded in distribution.
-#include <cstdlib>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 #include <tuple>
 
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab::test {
@@ -74,9 +74,7 @@ struct Settled {
 
 std::vector<RecordedCounts::Entry> record(const Recordable& from, const Recipe& recipe) {
   RecordedCounts recorded;
-  ReplayOptions options;
-  options.counts = &recorded;
-  replay(from.trace, from.reference, recipe, options);
+  replay(from.trace, from.reference, recipe, {.counts = &recorded});
   return recorded.entries();
 }
 
@@ -120,76 +118,16 @@ void run_drawn(const AttentionTrace& trace, const Recipe& recipe, NotedDraws& so
 
 // Recipes whose counts depend on data, in the cost host.
 std::vector<std::string> settling_recipes() {
-  return {"a2ats",
-          "actqkv",
-          "ada_pyramidkv",
-          "adakv",
-          "alisa",
-          "attention_predictor",
-          "cachegen",
-          "cake",
-          "chunkkv",
-          "corm",
-          "criticalkv_ada",
-          "d2o",
-          "d2o_values",
-          "dfloat11",
-          "dsa",
-          "duo",
-          "dynamickv",
-          "evict3r",
-          "evict_threshold",
-          "exact_topk",
-          "hip",
-          "infinigen",
-          "infllm2",
-          "instinfer",
-          "kcache",
-          "kvcompose",
-          "kvpress_adakv",
-          "kvpress_adakv_expected",
-          "kvpress_adakv_knorm",
-          "kvpress_chunkkv",
-          "kvpress_adakv_critical",
-          "kvpress_critical_adakv",
-          "kvpress_dms",
-          "kvgrad",
-          "kvpress_kvcompose",
-          "kvpress_kvcompose_heads",
-          "kvpress_kvgrad",
-          "kvpress_kvzip",
-          "kvpress_kvzip_layerwise",
-          "kvpress_kvzip_plus",
-          "kvpress_simlayerkv",
-          "kvzip",
-          "kvzip_plus",
-          "kvzip_uniform",
-          "leoam",
-          "lserve_pages",
-          "magicpig",
-          "mpcache",
-          "mpcache_dynamic",
-          "nsa",
-          "pqcache",
-          "quest",
-          "quest_union",
-          "razor",
-          "razor_compensation",
-          "recycled_attention",
-          "retrieval_attention",
-          "retrieval_attention_hnsw",
-          "rocketkv",
-          "sentencekv",
-          "shadowkv",
-          "simlayerkv",
-          "spe_cache",
-          "spe_cache_1bit",
-          "squeezed_attention",
-          "token_select",
-          "triforce_cache",
-          "twilight",
-          "windowkv",
-          "zipvl"};
+  std::istringstream names(
+      "a2ats actqkv ada_pyramidkv adakv alisa attention_predictor cachegen cake chunkkv corm criticalkv_ada d2o d2o_values "
+      "dfloat11 dsa duo dynamickv evict3r evict_threshold exact_topk hip infinigen infllm2 instinfer kcache kvcompose "
+      "kvpress_adakv kvpress_adakv_expected kvpress_adakv_knorm kvpress_chunkkv kvpress_adakv_critical kvpress_critical_adakv "
+      "kvpress_dms kvgrad kvpress_kvcompose kvpress_kvcompose_heads kvpress_kvgrad kvpress_kvzip kvpress_kvzip_layerwise "
+      "kvpress_kvzip_plus kvpress_simlayerkv kvzip kvzip_plus kvzip_uniform leoam lserve_pages magicpig mpcache mpcache_dynamic "
+      "nsa pqcache quest quest_union razor razor_compensation recycled_attention retrieval_attention retrieval_attention_hnsw "
+      "rocketkv sentencekv shadowkv simlayerkv spe_cache spe_cache_1bit squeezed_attention token_select triforce_cache twilight "
+      "windowkv zipvl");
+  return {std::istream_iterator<std::string>(names), {}};
 }
 
 class DrawnMode : public testing::TestWithParam<std::string> {};

@@ -2,45 +2,24 @@
 // same queries choose the same tokens.
 #include <gtest/gtest.h>
 
-#include "policies/kv/policy/policy.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
 
 // Tokens read in each decode step, layer by layer and row by row.
 std::vector<std::vector<std::int32_t>> chosen_tokens(const AttentionTrace& trace, const Recipe& recipe) {
-  const ModelShape model = shape_of(trace, 2);
-  KvPolicy policy(recipe, model);
-  std::vector<KvStore> stores;
-  for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
-  TraceObserver observer(trace, policy.needs());
-  Ops ops(Ops::Backend::kCpu);
+  PolicyWalk walk(trace, recipe, 7);
   std::vector<std::vector<std::int32_t>> chosen;
-  std::vector<Segment> segments;
-  std::int32_t begin = 0;
-  for (const std::int32_t end : step_ends(trace)) {
-    const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
-    observer.set_step(seq);
-    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 7};
-    for (std::int32_t l = 0; l < model.num_layers; ++l) {
-      const LayerTensors& t = trace.layers[static_cast<std::size_t>(l)];
-      const std::ptrdiff_t at = std::ptrdiff_t{begin} * model.kv_heads * model.head_dim;
-      stores[static_cast<std::size_t>(l)].append(0, t.k.data() + at, t.v.data() + at, end - begin, begin);
-      const Ops::Frame frame(ops);
-      policy.before_attention(step, l, segments);
-      const Segment& rows = segments.front();
-      for (std::int32_t r = 0; r < model.kv_heads && seq.decoding(); ++r) {
-        if (rows.index == nullptr)
-          chosen.emplace_back();
-        else
-          chosen.emplace_back(rows.index + rows.index_first[r], rows.index + rows.index_first[r + 1]);
-      }
-      policy.after_attention(step, l);
-    }
-    begin = end;
-  }
+  walk.run([&](const PolicyStep& step, std::int32_t l) {
+    walk.policy.before_attention(step, l, walk.segments);
+    const Segment& rows = walk.segments.front();
+    for (std::int32_t r = 0; r < walk.model.kv_heads && step.seqs.front().decoding(); ++r)
+      if (rows.index == nullptr)
+        chosen.emplace_back();
+      else
+        chosen.emplace_back(rows.index + rows.index_first[r], rows.index + rows.index_first[r + 1]);
+  });
   return chosen;
 }
 
@@ -49,10 +28,7 @@ class ExactSummaries : public testing::TestWithParam<const char*> {};
 TEST_P(ExactSummaries, ChooseTheSameTokensWhateverTheFormat) {
   const std::string recipe = std::string("{recipe: full, selector: {") + GetParam() + "}";
   for (const std::int32_t chunk : {90, 0}) {
-    SampleShape shape;
-    shape.chunk = chunk;
-    shape.decode = 40;  // pages fill while their older tokens are encoded
-    const AttentionTrace trace = sample(shape);
+    const AttentionTrace trace = sample({.decode = 40, .chunk = chunk});  // pages fill while their older tokens are encoded
     const auto exact = chosen_tokens(trace, recipe_of(recipe + "}"));
     EXPECT_TRUE(std::any_of(exact.begin(), exact.end(), [](const auto& row) { return !row.empty() && std::ssize(row) < 120; }));
     for (const char* format :

@@ -1,18 +1,13 @@
 // Fast KVzip: scores by a small trained gate of the hidden state.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <numeric>
 
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -20,9 +15,8 @@ namespace {
 constexpr std::int32_t kHidden = 48, kHeads = 2, kGroup = 2, kRank = 6, kSinks = 3;
 
 // Random gates with the published shapes.
-class Gates {
- public:
-  explicit Gates(std::int32_t layers, std::int32_t heads = kHeads, std::int32_t sinks = kSinks) {
+struct Gates : TrainedFile {
+  explicit Gates(std::int32_t layers, std::int32_t heads = kHeads, std::int32_t sinks = kSinks) : TrainedFile(19) {
     for (std::int32_t l = 0; l < layers; ++l) {
       const std::string at = "layers." + std::to_string(l) + ".";
       add(at + "q_proj.weight", {heads * kGroup * kRank, kHidden}), add(at + "q_proj.bias", {heads * kGroup * kRank});
@@ -30,63 +24,41 @@ class Gates {
       add(at + "k_base", {heads, 1, sinks, kRank}), add(at + "b", {heads, 1, kGroup});
     }
   }
-  [[nodiscard]] std::string file() const {
-    const auto path = std::filesystem::temp_directory_path() / ("kvlab_gates_" + std::to_string(::getpid()) + ".safetensors");
-    std::vector<TensorToWrite> all;
-    for (const auto& [name, tensor] : tensors_) all.push_back({name, "F32", tensor.first, tensor.second.data()});
-    write_safetensors(path.string(), all, {});
-    return path.string();
-  }
   // The score of input h [kHidden] for a KV head of a layer, in float64.
   [[nodiscard]] double score(std::int32_t layer, std::int32_t head, const float* h) const {
-    const std::string at = "layers." + std::to_string(layer) + ".";
-    const auto value = [&](const std::string& name, std::int32_t i) {
-      return static_cast<double>(tensors_.at(at + name).second[static_cast<std::size_t>(i)]);
+    const auto value = [&](const std::string& name, std::int32_t line, std::int32_t column) {
+      return at("layers." + std::to_string(layer) + "." + name, line, column);
     };
     const auto projected = [&](const std::string& proj, const std::string& norm, std::int32_t row, bool biased) {
       std::vector<double> x;
       double squares = 0;
       for (std::int32_t i = row * kRank; i < (row + 1) * kRank; ++i) {
-        x.push_back(biased ? value(proj + ".bias", i) : 0);
-        for (std::int32_t c = 0; c < kHidden; ++c) x.back() += value(proj + ".weight", i * kHidden + c) * static_cast<double>(h[c]);
+        x.push_back(biased ? value(proj + ".bias", 0, i) : 0);
+        for (std::int32_t c = 0; c < kHidden; ++c) x.back() += value(proj + ".weight", i, c) * static_cast<double>(h[c]);
         squares += x.back() * x.back();
       }
-      for (std::int32_t i = 0; i < kRank; ++i)
-        x[static_cast<std::size_t>(i)] *= value(norm + ".weight", i) / std::sqrt(squares / kRank + 1e-6);
+      for (std::int32_t i = 0; i < kRank; ++i) nth(x, i) *= value(norm + ".weight", 0, i) / std::sqrt(squares / kRank + 1e-6);
       return x;
     };
     const std::vector<double> k = projected("k_proj", "k_norm", head, false);
     double mean = 0;
     for (std::int32_t g = head * kGroup; g < (head + 1) * kGroup; ++g) {
       const std::vector<double> q = projected("q_proj", "q_norm", g, true);
-      const double own = std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / std::sqrt(kRank) + value("b", g);
+      const double own = std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / std::sqrt(kRank) + value("b", 0, g);
       double others = 0;
       for (std::int32_t s = head * kSinks; s < (head + 1) * kSinks; ++s) {
         double z = 0;
-        for (std::int32_t i = 0; i < kRank; ++i) z += value("k_base", s * kRank + i) * q[static_cast<std::size_t>(i)];
+        for (std::int32_t i = 0; i < kRank; ++i) z += value("k_base", s, i) * nth(q, i);
         others += std::exp(z / std::sqrt(kRank) - own);
       }
       mean += 1 / (1 + others) / kGroup;
     }
     return mean;
   }
-
- private:
-  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
-    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    tensors_[name] = {shape, RandomLayer::normals(static_cast<std::size_t>(n), 19, static_cast<std::int32_t>(tensors_.size()))};
-  }
-  std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> tensors_;
 };
 
 std::string recipe_with(const std::string& file, const std::string& more = "") {
   return "{recipe: fast_kvzip, scorer: {hidden_gate: {sinks_tokens: 2, recent_tokens: 8}}, weights: " + file + more + "}";
-}
-
-ReplayResult gates_keep(const std::string& recipe, const AttentionTrace& trace) {
-  ReplayOptions options;
-  options.lists_kept = true;
-  return replay(trace, full_attention(trace), recipe_of(recipe), options);
 }
 
 // The largest scores of all layers and heads together stay, in addition to 2 first and 8 last tokens per row: 6 rows of 50 tokens on
@@ -96,7 +68,7 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const Gates gates(3);
   std::vector<double> all;
   const auto score = [&](std::int32_t row, std::int32_t t) {
-    return gates.score(row / 2, row % 2, trace.layers[static_cast<std::size_t>(row / 2)].hidden.data() + t * kHidden);
+    return gates.score(row / 2, row % 2, nth(trace.layers, row / 2).hidden.data() + t * kHidden);
   };
   for (std::int32_t row = 0; row < 6; ++row)
     for (std::int32_t t = 2; t < 192; ++t) all.push_back(score(row, t));
@@ -106,29 +78,29 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const std::size_t count = 6 * 40;
   ASSERT_GT(all[count - 1] - all[count], 1e-6);
   const double least = (all[count - 1] + all[count]) / 2;
-  const ReplayResult result = gates_keep(recipe_with(gates.file(), ", budget_tokens: 50"), trace);
+  const ReplayResult result = replay_listed(recipe_with(gates.file(), ", budget_tokens: 50"), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::int32_t> expected;
     for (std::int32_t t = 0; t < 200; ++t)
       if (t < 2 || t >= 192 || score(row, t) > least) expected.push_back(t);
-    EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(row)], expected) << row;
+    EXPECT_EQ(nth(result.kept_of_prompt, row), expected) << row;
   }
 }
 
 TEST(FastKvzip, TokensAreJudgedAlikeInAnyChunks) {
   const std::string recipe = recipe_with(Gates(3).file(), ", budget_tokens: 50");
-  EXPECT_EQ(gates_keep(recipe, sample({.chunk = 0})).kept_of_prompt, gates_keep(recipe, sample({.chunk = 33})).kept_of_prompt);
+  EXPECT_EQ(replay_listed(recipe, sample({.chunk = 0})).kept_of_prompt, replay_listed(recipe, sample({.chunk = 33})).kept_of_prompt);
 }
 
 TEST(FastKvzip, CostsWhatItComputes) {
   const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, full_attention(trace), recipe_of(recipe_with(Gates(3).file(), ", budget_tokens: 50")));
+  expect_cost_is_replay(trace, recipe_of(recipe_with(Gates(3).file(), ", budget_tokens: 50")));
 }
 
 // Without a file only costs are known, of the published width and sinks.
 TEST(FastKvzip, WeightsAreNeededToCompute) {
   const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { gates_keep("{recipe: fast_kvzip}", trace); });
+  const std::string why = error_of([&] { replay_listed("{recipe: fast_kvzip}", trace); });
   EXPECT_TRUE(why.starts_with("recipe 'fast_kvzip' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   ShapeRun run(recipe_of("{recipe: fast_kvzip}"), {2, 8, 2, 64, 100});
   const ShapeRun::Seq seq{0, 300, 300, {0}, {}};
@@ -139,7 +111,7 @@ TEST(FastKvzip, WeightsAreNeededToCompute) {
 
 TEST(FastKvzip, RefusesFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Gates& gates) { return error_of([&] { gates_keep(recipe_with(gates.file()), trace); }); };
+  const auto why = [&](const Gates& gates) { return error_of([&] { replay_listed(recipe_with(gates.file()), trace); }); };
   EXPECT_NE(why(Gates(4)).find("more than the model's 3 layers"), std::string::npos) << why(Gates(4));
   EXPECT_NE(why(Gates(2)).find("has no tensor 'layers.2.q_proj.weight'"), std::string::npos) << why(Gates(2));
   EXPECT_NE(why(Gates(3, 4)).find("has shape [48, 48], the model needs [24, 48]"), std::string::npos) << why(Gates(3, 4));

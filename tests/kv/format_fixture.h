@@ -25,6 +25,15 @@ class FormatRun {
     for (std::int32_t t = 0; t < decode_tokens; ++t) step(1);
   }
 
+  // These keys and values, [tokens, kv_heads, head_dim]: a prompt in one step, then `decode_tokens`. Queries are zero.
+  void take(std::vector<float> keys, std::vector<float> values, std::int32_t decode_tokens = 0) {
+    const auto tokens = static_cast<std::int32_t>(keys.size()) / (model.kv_heads * model.head_dim);
+    k = std::move(keys), v = std::move(values), q.resize(static_cast<std::size_t>(tokens * model.q_heads * model.head_dim));
+    prompt = tokens - decode_tokens;
+    step(prompt);
+    for (std::int32_t t = 0; t < decode_tokens; ++t) step(1);
+  }
+
   // Appends the next tokens and stores.
   void step(std::int32_t tokens) {
     const bool with = store.has_data();

@@ -77,9 +77,7 @@ TEST(FormatRecipes, ShapesAloneMakeTheSameCalls) {
                                  "cachegen", "dfloat11", "snapkv_kivi2", "turboquant4_qjl", "kvquant3", "palu"}) {
     const Recipe recipe = load_recipe(name, name == "snapkv_kivi2" ? 128 : 0);
     Ops ops(Ops::Backend::kCpu);
-    ReplayOptions options;
-    options.ops = &ops;
-    replay(trace, reference, recipe, options);
+    replay(trace, reference, recipe, {.ops = &ops});
     ShapeRun shapes(recipe, {2, 8, 2, 64, trace.hidden_dim, 2, trace.rope_base});
     std::vector<OpCall> calls;
     std::int32_t seen = 0;

@@ -12,7 +12,7 @@ namespace {
 // The layer's K or V of a token and KV head as a vector of double.
 std::vector<double> vector_of(const std::vector<std::vector<float>>& data, const ModelShape& m, std::int32_t sequence, std::int32_t i,
                               std::int32_t head) {
-  const float* x = data[static_cast<std::size_t>(sequence)].data() + (i * m.kv_heads + head) * m.head_dim;
+  const float* x = nth(data, sequence).data() + (i * m.kv_heads + head) * m.head_dim;
   return {x, x + m.head_dim};
 }
 
@@ -21,8 +21,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) { return 
 std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
   auto scorer = make_part<ScorerRegistry>(name, parameters);
   LayerStep step = layer.prompt_step(8);
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   return scores;
 }
 
@@ -45,7 +44,7 @@ TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
                        const std::vector<double> k = vector_of(layer.k, layer.model, s, i, h);
                        if (shared || h == head) squares += dot(k, k);
                      }
-                     EXPECT_NEAR(scores[static_cast<std::size_t>(i)], -std::sqrt(squares), 1e-5);
+                     EXPECT_NEAR(nth(scores, i), -std::sqrt(squares), 1e-5);
                    }
                  });
   }
@@ -61,7 +60,7 @@ TEST(KeyDiversity, IsMinusTheCosineWithTheMeanDirection) {
     }
     for (std::int32_t i = 0; i < 63; ++i) {
       const std::vector<double> k = vector_of(layer.k, layer.model, s, i, head);
-      EXPECT_NEAR(scores[static_cast<std::size_t>(i)], -dot(k, anchor) / std::sqrt(dot(k, k) * dot(anchor, anchor)), 2e-6);
+      EXPECT_NEAR(nth(scores, i), -dot(k, anchor) / std::sqrt(dot(k, k) * dot(anchor, anchor)), 2e-6);
     }
   });
 }
@@ -135,8 +134,7 @@ TEST(LagRelative, WhatWasSelectedIsNotScoredAgain) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 4 + 3 * 8, 9);
   auto scorer = make_part<ScorerRegistry>("lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
   LayerStep step = layer.prompt_step(0);
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   std::int32_t keep = 4 + 8 + 8;  // half of two partitions, the last one whole
   scorer->refine(step, &keep, scores.data());
   layer.store.shrink(0, keep);
@@ -159,12 +157,12 @@ TEST(ValueKeyNorm, PromptTokensOneByOneDecodedOnesByPage) {
     return sum;
   };
   auto scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
-  for (std::int32_t i = 0; i < 22; ++i) EXPECT_NEAR(scores[static_cast<std::size_t>(i)], ratio(i % 11), 1e-5);
+  for (std::int32_t i = 0; i < 22; ++i) EXPECT_NEAR(nth(scores, i), ratio(i % 11), 1e-5);
   layer.seqs[0] = {0, 10, 1, 10, -1};
   scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
   for (std::int32_t i = 0; i < 8; ++i) {
     const std::int32_t page = i / 4 * 4;
-    EXPECT_NEAR(scores[static_cast<std::size_t>(i)], (ratio(page) + ratio(page + 1) + ratio(page + 2) + ratio(page + 3)) / 4, 1e-5);
+    EXPECT_NEAR(nth(scores, i), (ratio(page) + ratio(page + 1) + ratio(page + 2) + ratio(page + 3)) / 4, 1e-5);
   }
   for (std::size_t i = 8; i < 11; ++i) EXPECT_TRUE(std::isinf(scores[i])) << "the newest page stays";
 }
@@ -194,8 +192,7 @@ TEST(RedundancyAndValueNorm, NewestAndLeastRedundantKeysAreForced) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 16, 14);
   auto scorer = make_part<ScorerRegistry>("redundancy_and_value_norm");
   LayerStep step = layer.prompt_step(0);
-  std::vector<float> scores(16);
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   std::int32_t keep = 12;  // six by redundancy, of which the newest four are the reference
   scorer->refine(step, &keep, scores.data());
   std::vector<std::pair<double, std::size_t>> likeness;

@@ -59,14 +59,6 @@ TEST(Kivi, MarksMoveWithEvictedRows) {
   for (std::int32_t i = 7; i < 11; ++i) EXPECT_EQ(run.store.rows().word(0, 1, i) & 1U, 1U);
 }
 
-TEST(Kivi, RowBytesByHand) {
-  const auto kivi = make_part<FormatRegistry>("kivi", "{bits: 2, group_tokens: 32, residual_tokens: 128}");
-  const ModelShape m{1, 8, 8, 128, 1024};
-  EXPECT_EQ(kivi->row_bytes(m, 0, 100), 2 * 100 * 128 * 2);
-  // K: 256 of 300 tokens at 3 bits, 44 at 16. V: 172 at 3 bits, 128 at 16.
-  EXPECT_EQ(kivi->row_bytes(m, 0, 300), (256 + 172) * 128 * 3 / 8 + (44 + 128) * 128 * 2);
-}
-
 TEST(Kivi, RefusesAResidualThatCutsGroups) {
   EXPECT_THROW(make_part<FormatRegistry>("kivi", "{group_tokens: 32, residual_tokens: 48}"), InputError);
 }

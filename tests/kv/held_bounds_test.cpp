@@ -28,10 +28,7 @@ void expect_held_bounds(RecipeFootprint& footprint, const KvPolicy& policy, std:
     const std::int32_t tokens = seq.seen_tokens < prompt ? std::min(chunk, prompt - seq.seen_tokens) : 1;
     const FootprintStep done = footprint.step(seq.taking(tokens));
     const std::int64_t most = policy.most_tokens({0, seq.seen_tokens, tokens, prompt, policy.needs().assumed_question(prompt)});
-    seq.seen_tokens += tokens;
-    seq.left_hashed |= done.leaves_hashed;
-    seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
-    seq.pattern = seq.left_hashed ? done.pattern : 0;
+    seq = done.after(seq.taking(tokens));
     EXPECT_LE(tokens_in_rows(footprint, seq), most) << "after " << seq.seen_tokens << " tokens";
     if (testing::Test::HasFailure()) return;
   }

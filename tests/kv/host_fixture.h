@@ -1,9 +1,11 @@
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
+#include "tests/kv/nth.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 // One recipe in two hosts: samples with all that recipes may observe, and the same steps on recorded tensors and on shapes.
@@ -34,9 +38,9 @@ inline std::vector<float> sample_normals(std::size_t n, std::uint64_t stream) {
 inline AttentionTrace attention_of(const SampleShape& s) {
   if (s.prompt >= 64 && s.head_dim >= 32) {
     Params p = Params::from_text(
-        "{layers: " + std::to_string(s.layers) + ", q_heads: " + std::to_string(s.q_heads) + ", kv_heads: " + std::to_string(s.kv_heads) +
-            ", head_dim: " + std::to_string(s.head_dim) + ", question_tokens: 16, prompt_tokens: " + std::to_string(s.prompt) +
-            (s.chunk > 0 ? ", chunk_tokens: " + std::to_string(s.chunk) : "") + ", decode_tokens: " + std::to_string(s.decode) + "}",
+        fmt::format("{{layers: {}, q_heads: {}, kv_heads: {}, head_dim: {}, question_tokens: 16, prompt_tokens: {}, decode_tokens: {}{}}}",
+                    s.layers, s.q_heads, s.kv_heads, s.head_dim, s.prompt, s.decode,
+                    s.chunk > 0 ? fmt::format(", chunk_tokens: {}", s.chunk) : ""),
         "synthetic");
     return SyntheticAttention(read_synthetic_attention(p), s.seed).trace();
   }
@@ -130,8 +134,7 @@ inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& reci
 }
 
 inline std::string words(const OpCall& c) {
-  return std::string(c.op) + " rows " + std::to_string(c.rows) + " tokens " + std::to_string(c.tokens) + " outputs " +
-         std::to_string(c.outputs) + " bytes " + std::to_string(c.bytes) + " flops " + std::to_string(c.flops);
+  return fmt::format("{} rows {} tokens {} outputs {} bytes {} flops {}", c.op, c.rows, c.tokens, c.outputs, c.bytes, c.flops);
 }
 
 inline void expect_same_calls(const std::vector<OpCall>& shapes, const std::vector<OpCall>& data) {
@@ -143,10 +146,7 @@ inline void expect_same_calls(const std::vector<OpCall>& shapes, const std::vect
 inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe) {
   Ops ops(Ops::Backend::kCpu);
   RecordedCounts recorded;
-  ReplayOptions options;
-  options.ops = &ops;
-  options.counts = &recorded;
-  ReplayResult result = replay(trace, reference, recipe, options);
+  ReplayResult result = replay(trace, reference, recipe, {.ops = &ops, .counts = &recorded});
   if (!recipe.runs_in("cost")) return result;
   ScriptedCounts script(recorded.entries());
   const ShapeReplay shapes = replay_shapes(trace, recipe, recorded.entries().empty() ? nullptr : &script);
@@ -157,5 +157,65 @@ inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const Att
   EXPECT_FALSE(ops.log().empty());
   return result;
 }
+inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const Recipe& recipe) {
+  return expect_cost_is_replay(trace, full_attention(trace), recipe);
+}
+
+// The recipe's replay with lists of the tokens that stay.
+inline ReplayResult replay_listed(const std::string& recipe, const AttentionTrace& trace) {
+  return replay(trace, full_attention(trace), recipe_of(recipe), {.lists_kept = true});
+}
+
+// A policy at work over a sample.
+class PolicyWalk {
+ public:
+  using Look = std::function<void(const PolicyStep&, std::int32_t layer)>;
+
+  PolicyWalk(const AttentionTrace& trace, const Recipe& recipe, std::uint64_t seed = 1)
+      : model(shape_of(trace, 2)), policy(recipe, model), trace_(trace), observer_(trace, policy.needs()), seed_(seed) {
+    for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
+  }
+  // In each layer `look` comes after the new tokens are appended and before the policy acts.
+  void step(const SeqStep& seq, const Look& look) {
+    observer_.set_step(seq);
+    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer_, seed_};
+    for (std::int32_t l = 0; l < model.num_layers; ++l) {
+      const LayerTensors& t = nth(trace_.layers, l);
+      const auto at = static_cast<std::ptrdiff_t>(seq.seen_tokens) * model.kv_heads * model.head_dim;
+      nth(stores, l).append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
+      const Ops::Frame frame(ops);
+      look(step, l);
+      policy.after_attention(step, l);
+    }
+  }
+  // Prompt and decode steps.
+  void run(const Look& look) {
+    std::int32_t begin = 0;
+    for (const std::int32_t end : step_ends(trace_)) {
+      step({0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin}, look);
+      begin = end;
+    }
+  }
+  // The attention of a decode step over `segments`, which it fills.
+  const float* attend(const PolicyStep& step, std::int32_t layer) {
+    policy.before_attention(step, layer, segments);
+    const std::int64_t width = std::int64_t{model.q_heads} * model.head_dim, at = step.seqs.front().seen_tokens;
+    const Queries query{nth(trace_.layers, layer).q.data() + at * width, 1, static_cast<std::int32_t>(at)};
+    float* out = ops.floats(width);
+    ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &query, &out, nullptr, nullptr});
+    return out;
+  }
+
+  ModelShape model;
+  KvPolicy policy;
+  Ops ops{Ops::Backend::kCpu};
+  std::vector<KvStore> stores;  // [layer]
+  std::vector<Segment> segments;
+
+ private:
+  const AttentionTrace& trace_;
+  TraceObserver observer_;
+  std::uint64_t seed_;
+};
 
 }  // namespace kvlab::test

@@ -122,9 +122,7 @@ class InPlaceOf : public testing::TestWithParam<std::string> {};
 // same fidelity but for the order of sums, and the calls that costs are charged for.
 TEST_P(InPlaceOf, KeepsWhatCompactionKeeps) {
   for (const auto& [prompt, chunk, budget] : {std::tuple{200, 90, 130}, {200, 0, 160}, {120, 40, 130}, {150, 0, 150}}) {
-    SampleShape shape;
-    shape.layers = 4, shape.prompt = prompt, shape.chunk = chunk, shape.decode = 40;
-    AttentionTrace trace = sample(shape);
+    AttentionTrace trace = sample({.layers = 4, .prompt = prompt, .decode = 40, .chunk = chunk});
     const bool is_unequal = GetParam().starts_with("shares_");
     Recipe recipe = is_unequal ? unequal_shares_of(GetParam().substr(7)) : with_budget(GetParam(), budget);
     if (const std::string pass = KvPolicy(recipe, shape_of(trace, 2)).needs().pass; !pass.empty()) add_pass(trace, pass);
@@ -155,14 +153,10 @@ TEST(InPlace, MostRecipesThatEvictInDecodeAreAmongThem) {
 // A row that loses more than a few tokens at once is compacted, as are those in a batch with it, and goes on in place later.
 TEST(InPlace, CutsOfManyTokensCompact) {
   const Recipe recipe = recipe_of("{recipe: streaming, budget_tokens: 64, trigger: {every_step: {from: decode_only}}}");
-  SampleShape shape;
-  shape.decode = 80;
-  const AttentionTrace trace = sample(shape);
+  const AttentionTrace trace = sample({.decode = 80});
   const AttentionReference reference = full_attention(trace);
   Ops ops(Ops::Backend::kCpu);
-  ReplayOptions options;
-  options.ops = &ops;
-  const ReplayResult result = replay(trace, reference, recipe, options);
+  const ReplayResult result = replay(trace, reference, recipe, {.ops = &ops});
   std::int64_t compactions = 0, evictions = 0;
   for (const OpCall& c : ops.log()) compactions += c.op == "compact" ? 1 : 0, evictions += c.op == "evict" ? 1 : 0;
   EXPECT_EQ(compactions, trace.num_layers);

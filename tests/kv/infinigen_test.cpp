@@ -88,16 +88,15 @@ TEST(InfiniGen, GuessesTheQueryFromTheLayerBefore) {
       const std::vector<std::vector<float>> before{RandomLayer::normals(16, 32, 2 * t), RandomLayer::normals(16, 32, 2 * t + 1)};
       const auto rows = guessed_step(d, *part, before, w);
       for (std::int32_t s = 0; s < 2; ++s) {
-        const std::vector<float> own = d.q[static_cast<std::size_t>(s)];
-        float* const newest = d.q[static_cast<std::size_t>(s)].data() + own.size() - static_cast<std::size_t>(width);
+        const std::vector<float> own = nth(d.q, s);
+        float* const newest = nth(d.q, s).data() + own.size() - static_cast<std::size_t>(width);
         for (std::int32_t o = 0; o < width; ++o) {
           newest[o] = 0;
-          for (std::int32_t i = 0; i < 16; ++i)
-            newest[o] += w[static_cast<std::size_t>(o * 16 + i)] * before[static_cast<std::size_t>(s)][static_cast<std::size_t>(i)];
+          for (std::int32_t i = 0; i < 16; ++i) newest[o] += nth(w, o * 16 + i) * nth(nth(before, s), i);
         }
         const auto expected = by_hand(d, s, 0, 0.8, 0.5);
         for (std::size_t h = 0; h < 2; ++h) EXPECT_EQ(rows[static_cast<std::size_t>(s) * 2 + h], expected[h]) << group << " step " << t;
-        d.q[static_cast<std::size_t>(s)] = own;
+        nth(d.q, s) = own;
         EXPECT_NE(by_hand(d, s, 0, 0.8, 0.5), expected);
       }
     }

@@ -13,6 +13,7 @@
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/trigger/trigger.h"
+#include "tests/kv/nth.h"
 
 namespace kvlab::test {
 
@@ -74,6 +75,13 @@ class RandomLayer {
   std::vector<SeqStep> seqs;
   std::vector<Queries> window_queries, step_queries;
 };
+
+// The scores of a step's tokens.
+inline std::vector<float> scored(Scorer& scorer, LayerStep& step) {
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer.score(step, scores.data());
+  return scores;
+}
 
 // A registered part from YAML parameters.
 template <class Registry>

@@ -1,26 +1,19 @@
 // KVzap: scores by a small trained model of the hidden state.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <bit>
 #include <cmath>
-#include <filesystem>
-#include <numeric>
 
-#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 // Random models as published: one layer where `mid` is 0, else two.
-class Surrogates {
+class Surrogates : public TrainedFile {
  public:
-  Surrogates(std::int32_t layers, std::int32_t heads, std::int32_t hidden, std::int32_t mid) : mid_(mid) {
+  Surrogates(std::int32_t layers, std::int32_t heads, std::int32_t hidden, std::int32_t mid) : TrainedFile(17, 0.3F), mid_(mid) {
     for (std::int32_t l = 0; l < layers; ++l) {
       const std::string at = "layers." + std::to_string(l) + ".";
       if (mid == 0) {
@@ -31,54 +24,29 @@ class Surrogates {
       }
     }
   }
-  [[nodiscard]] std::string file() const {
-    const auto path = std::filesystem::temp_directory_path() / ("kvlab_kvzap_" + std::to_string(::getpid()) + ".safetensors");
-    std::vector<TensorToWrite> all;
-    for (const auto& [name, shape, data] : tensors_) all.push_back({name, "F32", shape, data.data()});
-    write_safetensors(path.string(), all, {});
-    return path.string();
-  }
-  [[nodiscard]] const std::vector<float>& of(const std::string& wanted) const {
-    for (const auto& [name, shape, data] : tensors_)
-      if (name == wanted) return data;
-    throw InternalError("no such tensor");
-  }
   // The score of input h [hidden] for a KV head of a layer, in float64.
   [[nodiscard]] double score(std::int32_t layer, std::int32_t head, const float* h, std::int32_t hidden) const {
-    const std::string at = "layers." + std::to_string(layer) + ".";
-    const auto row = [&](const std::string& name, std::int32_t r, const auto* x, std::int32_t n) {
-      double sum = of(name + "bias")[static_cast<std::size_t>(r)];
-      for (std::int32_t c = 0; c < n; ++c)
-        sum += double{of(name + "weight")[static_cast<std::size_t>(r * n + c)]} * static_cast<double>(x[c]);
+    const std::string name = "layers." + std::to_string(layer) + ".";
+    const auto row = [&](const std::string& part, std::int32_t r, const auto* x, std::int32_t n) {
+      double sum = at(part + "bias", 0, r);
+      for (std::int32_t c = 0; c < n; ++c) sum += at(part + "weight", r, c) * static_cast<double>(x[c]);
       return sum;
     };
-    if (mid_ == 0) return row(at, head, h, hidden);
+    if (mid_ == 0) return row(name, head, h, hidden);
     std::vector<double> between;
     for (std::int32_t m = 0; m < mid_; ++m) {
-      const double x = row(at + "0.", m, h, hidden);
+      const double x = row(name + "0.", m, h, hidden);
       between.push_back(x * 0.5 * (1 + std::erf(x / std::sqrt(2.0))));
     }
-    return row(at + "2.", head, between.data(), mid_);
+    return row(name + "2.", head, between.data(), mid_);
   }
 
  private:
-  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
-    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    tensors_.emplace_back(name, shape, RandomLayer::normals(static_cast<std::size_t>(n), 17, static_cast<std::int32_t>(tensors_.size())));
-    for (float& x : std::get<2>(tensors_.back())) x *= 0.3F;
-  }
   std::int32_t mid_;
-  std::vector<std::tuple<std::string, std::vector<std::int64_t>, std::vector<float>>> tensors_;
 };
 
 std::string zap(const std::string& threshold, const std::string& file) {
   return "{recipe: kvzap, allocator: {score_threshold: {min_score: " + threshold + "}}, weights: " + file + "}";
-}
-
-ReplayResult kept_by(const std::string& recipe, const AttentionTrace& trace) {
-  ReplayOptions options;
-  options.lists_kept = true;
-  return replay(trace, full_attention(trace), recipe_of(recipe), options);
 }
 
 // Thresholds that keep some of the tokens: a token of the prompt stays if it is among the last 128 or its score reaches the threshold.
@@ -86,18 +54,17 @@ TEST(KvZap, KeepsWhatScoresByHand) {
   for (const std::int32_t mid : {0, 7}) {
     const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads, 200 tokens in chunks of 90
     const Surrogates models(3, 2, trace.hidden_dim, mid);
-    const ReplayResult result = kept_by(zap("0.1", models.file()), trace);
+    const ReplayResult result = replay_listed(zap("0.1", models.file()), trace);
     std::size_t cut = 0;
     for (std::int32_t l = 0; l < 3; ++l) {
       for (std::int32_t h = 0; h < 2; ++h) {
         std::vector<std::int32_t> expected;
         for (std::int32_t t = 0; t < 200; ++t) {
-          const double score =
-              models.score(l, h, trace.layers[static_cast<std::size_t>(l)].hidden.data() + t * trace.hidden_dim, trace.hidden_dim);
+          const double score = models.score(l, h, nth(trace.layers, l).hidden.data() + t * trace.hidden_dim, trace.hidden_dim);
           ASSERT_GT(std::fabs(score - 0.1), 1e-4);
           if (t >= 72 || score >= 0.1) expected.push_back(t);
         }
-        EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(l * 2 + h)], expected) << mid << " " << l << " " << h;
+        EXPECT_EQ(nth(result.kept_of_prompt, l * 2 + h), expected) << mid << " " << l << " " << h;
         cut += 200 - expected.size();
       }
     }
@@ -109,8 +76,8 @@ TEST(KvZap, KeepsWhatScoresByHand) {
 TEST(KvZap, ThresholdsAtTheEnds) {
   const AttentionTrace trace = sample({});
   const std::string file = Surrogates(3, 2, trace.hidden_dim, 0).file();
-  EXPECT_EQ(kept_by(zap("-1e30", file), trace).kept_tokens, 200);
-  const ReplayResult none = kept_by(zap("1e30", file), trace);
+  EXPECT_EQ(replay_listed(zap("-1e30", file), trace).kept_tokens, 200);
+  const ReplayResult none = replay_listed(zap("1e30", file), trace);
   for (const auto& row : none.kept_of_prompt) {
     ASSERT_EQ(row.size(), 128U);
     EXPECT_EQ(row.front(), 72);
@@ -121,7 +88,7 @@ TEST(KvZap, ThresholdsAtTheEnds) {
 // With a budget in place of the threshold.
 TEST(KvZap, ProtectsFirstAndLatestTokens) {
   const AttentionTrace trace = sample({});
-  const ReplayResult result = kept_by(
+  const ReplayResult result = replay_listed(
       "{recipe: kvzap, scorer: {hidden_surrogate: {sinks_tokens: 4, recent_tokens: 20}}, allocator: uniform, trigger: prefill_end, "
       "budget_tokens: 40, weights: " +
           Surrogates(3, 2, trace.hidden_dim, 0).file() + "}",
@@ -135,8 +102,8 @@ TEST(KvZap, ProtectsFirstAndLatestTokens) {
 
 TEST(KvZap, TokensAreJudgedAlikeInAnyChunks) {
   const std::string recipe = zap("0.1", Surrogates(3, 2, 48, 7).file());
-  const auto whole = kept_by(recipe, sample({.chunk = 0}));
-  const auto cut = kept_by(recipe, sample({.chunk = 33}));
+  const auto whole = replay_listed(recipe, sample({.chunk = 0}));
+  const auto cut = replay_listed(recipe, sample({.chunk = 33}));
   EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
   EXPECT_EQ(whole.kept, cut.kept);
 }
@@ -144,14 +111,14 @@ TEST(KvZap, TokensAreJudgedAlikeInAnyChunks) {
 TEST(KvZap, CostsWhatItComputes) {
   for (const std::int32_t mid : {0, 7}) {
     const AttentionTrace trace = sample({});
-    expect_cost_is_replay(trace, full_attention(trace), recipe_of(zap("0.1", Surrogates(3, 2, trace.hidden_dim, mid).file())));
+    expect_cost_is_replay(trace, recipe_of(zap("0.1", Surrogates(3, 2, trace.hidden_dim, mid).file())));
   }
 }
 
 // Without a file only costs are known, of the published two-layer form.
 TEST(KvZap, WeightsAreNeededToCompute) {
   const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { kept_by("{recipe: kvzap}", trace); });
+  const std::string why = error_of([&] { replay_listed("{recipe: kvzap}", trace); });
   EXPECT_TRUE(why.starts_with("recipe 'kvzap' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   EXPECT_TRUE(needs_weights("kvzap"));
   ShapeRun run(recipe_of("{recipe: kvzap}"), {2, 8, 2, 64, 100});
@@ -163,7 +130,7 @@ TEST(KvZap, WeightsAreNeededToCompute) {
 
 TEST(KvZap, RefusesFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Surrogates& models) { return error_of([&] { kept_by(zap("0", models.file()), trace); }); };
+  const auto why = [&](const Surrogates& models) { return error_of([&] { replay_listed(zap("0", models.file()), trace); }); };
   EXPECT_NE(why({4, 2, 48, 0}).find("more than the model's 3 layers"), std::string::npos) << why({4, 2, 48, 0});
   EXPECT_NE(why({2, 2, 48, 0}).find("has no tensor 'layers.2.weight'"), std::string::npos) << why({2, 2, 48, 0});
   EXPECT_NE(why({3, 4, 48, 0}).find("has shape [4, 48], the model needs [2, 48]"), std::string::npos) << why({3, 4, 48, 0});

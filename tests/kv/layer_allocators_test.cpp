@@ -18,29 +18,25 @@ using Row = std::vector<double>;
 const ModelShape kLayersModel{5, 8, 2, 8, 16};
 constexpr std::int32_t kTokens = 90;
 
-// Sums of the window's attention per token, mean over the query heads of a KV head.
-Row summed_windows(const RandomLayer& layer, std::int32_t s, std::int32_t head, std::int32_t window) {
-  const std::int32_t n = layer.seqs[0].new_tokens;
-  Row sums(static_cast<std::size_t>(n), 0.0);
-  for (std::int32_t t = n - window; t < n; ++t) {
-    const Row p = plain_row(layer, s, head, t);
-    for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i];
-  }
-  return sums;
-}
-
 double sum(const Row& x, std::int32_t begin, std::int32_t end) {
   double total = 0;
-  for (std::int32_t i = begin; i < end; ++i) total += x[static_cast<std::size_t>(i)];
+  for (std::int32_t i = begin; i < end; ++i) total += nth(x, i);
   return total;
 }
 
 // Every head of the layer and sequence keeps the same; that count.
 std::int32_t count_of(const ScoredModel& m, std::int32_t layer, std::int32_t s) {
-  const Ints& keep = m.keep[static_cast<std::size_t>(layer)];
+  const Ints& keep = nth(m.keep, layer);
   const auto row = static_cast<std::size_t>(s * m.model.kv_heads);
   for (std::int32_t h = 1; h < m.model.kv_heads; ++h) EXPECT_EQ(keep[row + static_cast<std::size_t>(h)], keep[row]);
   return keep[row];
+}
+
+// The counts of all layers for the first sequence.
+Ints counts_of(const ScoredModel& m) {
+  Ints counts;
+  for (std::int32_t l = 0; l < m.model.num_layers; ++l) counts.push_back(count_of(m, l, 0));
+  return counts;
 }
 
 // A layer's preference by plain loops: entropy and variance of the window's attention to earlier tokens, over all query heads.
@@ -62,7 +58,7 @@ double plain_preference(const RandomLayer& layer, std::int32_t s, std::int32_t w
 // Layers attend differently where some keys are longer.
 void stretch_keys(ScoredModel& m) {
   for (std::int32_t l = 0; l < m.model.num_layers; ++l) {
-    RandomLayer& layer = *m.layers[static_cast<std::size_t>(l)];
+    RandomLayer& layer = *nth(m.layers, l);
     const float by = 0.5F + 0.4F * static_cast<float>(l);
     for (auto& k : layer.k)
       for (float& x : k) x *= by;
@@ -82,8 +78,7 @@ TEST(CakeLayers, ShareTheBudgetByPreference) {
     const double total = sum(preference, 0, 5);
     EXPECT_EQ(m.kept_in_model(s), 5 * 2 * 20);
     EXPECT_GT(*std::max_element(preference.begin(), preference.end()), 1.3 * *std::min_element(preference.begin(), preference.end()));
-    for (std::int32_t l = 0; l < 5; ++l)
-      EXPECT_NEAR(count_of(m, l, s), 8 + 5 * 12 * preference[static_cast<std::size_t>(l)] / total, 1.01) << l;
+    for (std::int32_t l = 0; l < 5; ++l) EXPECT_NEAR(count_of(m, l, s), 8 + 5 * 12 * nth(preference, l) / total, 1.01) << l;
   }
 }
 
@@ -103,7 +98,7 @@ TEST(CakeLayers, NeverHoldMoreThanTheBudgetOfTheModel) {
 TEST(CakeLayers, ABudgetBelowTheWindowIsTheBudget) {
   ScoredModel m(kLayersModel, 1, kTokens, 8, 5);
   m.allocate(*make_part<AllocatorRegistry>("cake", "{window_tokens: 8}"));
-  for (std::int32_t l = 0; l < 5; ++l) EXPECT_EQ(count_of(m, l, 0), 5);
+  EXPECT_EQ(counts_of(m), Ints(5, 5));
 }
 
 // How many of the `budget` largest scores of all layers are in each of them.
@@ -111,10 +106,10 @@ Row plain_won(const ScoredModel& m, std::int32_t s, std::int64_t budget) {
   std::vector<std::pair<float, std::size_t>> all;
   for (std::size_t l = 0; l < m.scores.size(); ++l)
     for (std::int32_t i = s * m.model.kv_heads * kTokens; i < (s + 1) * m.model.kv_heads * kTokens; ++i)
-      all.emplace_back(-m.scores[l][static_cast<std::size_t>(i)], l);
+      all.emplace_back(-nth(m.scores[l], i), l);
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   Row won(m.scores.size(), 0.0);
-  for (std::int64_t i = 0; i < budget; ++i) ++won[all[static_cast<std::size_t>(i)].second];
+  for (std::int64_t i = 0; i < budget; ++i) ++won[nth(all, i).second];
   return won;
 }
 
@@ -124,8 +119,7 @@ TEST(DynamicLayers, OneCompetitionCountsThePooledScores) {
   m.allocate(*make_part<AllocatorRegistry>("dynamic_layers", "{window_tokens: 4, surplus: 10, every_layers: 5}"));
   for (std::int32_t s = 0; s < 2; ++s) {
     EXPECT_EQ(m.kept_in_model(s), 200);
-    for (std::int32_t l = 0; l < 5; ++l)
-      EXPECT_NEAR(count_of(m, l, s), won[static_cast<std::size_t>(s)][static_cast<std::size_t>(l)] / 2, 1) << l;
+    for (std::int32_t l = 0; l < 5; ++l) EXPECT_NEAR(count_of(m, l, s), nth(nth(won, s), l) / 2, 1) << l;
   }
 }
 
@@ -160,8 +154,7 @@ TEST(D2oLayers, ShareBySmallVarianceWhatDenseLayersLeave) {
   }
   m.allocate(*make_part<AllocatorRegistry>("d2o_layers", "{temperature: 50}"));
   for (const std::int32_t l : {0, 1, 5}) EXPECT_EQ(count_of(m, l, 0), kBudget) << l;
-  for (const std::int32_t l : {2, 3, 4})
-    EXPECT_NEAR(count_of(m, l, 0), 3 * kBudget * weight[static_cast<std::size_t>(l - 2)] / total, 1) << l;
+  for (const std::int32_t l : {2, 3, 4}) EXPECT_NEAR(count_of(m, l, 0), 3 * kBudget * nth(weight, l - 2) / total, 1) << l;
   EXPECT_EQ(m.kept_in_model(0), 2 * kLayers * kBudget);
 }
 
@@ -228,7 +221,7 @@ TEST(HeadSplit, ListedHeadsKeepEverything) {
   for (std::int32_t l = 0; l < 5; ++l)
     for (std::int32_t row = 0; row < 4; ++row) {
       const bool retrieves = l == 3 || (l == 0 && row % 2 == 1);
-      EXPECT_EQ(m.keep[static_cast<std::size_t>(l)][static_cast<std::size_t>(row)], retrieves ? kTokens : 4 + 27);
+      EXPECT_EQ(nth(nth(m.keep, l), row), retrieves ? kTokens : 4 + 27);
       EXPECT_EQ(split->expected(kLayersModel, l, row % 2, 20, kTokens), retrieves ? kTokens : 31);
     }
   EXPECT_NE(make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"0.2\"}")->refuses(kLayersModel), "");
@@ -242,13 +235,13 @@ TEST(HeadSplit, FindsHeadsThatLookElsewhere) {
     std::vector<std::pair<double, Ints>> mass;
     for (std::int32_t l = 0; l < 5; ++l)
       for (std::int32_t h = 0; h < 2; ++h) {
-        const Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        const Row sums = plain_window(*nth(m.layers, l), s, h, 6);
         mass.push_back({sum(sums, 0, 4) + sum(sums, kTokens - 16, kTokens), {l, s * 2 + h}});
       }
     std::sort(mass.begin(), mass.end());
     for (std::size_t i = 0; i < mass.size(); ++i) {
       const Ints& at = mass[i].second;
-      EXPECT_EQ(m.keep[static_cast<std::size_t>(at[0])][static_cast<std::size_t>(at[1])], i < 3 ? kTokens : 20) << i;
+      EXPECT_EQ(nth(nth(m.keep, at[0]), at[1]), i < 3 ? kTokens : 20) << i;
     }
   }
 }
@@ -261,11 +254,11 @@ TEST(HeadSplit, LaterStepsKnowTheHeads) {
   const std::set<Ints> retrieves{{0, 1}, {2, 0}, {2, 1}};
   for (std::int32_t l = 0; l < 5; ++l)
     for (std::int32_t h = 0; h < 2; ++h)
-      if (!retrieves.contains({l, h})) m.layers[static_cast<std::size_t>(l)]->store.shrink(h, 21);
+      if (!retrieves.contains({l, h})) nth(m.layers, l)->store.shrink(h, 21);
   m.allocate(*split);
   for (std::int32_t l = 0; l < 5; ++l) {
     const auto at = static_cast<std::size_t>(l);
-    for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(m.keep[at][static_cast<std::size_t>(h)], retrieves.contains({l, h}) ? kTokens : 20) << l;
+    for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(nth(m.keep[at], h), retrieves.contains({l, h}) ? kTokens : 20) << l;
     for (std::size_t r = 2; r < 4; ++r) EXPECT_EQ(m.keep[at][r], alone.keep[at][r]) << l;
   }
 }
@@ -280,7 +273,7 @@ TEST(LazyLayers, KeepTheBudgetWhereTheLastQueryAttendsToEnds) {
       for (std::int32_t s = 0; s < 2; ++s) {
         double mean = 0;
         for (std::int32_t h = 0; h < 2; ++h) {
-          const Row p = plain_row(*m.layers[static_cast<std::size_t>(l)], s, h, kTokens - 1);
+          const Row p = plain_row(*nth(m.layers, l), s, h, kTokens - 1);
           mean += (sum(p, 0, 4) + sum(p, end - recent, end)) / 2;
         }
         mass[mean] = {l, s};
@@ -319,7 +312,7 @@ TEST(LayerGlobal, LayersCompeteWithTheirHeadsMeanByRank) {
     std::sort(entries.begin(), entries.end());
     Ints wanted(5, 0);
     for (std::size_t i = 0; i < 100; ++i) ++wanted[entries[i].second];
-    for (std::int32_t l = 0; l < 5; ++l) EXPECT_EQ(count_of(m, l, s), wanted[static_cast<std::size_t>(l)]) << l;
+    for (std::int32_t l = 0; l < 5; ++l) EXPECT_EQ(count_of(m, l, s), nth(wanted, l)) << l;
   }
 }
 
@@ -332,7 +325,7 @@ TEST(AttentionMassShare, CountsWhatHoldsTheShare) {
     for (std::int32_t s = 0; s < 2; ++s) {
       Row ranked(kTokens, 0.0);
       for (std::int32_t h = 0; h < 2; ++h) {
-        Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        Row sums = plain_window(*nth(m.layers, l), s, h, 6);
         std::sort(sums.begin(), sums.end(), std::greater<>());
         for (std::size_t j = 0; j < sums.size(); ++j) ranked[j] += sums[j] / 2;
       }
@@ -348,15 +341,11 @@ TEST(SensitivityLayers, ShareWithinBoundsByImportance) {
   ScoredModel m(kLayersModel, 1, kTokens, 4, 20);
   // 5 * (20 - 5) = 75 by 1:1:1:2:10 is 5, 5, 5, 10, 50; at most 60 in all, 55 beside the least.
   m.allocate(*make_part<AllocatorRegistry>("sensitivity_layers", "{least_tokens: 5, importance: \"0=1 1=1 2=1 3=2 4=10\"}"));
-  Ints counts;
-  for (std::int32_t l = 0; l < 5; ++l) counts.push_back(count_of(m, l, 0));
-  EXPECT_EQ(counts, (Ints{10, 10, 10, 15, 55}));
+  EXPECT_EQ(counts_of(m), (Ints{10, 10, 10, 15, 55}));
   // At most 30, 25 beside the least: the last layer's 25 too many go to the others by importance, 5, 5, 5, 10 more.
   m.allocate(
       *make_part<AllocatorRegistry>("sensitivity_layers", "{least_tokens: 5, most_factor: 1.5, importance: \"0=1 1=1 2=1 3=2 4=10\"}"));
-  counts.clear();
-  for (std::int32_t l = 0; l < 5; ++l) counts.push_back(count_of(m, l, 0));
-  EXPECT_EQ(counts, (Ints{15, 15, 15, 25, 30}));
+  EXPECT_EQ(counts_of(m), (Ints{15, 15, 15, 25, 30}));
   EXPECT_NE(make_part<AllocatorRegistry>("sensitivity_layers", "{importance: \"0=1\"}")->refuses(kLayersModel), "");
   EXPECT_THROW(make_part<AllocatorRegistry>("sensitivity_layers", "{importance: \"0.1=1\"}"), InputError);
 }

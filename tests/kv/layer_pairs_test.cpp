@@ -17,7 +17,7 @@ struct Layers {
   void step(std::int32_t tokens) {
     const SeqStep seq{0, seen, tokens, prompt, -1};
     for (std::int32_t l = 0; l < 4; ++l) {
-      KvStore& store = stores[static_cast<std::size_t>(l)];
+      KvStore& store = nth(stores, l);
       const auto n = static_cast<std::size_t>(tokens * model.kv_heads * model.head_dim);
       const auto k = RandomLayer::normals(n, 1, 100 * seen + l), v = RandomLayer::normals(n, 2, 100 * seen + l);
       store.append(0, k.data(), v.data(), tokens, seen);
@@ -44,7 +44,7 @@ struct Layers {
   }
   std::int64_t bytes(std::int32_t layer) {
     const auto format = make_part<FormatRegistry>("native");
-    const KvRows kv = stores[static_cast<std::size_t>(layer)].rows();
+    const KvRows kv = nth(stores, layer).rows();
     std::int64_t native = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) native += format->row_bytes(model, layer, kv.len[r]);
     return disposal->resident(model, layer, {&last, 1}, kv, *format, {native}).gpu;

@@ -6,23 +6,6 @@
 namespace kvlab::test {
 namespace {
 
-double bound(const Decode& d, std::int32_t row, std::int32_t leaf, std::int32_t tokens) {
-  double best = -1e30;
-  for (std::int32_t h = 0; h < d.model.group(); ++h) {
-    double sum = 0;
-    for (std::int32_t c = 0; c < d.model.head_dim; ++c) {
-      double low = 1e30, high = -1e30;
-      for (std::int32_t i = leaf * tokens; i < (leaf + 1) * tokens; ++i) {
-        low = std::min(low, static_cast<double>(d.key(row, i)[c]));
-        high = std::max(high, static_cast<double>(d.key(row, i)[c]));
-      }
-      sum += std::max(static_cast<double>(d.query(row, h)[c]) * low, static_cast<double>(d.query(row, h)[c]) * high);
-    }
-    best = std::max(best, sum);
-  }
-  return best;
-}
-
 TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     for (const std::int32_t prompt : {79, 80, 81, 130}) {
@@ -34,12 +17,12 @@ TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
         const std::int32_t n = d.tokens(), leaves = (n - 1) / 4, keep = static_cast<std::int32_t>(0.3 * n) / 4;
         for (std::int32_t r = 0; r < 4; ++r) {
           std::vector<double> bounds;
-          for (std::int32_t p = 0; p < leaves; ++p) bounds.push_back(bound(d, r, p, 4));
+          for (std::int32_t p = 0; p < leaves; ++p) bounds.push_back(d.group_bound(r, 4 * p, 4 * p + 4));
           std::vector<std::int32_t> expected;
           for (const std::int32_t p : best(bounds, static_cast<std::size_t>(keep)))
             for (std::int32_t i = 4 * p; i < 4 * p + 4; ++i) expected.push_back(i);
           for (std::int32_t i = leaves * 4; i < n; ++i) expected.push_back(i);
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected) << "prompt " << prompt << " step " << t;
+          EXPECT_EQ(nth(rows, r), expected) << "prompt " << prompt << " step " << t;
         }
       }
     }
@@ -90,10 +73,7 @@ TEST(LeoAm, ReadsItsShareFromDisk) {
 }
 
 TEST(LeoAm, KeepsTheContract) {
-  EXPECT_TRUE(large_budget_selects_everything("leo_am", "{}"));
-  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 200, 5));
-  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 1, 9));
-  EXPECT_TRUE(same_log_with_recorded_counts("leo_am", "{}", 200, 9));
+  expect_promises("leo_am", "{}", {{200, 5}, {1, 9}}, {200, 9});
   EXPECT_THROW(make_part<SelectorRegistry>("leo_am", "{leaf_tokens: 8, root_tokens: 24}"), InputError);
 }
 

@@ -1,18 +1,14 @@
 // LESS: dropped tokens are added to a state that attention reads beside the rows.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <numeric>
 
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -25,20 +21,15 @@ class LessMaps {
   LessMaps(const ModelShape& model, std::int32_t layers) : model_(model) {
     const std::int64_t q = model.q_heads, kv = model.kv_heads, d = model.head_dim;
     for (std::int32_t l = 0; l < layers; ++l) {
-      add(l, "kernel_q_mat1", {q, d, kMapWidth}), add(l, "kernel_q_mat2", {q, kMapWidth, kFeatures});
-      add(l, "kernel_k_mat1", {kv, d, kMapWidth}), add(l, "kernel_k_mat2", {kv, kMapWidth, kFeatures});
-      add(l, "interaction_k", {kv, kFeatures, kFeatures}), add(l, "scalingD", {1, kv, 1, kFeatures});
-      add(l, "scalingD2", {1, kv, 1, kFeatures});
+      const std::string at = key(l, "");
+      tensors_.add(at + "kernel_q_mat1", {q, d, kMapWidth}), tensors_.add(at + "kernel_q_mat2", {q, kMapWidth, kFeatures});
+      tensors_.add(at + "kernel_k_mat1", {kv, d, kMapWidth}), tensors_.add(at + "kernel_k_mat2", {kv, kMapWidth, kFeatures});
+      tensors_.add(at + "interaction_k", {kv, kFeatures, kFeatures}), tensors_.add(at + "scalingD", {1, kv, 1, kFeatures});
+      tensors_.add(at + "scalingD2", {1, kv, 1, kFeatures});
     }
   }
-  std::vector<float>& of(const std::string& name, std::int32_t layer = 0) { return tensors_.at(key(layer, name)).second; }
-  [[nodiscard]] std::string file() const {
-    const auto path = std::filesystem::temp_directory_path() / ("kvlab_less_" + std::to_string(::getpid()) + ".safetensors");
-    std::vector<TensorToWrite> all;
-    for (const auto& [name, tensor] : tensors_) all.push_back({name, "F32", tensor.first, tensor.second.data()});
-    write_safetensors(path.string(), all, {});
-    return path.string();
-  }
+  std::vector<float>& of(const std::string& name, std::int32_t layer = 0) { return tensors_.of(key(layer, name)); }
+  [[nodiscard]] std::string file() const { return tensors_.file(); }
   [[nodiscard]] std::unique_ptr<Disposal> disposal() const {
     auto part = make_part<DisposalRegistry>("kernel_state");
     part->set_weights(TrainedTensors::open(file()));
@@ -56,21 +47,16 @@ class LessMaps {
     for (std::size_t f = 0; f < u.size(); ++f) u[f] *= std::fabs(at("scalingD", head, static_cast<std::int64_t>(f)));
     for (std::int64_t f = 0; f < kFeatures; ++f) {
       double mixed = 0;
-      for (std::int64_t g = 0; g < kFeatures; ++g) mixed += u[static_cast<std::size_t>(g)] * at("interaction_k", head * kFeatures + g, f);
-      phi.push_back(std::fabs(u[static_cast<std::size_t>(f)] + mixed * at("scalingD2", head, f)));
+      for (std::int64_t g = 0; g < kFeatures; ++g) mixed += nth(u, g) * at("interaction_k", head * kFeatures + g, f);
+      phi.push_back(std::fabs(nth(u, f) + mixed * at("scalingD2", head, f)));
     }
     return phi;
   }
 
  private:
   static std::string key(std::int32_t layer, const std::string& name) { return "layers." + std::to_string(layer) + "." + name; }
-  void add(std::int32_t layer, const std::string& name, const std::vector<std::int64_t>& shape) {
-    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    tensors_[key(layer, name)] = {shape, RandomLayer::normals(static_cast<std::size_t>(n), 31, static_cast<std::int32_t>(tensors_.size()))};
-  }
   [[nodiscard]] double at(const std::string& name, std::int64_t row, std::int64_t column) const {
-    const auto& [shape, data] = tensors_.at(key(0, name));
-    return double{data[static_cast<std::size_t>(row * shape.back() + column)]};
+    return tensors_.at(key(0, name), row, column);
   }
   [[nodiscard]] std::vector<double> two_layers(const std::string& first, const std::string& second, std::int32_t head,
                                                const float* x) const {
@@ -83,13 +69,13 @@ class LessMaps {
     }
     for (std::int64_t f = 0; f < kFeatures; ++f) {
       double z = 0;
-      for (std::int64_t m = 0; m < kMapWidth; ++m) z += middle[static_cast<std::size_t>(m)] * at(second, head * kMapWidth + m, f);
+      for (std::int64_t m = 0; m < kMapWidth; ++m) z += nth(middle, m) * at(second, head * kMapWidth + m, f);
       out.push_back(gelu(z));
     }
     return out;
   }
   ModelShape model_;
-  std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> tensors_;
+  TrainedFile tensors_{31};
 };
 
 // Attention of the last `count` tokens' queries of each sequence over rows and state; every query sees all of them.
@@ -114,7 +100,7 @@ void drop_others(RandomLayer& layer, Disposal& disposal, const KeptLists& lists)
   LayerStep step = layer.prompt_step(1);
   disposal.observe(step);
   disposal.dispose(step, lists.kept());
-  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
+  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, nth(lists.count, r));
 }
 
 // One output element in float64: the tokens at `held` by exp(q k / sqrt(d)), the others by phi_q phi_k.
@@ -157,7 +143,7 @@ TEST(Less, AttendsToTheStateOfAllThatWasDropped) {
         for (std::int32_t t = 0; t < count; ++t)
           for (std::int32_t h = 0; h < 2 * group; ++h)
             for (std::int32_t c = 0; c < 8; ++c)
-              EXPECT_NEAR(out[s][static_cast<std::size_t>((t * 2 * group + h) * 8 + c)],
+              EXPECT_NEAR(nth(out[s], (t * 2 * group + h) * 8 + c),
                           less_by_hand(layer, maps, s, 33 - count + t, h, c, held[s * 2 + static_cast<std::size_t>(h / group)]), 1e-5)
                   << group << " " << count;
     }
@@ -203,16 +189,10 @@ std::string less_with(const std::string& file) { return "{recipe: less, budget_t
 // Maps of queries to 0: the state has no weight, so outputs and kept tokens are h2o's.
 TEST(Less, WithAStateOfNoWeightIsH2o) {
   const AttentionTrace trace = sample({});
-  const AttentionReference reference = full_attention(trace);
   LessMaps maps(shape_of(trace, 2), 3);
-  const auto replayed = [&](const std::string& recipe) {
-    ReplayOptions options;
-    options.lists_kept = true;
-    return replay(trace, reference, recipe_of(recipe), options);
-  };
-  const ReplayResult h2o = replayed("{recipe: h2o, budget_tokens: 40}"), random = replayed(less_with(maps.file()));
+  const ReplayResult h2o = replay_listed("{recipe: h2o, budget_tokens: 40}", trace), random = replay_listed(less_with(maps.file()), trace);
   for (std::int32_t l = 0; l < 3; ++l) std::fill(maps.of("kernel_q_mat2", l).begin(), maps.of("kernel_q_mat2", l).end(), 0.0F);
-  const ReplayResult none = replayed(less_with(maps.file()));
+  const ReplayResult none = replay_listed(less_with(maps.file()), trace);
   EXPECT_EQ(none.kept, h2o.kept);
   EXPECT_EQ(random.kept, h2o.kept);
   EXPECT_NEAR(none.mean.output_rel_err, h2o.mean.output_rel_err, 1e-5);
@@ -221,7 +201,7 @@ TEST(Less, WithAStateOfNoWeightIsH2o) {
 
 TEST(Less, CostsWhatItComputes) {
   const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, full_attention(trace), recipe_of(less_with(LessMaps(shape_of(trace, 2), 3).file())));
+  expect_cost_is_replay(trace, recipe_of(less_with(LessMaps(shape_of(trace, 2), 3).file())));
 }
 
 // S and z in float32 for each KV head that lost tokens, until the sequence is gone.
@@ -244,9 +224,7 @@ TEST(Less, CountsItsState) {
 TEST(Less, NeedsWeightsOfItsModelAndTheCpu) {
   const AttentionTrace trace = sample({});
   const ModelShape model = shape_of(trace, 2);
-  const auto why = [&](const std::string& recipe) {
-    return error_of([&] { replay(trace, full_attention(trace), recipe_of(recipe), {}); });
-  };
+  const auto why = [&](const std::string& recipe) { return error_of([&] { replay_listed(recipe, trace); }); };
   EXPECT_TRUE(needs_weights("less"));
   EXPECT_TRUE(why("{recipe: less, budget_tokens: 40}").starts_with("recipe 'less' cannot run: it needs trained tensors"))
       << why("{recipe: less}");

@@ -1,9 +1,6 @@
 // DeepSeek sparse attention's indexer.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
@@ -15,18 +12,8 @@ std::vector<double> sums(Decode& d, std::int32_t sequence, F&& f) {
   std::vector<double> all(static_cast<std::size_t>(d.tokens()), 0.0);
   for (std::int32_t i = 0; i < d.tokens(); ++i)
     for (std::int32_t r = sequence * d.model.kv_heads; r < (sequence + 1) * d.model.kv_heads; ++r)
-      for (std::int32_t h = 0; h < d.model.group(); ++h) all[static_cast<std::size_t>(i)] += f(d.logit(r, h, i));
+      for (std::int32_t h = 0; h < d.model.group(); ++h) nth(all, i) += f(d.logit(r, h, i));
   return all;
-}
-
-std::vector<std::int32_t> largest(const std::vector<double>& x, std::size_t n) {
-  std::vector<std::int32_t> order(x.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)]; });
-  order.resize(n);
-  std::sort(order.begin(), order.end());
-  return order;
 }
 
 // One choice for all heads: the largest sums of rectified products, but for those that 8 bits cannot tell apart.
@@ -38,17 +25,16 @@ TEST(LightningIndexer, AllHeadsReadTheLargestRectifiedProducts) {
     for (std::int32_t t = 0; t < 3; ++t) {
       const auto rows = d.decode(*part);
       for (std::int32_t s = 0; s < 2; ++s) {
-        const auto& chosen = rows[static_cast<std::size_t>(2 * s)];
+        const auto& chosen = nth(rows, 2 * s);
         ASSERT_EQ(chosen.size(), 20U);
-        EXPECT_EQ(chosen, rows[static_cast<std::size_t>(2 * s + 1)]);
+        EXPECT_EQ(chosen, nth(rows, 2 * s + 1));
         const std::vector<double> exact = sums(d, s, [](double z) { return std::max(0.0, z); });
-        const std::vector<std::int32_t> best = largest(exact, 20);
+        const std::vector<std::int32_t> top = best(exact, 20);
         double least = 1e30;
-        for (const std::int32_t i : best) least = std::min(least, exact[static_cast<std::size_t>(i)]);
-        for (const std::int32_t i : chosen) EXPECT_GT(exact[static_cast<std::size_t>(i)], 0.88 * least);
-        for (const std::int32_t i : best)
-          EXPECT_TRUE(std::binary_search(chosen.begin(), chosen.end(), i) || exact[static_cast<std::size_t>(i)] < 1.12 * least);
-        const std::vector<std::int32_t> plain = largest(sums(d, s, [](double z) { return z; }), 20);
+        for (const std::int32_t i : top) least = std::min(least, nth(exact, i));
+        for (const std::int32_t i : chosen) EXPECT_GT(nth(exact, i), 0.88 * least);
+        for (const std::int32_t i : top) EXPECT_TRUE(std::binary_search(chosen.begin(), chosen.end(), i) || nth(exact, i) < 1.12 * least);
+        const std::vector<std::int32_t> plain = best(sums(d, s, [](double z) { return z; }), 20);
         EXPECT_NE(chosen, plain) << "a choice by products that are not rectified is another one";
       }
     }

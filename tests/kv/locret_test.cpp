@@ -1,64 +1,40 @@
 // Locret: scores by a small trained model of a token's query, key and value.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
-#include <numeric>
 
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 constexpr std::int32_t kHeads = 2, kWidth = (4 + 2 * kHeads) * 32, kMid = 5;  // of sample({})
 
-class Models {
- public:
-  explicit Models(std::int32_t layers, std::int32_t width = kWidth) {
+struct Models : TrainedFile {
+  explicit Models(std::int32_t layers, std::int32_t width = kWidth) : TrainedFile(23, 0.1F) {
     for (std::int32_t l = 0; l < layers; ++l) {
       const std::string at = "layers." + std::to_string(l) + ".";
       add(at + "fc1.weight", {kMid, width}), add(at + "fc2.weight", {kHeads, kMid});
     }
   }
-  [[nodiscard]] std::string file() const {
-    const auto path = std::filesystem::temp_directory_path() / ("kvlab_locret_" + std::to_string(::getpid()) + ".safetensors");
-    std::vector<TensorToWrite> all;
-    for (const auto& [name, tensor] : tensors_) all.push_back({name, "F32", tensor.first, tensor.second.data()});
-    write_safetensors(path.string(), all, {});
-    return path.string();
-  }
   // The score of token t for a KV head of a layer, in float64.
   [[nodiscard]] double score(const AttentionTrace& trace, std::int32_t layer, std::int32_t head, std::int32_t t) const {
-    const LayerTensors& tensors = trace.layers[static_cast<std::size_t>(layer)];
+    const LayerTensors& tensors = nth(trace.layers, layer);
     std::vector<float> x(tensors.pre_q.begin() + t * 128, tensors.pre_q.begin() + (t + 1) * 128);
     x.insert(x.end(), tensors.pre_k.begin() + t * 64, tensors.pre_k.begin() + (t + 1) * 64);
     x.insert(x.end(), tensors.v.begin() + t * 64, tensors.v.begin() + (t + 1) * 64);
-    const std::string at = "layers." + std::to_string(layer) + ".";
-    const std::vector<float>&w1 = tensors_.at(at + "fc1.weight").second, &w2 = tensors_.at(at + "fc2.weight").second;
+    const std::string name = "layers." + std::to_string(layer) + ".";
     double score = 0;
     for (std::int32_t m = 0; m < kMid; ++m) {
       double z = 0;
-      for (std::size_t c = 0; c < x.size(); ++c)
-        z += static_cast<double>(w1[static_cast<std::size_t>(m * kWidth) + c]) * static_cast<double>(x[c]);
-      score += static_cast<double>(w2[static_cast<std::size_t>(head * kMid + m)]) * z / (1 + std::exp(-z));
+      for (std::int32_t c = 0; c < kWidth; ++c) z += at(name + "fc1.weight", m, c) * double{nth(x, c)};
+      score += at(name + "fc2.weight", head, m) * z / (1 + std::exp(-z));
     }
     return score;
   }
-
- private:
-  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
-    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    tensors_[name] = {shape, RandomLayer::normals(static_cast<std::size_t>(n), 23, static_cast<std::int32_t>(tensors_.size()))};
-    for (float& x : tensors_[name].second) x *= 0.1F;
-  }
-  std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> tensors_;
 };
 
 std::string recipe_with(const std::string& file, std::int32_t budget) {
@@ -66,17 +42,11 @@ std::string recipe_with(const std::string& file, std::int32_t budget) {
          ", scorer: {retaining_heads: {recent_tokens: 10}}, weights: " + file + "}";
 }
 
-ReplayResult locret_keeps(const std::string& recipe, const AttentionTrace& trace) {
-  ReplayOptions options;
-  options.lists_kept = true;
-  return replay(trace, full_attention(trace), recipe_of(recipe), options);
-}
-
 // The chunks of 90, 90 and 20 tokens, cut one after another: the newest 10 tokens, then the largest scores of the tokens that are left.
 TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
   const AttentionTrace trace = sample({});  // 3 layers, 4 query heads and 2 KV heads of 32 channels, 200 tokens
   const Models models(3);
-  const ReplayResult result = locret_keeps(recipe_with(models.file(), 60), trace);
+  const ReplayResult result = replay_listed(recipe_with(models.file(), 60), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::pair<double, std::int32_t>> held;
     std::int32_t seen = 0;
@@ -92,25 +62,25 @@ TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
     std::vector<std::int32_t> expected;
     for (const auto& [score, position] : held) expected.push_back(position);
     std::sort(expected.begin(), expected.end());
-    EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(row)], expected) << row;
-    EXPECT_EQ(result.kept[static_cast<std::size_t>(row)].size(), 84U) << "decoded tokens all stay";
+    EXPECT_EQ(nth(result.kept_of_prompt, row), expected) << row;
+    EXPECT_EQ(nth(result.kept, row).size(), 84U) << "decoded tokens all stay";
   }
 }
 
 TEST(Locret, WithRoomForThePromptNothingGoes) {
   const AttentionTrace trace = sample({});
-  EXPECT_EQ(locret_keeps(recipe_with(Models(3).file(), 200), trace).kept_tokens, 200);
+  EXPECT_EQ(replay_listed(recipe_with(Models(3).file(), 200), trace).kept_tokens, 200);
 }
 
 TEST(Locret, CostsWhatItComputes) {
   const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, full_attention(trace), recipe_of(recipe_with(Models(3).file(), 60)));
+  expect_cost_is_replay(trace, recipe_of(recipe_with(Models(3).file(), 60)));
 }
 
 // Without a file only costs are known, of the published width; decode steps score nothing.
 TEST(Locret, WeightsAreNeededToCompute) {
   const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { locret_keeps("{recipe: locret}", trace); });
+  const std::string why = error_of([&] { replay_listed("{recipe: locret}", trace); });
   EXPECT_TRUE(why.starts_with("recipe 'locret' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   ShapeRun run(recipe_of("{recipe: locret}"), {2, 8, 2, 64, 100});
   const auto flops = [&](const ShapeRun::Seq& seq) {
@@ -124,7 +94,7 @@ TEST(Locret, WeightsAreNeededToCompute) {
 
 TEST(Locret, RefusesFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Models& models) { return error_of([&] { locret_keeps(recipe_with(models.file(), 60), trace); }); };
+  const auto why = [&](const Models& models) { return error_of([&] { replay_listed(recipe_with(models.file(), 60), trace); }); };
   EXPECT_NE(why(Models(4)).find("more than the model's 3 layers"), std::string::npos) << why(Models(4));
   EXPECT_NE(why(Models(3, 300)).find("has shape [5, 300], the model needs [5, 256]"), std::string::npos) << why(Models(3, 300));
 }

@@ -153,12 +153,11 @@ TEST(LshSampling, SamplesKeysOfTwoCommonBuckets) {
                       ? 1
                       : 0;
       entries += common;
-      if (common >= 2) expected[static_cast<std::size_t>(i - begin)] |= 1U << h;
+      if (common >= 2) nth(expected, i - begin) |= 1U << h;
     }
   }
   std::vector<std::uint32_t> got(70, 0);
-  for (std::int32_t i = 0; i < count; ++i)
-    got[static_cast<std::size_t>(unit[static_cast<std::size_t>(i)])] = heads[static_cast<std::size_t>(i)];
+  for (std::int32_t i = 0; i < count; ++i) nth(got, nth(unit, i)) = nth(heads, i);
   EXPECT_EQ(got, expected);
   EXPECT_EQ(looked_at, entries);
   EXPECT_GT(count, 0);

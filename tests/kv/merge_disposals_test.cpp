@@ -47,9 +47,8 @@ TEST(MergeDisposals, KeptTokensKeepTheirPlacesAndCount) {
     LayerStep step = layer.prompt_step(8);
     disposal->dispose(step, lists.kept());
     for (std::int32_t r = 0; r < 4; ++r)
-      for (std::int32_t i = 0; i < lists.count[static_cast<std::size_t>(r)]; ++i)
-        EXPECT_EQ(step.kv.position[step.kv.slot(r, i)],
-                  lists.index[static_cast<std::size_t>(lists.first[static_cast<std::size_t>(r)] + i)]);
+      for (std::int32_t i = 0; i < nth(lists.count, r); ++i)
+        EXPECT_EQ(step.kv.position[step.kv.slot(r, i)], nth(lists.index, nth(lists.first, r) + i));
   }
 }
 

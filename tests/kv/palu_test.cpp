@@ -1,15 +1,10 @@
 // Palu: K before RoPE and V as coordinates on a basis.
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "kernels/model/rope/rotary.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/format_fixture.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -25,9 +20,7 @@ std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope
   for (std::int32_t t = 0; t < tokens; ++t) {
     std::vector<float> x(kPaluWidth, 0.0F);
     for (std::int32_t i = 0; i < kPaluRank; ++i)
-      for (std::int32_t c = 0; c < kPaluWidth; ++c)
-        x[static_cast<std::size_t>(c)] +=
-            weight[static_cast<std::size_t>(t * kPaluRank + i)] * basis[static_cast<std::size_t>(i * kPaluWidth + c)];
+      for (std::int32_t c = 0; c < kPaluWidth; ++c) nth(x, c) += nth(weight, t * kPaluRank + i) * nth(basis, i * kPaluWidth + c);
     for (std::int32_t c = 0; c < kPaluWidth / 2 && !frequencies.empty(); ++c) {
       const auto at = static_cast<std::size_t>(c);
       const float angle = static_cast<float>(t) * frequencies[at], low = x[at], high = x[at + kPaluWidth / 2];
@@ -42,10 +35,7 @@ std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope
 FormatRun run_of(const std::vector<float>& k, const std::vector<float>& v, const RopeForm& rope, const std::string& parameters,
                  std::int32_t decode) {
   FormatRun run("palu", parameters, {1, 1, 1, kPaluWidth, kPaluWidth, 2, rope}, 0, 0);
-  run.k = k, run.v = v, run.q.resize(k.size());
-  run.prompt = static_cast<std::int32_t>(k.size()) / kPaluWidth - decode;
-  run.step(run.prompt);
-  for (std::int32_t t = 0; t < decode; ++t) run.step(1);
+  run.take(k, v, decode);
   return run;
 }
 
@@ -78,19 +68,15 @@ TEST(Palu, KeepsTheMainDirections) {
 
 // A file with a basis of two given channels per head: 3 and 5 + h for K, 7 and 9 + h for V.
 std::string file_of_bases(std::int32_t layers, std::int32_t heads, std::int32_t d) {
-  const auto path = std::filesystem::temp_directory_path() / ("kvlab_palu_" + std::to_string(::getpid()) + ".safetensors");
-  std::vector<std::vector<float>> data;
-  std::vector<TensorToWrite> all;
-  data.reserve(static_cast<std::size_t>(2 * layers));
+  TrainedFile bases;
   for (std::int32_t l = 0; l < layers; ++l)
     for (const bool values : {false, true}) {
-      std::vector<float>& basis = data.emplace_back(static_cast<std::size_t>(heads * 2 * d), 0.0F);
+      std::vector<float> basis(static_cast<std::size_t>(heads * 2 * d), 0.0F);
       for (std::int32_t h = 0; h < heads; ++h)
-        for (std::int32_t i = 0; i < 2; ++i) basis[static_cast<std::size_t>((h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h))] = 1.0F;
-      all.push_back({"layers." + std::to_string(l) + (values ? ".v.basis" : ".k.basis"), "F32", {heads, 2, d}, basis.data()});
+        for (std::int32_t i = 0; i < 2; ++i) nth(basis, (h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h)) = 1.0F;
+      bases.add("layers." + std::to_string(l) + (values ? ".v.basis" : ".k.basis"), {heads, 2, d}, basis);
     }
-  write_safetensors(path.string(), all, {});
-  return path.string();
+  return bases.file();
 }
 
 TEST(Palu, WeightsGiveTheBasisOfEachHead) {
@@ -119,15 +105,12 @@ TEST(Palu, BytesByHand) {
 
 TEST(Palu, CostsWhatItComputesWithWeights) {
   const AttentionTrace trace = sample({});
-  const Recipe recipe = recipe_of("{recipe: palu, weights: " + file_of_bases(3, 2, 32) + "}");
-  expect_cost_is_replay(trace, full_attention(trace), recipe);
+  expect_cost_is_replay(trace, recipe_of("{recipe: palu, weights: " + file_of_bases(3, 2, 32) + "}"));
 }
 
 TEST(Palu, RefusesWhatDoesNotFit) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const std::string& rest) {
-    return error_of([&] { replay(trace, full_attention(trace), recipe_of("{recipe: palu, " + rest + "}"), {}); });
-  };
+  const auto why = [&](const std::string& rest) { return error_of([&] { replay_listed("{recipe: palu, " + rest + "}", trace); }); };
   EXPECT_NE(why("format: {palu: {rank_frac: 1}}").find("rank 32 of format 'palu' saves nothing on heads of 32 channels"),
             std::string::npos);
   EXPECT_NE(why("weights: " + file_of_bases(4, 2, 32)).find("more than the model's 3 layers"), std::string::npos);

@@ -43,14 +43,13 @@ class RandomPass {
 
   // In double: what token t of chunk c pays to the tokens of its span, in one query head.
   Row paid(const RandomLayer& layer, std::int32_t s, std::int32_t c, std::int32_t t, std::int32_t q_head, std::int32_t sinks) const {
-    const auto [begin, end] = spans_[static_cast<std::size_t>(c)];
+    const auto [begin, end] = nth(spans_, c);
     const std::int32_t at = c * count_ + t, d = model.head_dim, kv_head = q_head / model.group();
     const auto seq = static_cast<std::size_t>(s);
     const auto weight = [&](const std::vector<float>& keys, std::int32_t i) {
       double z = 0;
       for (std::int32_t x = 0; x < d; ++x)
-        z += static_cast<double>(q[seq][static_cast<std::size_t>((at * model.q_heads + q_head) * d + x)]) *
-             keys[static_cast<std::size_t>((i * model.kv_heads + kv_head) * d + x)];
+        z += static_cast<double>(nth(q[seq], (at * model.q_heads + q_head) * d + x)) * nth(keys, (i * model.kv_heads + kv_head) * d + x);
       return std::exp(z / std::sqrt(d));
     };
     double total = 0;
@@ -71,13 +70,13 @@ class RandomPass {
     for (std::int32_t o = 0; o < model.hidden_dim; ++o) {
       double sum = 0;
       for (std::int32_t x = 0; x < d; ++x)
-        sum += static_cast<double>(w_o[static_cast<std::size_t>(o * width + q_head * d + x)]) *
-               layer.v[seq][static_cast<std::size_t>((i * model.kv_heads + q_head / model.group()) * d + x)];
+        sum += static_cast<double>(nth(w_o, o * width + q_head * d + x)) *
+               nth(layer.v[seq], (i * model.kv_heads + q_head / model.group()) * d + x);
       projected += sum * sum;
-      const double h = hidden[seq][static_cast<std::size_t>((c * count_ + t) * model.hidden_dim + o)];
+      const double h = nth(hidden[seq], (c * count_ + t) * model.hidden_dim + o);
       size += h * h;
     }
-    if (by_gradient) return std::sqrt(projected) * static_cast<double>(gradient[seq][static_cast<std::size_t>(c * count_ + t)]);
+    if (by_gradient) return std::sqrt(projected) * static_cast<double>(nth(gradient[seq], c * count_ + t));
     return std::sqrt(projected / size);
   }
 
@@ -118,7 +117,7 @@ TEST(Reconstruction, IsTheLargestAttentionOfTheRepetition) {
                 const Row p = pass.paid(layer, s, c, t, h, 4);
                 for (std::size_t j = 0; j < p.size(); ++j) {
                   const std::int32_t i = 32 * c + static_cast<std::int32_t>(j);
-                  double& best = wanted[static_cast<std::size_t>(i)];
+                  double& best = nth(wanted, i);
                   best = std::max(best, p[j] * (weighs == "{}" ? 1 : pass.norm_factor(layer, s, c, t, h, i, weighs == "{gradient: true}")));
                 }
               }
@@ -168,7 +167,7 @@ TEST(Lookahead, SumsPseudoQueriesAndTheWindowsThenPools) {
         const std::int32_t pooled = 40 - window;
         for (std::int32_t i = 0; i < pooled; ++i) {
           const double wanted = *std::max_element(sum.begin() + std::max(0, i - 1), sum.begin() + std::min(pooled, i + 2));
-          EXPECT_NEAR(scores[static_cast<std::size_t>((s * 2 + head) * 40 + i)], wanted, 1e-5) << window << " " << i;
+          EXPECT_NEAR(nth(scores, (s * 2 + head) * 40 + i), wanted, 1e-5) << window << " " << i;
         }
       }
   }
@@ -195,8 +194,8 @@ void expect_pooled_mean(const RandomLayer& layer, const std::vector<float>& scor
   for (std::int32_t head = 0; head < 2; ++head)
     for (std::int32_t i = 0; i < 24; ++i) {
       double wanted = 0;
-      for (std::int32_t j = std::max(0, i - 1); j < std::min(24, i + 2); ++j) wanted += mean[static_cast<std::size_t>(j)] / 3;
-      EXPECT_NEAR(scores[static_cast<std::size_t>((s * 2 + head) * 30 + i)], wanted, 1e-5) << i;
+      for (std::int32_t j = std::max(0, i - 1); j < std::min(24, i + 2); ++j) wanted += nth(mean, j) / 3;
+      EXPECT_NEAR(nth(scores, (s * 2 + head) * 30 + i), wanted, 1e-5) << i;
     }
 }
 

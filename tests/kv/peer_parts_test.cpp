@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/allocator_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -19,12 +19,6 @@ namespace {
 using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-Floats scored(Scorer& scorer, LayerStep& step) {
-  Floats scores(static_cast<std::size_t>(step.kv.total()));
-  scorer.score(step, scores.data());
-  return scores;
-}
 
 TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {
   const Floats scores{5, 5, 5, 1, 9, 8, 7, 6};
@@ -81,13 +75,12 @@ TEST(Slices, AloneAreScoredAsPromptsOfTheirOwn) {
       const std::int32_t n = std::min(10, 23 - begin);
       KvStore alone(layer.model, 1, 0, true);
       const auto at = static_cast<std::ptrdiff_t>(begin) * 2 * 8;
-      alone.append(0, layer.k[static_cast<std::size_t>(s)].data() + at, layer.v[static_cast<std::size_t>(s)].data() + at, n, 0);
+      alone.append(0, nth(layer.k, s).data() + at, nth(layer.v, s).data() + at, n, 0);
       const SeqStep seq{0, 0, n, n};
       LayerStep part{layer.ops, layer.model, 0, {&seq, 1}, alone.rows(), {}, 7};
       const Floats expected = scored(*plain, part);
       for (std::int32_t h = 0; h < 2; ++h)
-        for (std::int32_t i = 0; i < n; ++i)
-          EXPECT_EQ(got[static_cast<std::size_t>((s * 2 + h) * 23 + begin + i)], expected[static_cast<std::size_t>(h * n + i)]);
+        for (std::int32_t i = 0; i < n; ++i) EXPECT_EQ(nth(got, (s * 2 + h) * 23 + begin + i), nth(expected, h * n + i));
     }
   }
 }
@@ -107,7 +100,7 @@ TEST(Blocks, EachJoinsWhatStaysSoFar) {
   blocks->refine(step, keep.data(), scores.data());
   EXPECT_EQ(keep, (Ints{12, 12}));
   for (std::int32_t h = 0; h < 2; ++h) {
-    const auto key = [&](std::int32_t i, std::int32_t c) { return layer.k[0][static_cast<std::size_t>((i * 2 + h) * 8 + c)]; };
+    const auto key = [&](std::int32_t i, std::int32_t c) { return nth(layer.k[0], (i * 2 + h) * 8 + c); };
     const auto norm = [&](std::int32_t i) {
       double sum = 0;
       for (std::int32_t c = 0; c < 8; ++c) sum += std::pow(static_cast<double>(key(i, c)), 2);
@@ -119,18 +112,17 @@ TEST(Blocks, EachJoinsWhatStaysSoFar) {
       for (std::int32_t i = at; i < std::min(40, at + 7); ++i) stays.push_back(i);
       std::vector<double> mean(8);
       for (const std::int32_t i : stays)
-        for (std::int32_t c = 0; c < 8; ++c) mean[static_cast<std::size_t>(c)] += static_cast<double>(key(i, c)) / norm(i);
+        for (std::int32_t c = 0; c < 8; ++c) nth(mean, c) += static_cast<double>(key(i, c)) / norm(i);
       const auto likeness = [&](std::int32_t i) {
         double sum = 0;
-        for (std::int32_t c = 0; c < 8; ++c) sum += mean[static_cast<std::size_t>(c)] * static_cast<double>(key(i, c)) / norm(i);
+        for (std::int32_t c = 0; c < 8; ++c) sum += nth(mean, c) * static_cast<double>(key(i, c)) / norm(i);
         return sum;
       };
       std::sort(stays.begin(), stays.end(), [&](std::int32_t a, std::int32_t b) { return likeness(a) < likeness(b); });
       stays.resize(12);
     }
     for (std::int32_t i = 0; i < 40; ++i)
-      EXPECT_EQ(scores[static_cast<std::size_t>(h * 40 + i)] != -kInfinity, std::count(stays.begin(), stays.end(), i) == 1)
-          << h << " " << i;
+      EXPECT_EQ(nth(scores, h * 40 + i) != -kInfinity, std::count(stays.begin(), stays.end(), i) == 1) << h << " " << i;
   }
 }
 
@@ -199,7 +191,7 @@ TEST(OutputAware, TheFirstStageOfTheBudgetComesBeforeTheCounts) {
         << "int(0.33 * 40 * 0.5), where half of the 13 tokens that stay are 6 as well";
     const auto best =
         std::max_element(raw.begin() + static_cast<std::ptrdiff_t>(40 * h), raw.begin() + static_cast<std::ptrdiff_t>(40 * h + 40));
-    EXPECT_EQ(scores[static_cast<std::size_t>(best - raw.begin())], kInfinity);
+    EXPECT_EQ(nth(scores, best - raw.begin()), kInfinity);
   }
   const Floats before = scores;
   Ints keep{13, 13};
@@ -272,38 +264,24 @@ TEST(ScoreThreshold, TheLastTokensStayWhateverTheirScore) {
   EXPECT_EQ(m.scores[0][19], kInfinity);
 }
 
-Recipe read(const std::string& text) {
-  Params p = Params::from_text(text, "kv_policy");
-  return read_recipe(p);
-}
-
 // The scorer's share follows from the counts, so no scores are there to mark when the allocator runs.
 TEST(FixedTokens, AreRefusedWhereTheScorerProtectsAShare) {
   const std::string h2o = "{recipe: h2o, budget_tokens: 64, scorer: {accumulated_attention: {recent_frac: ";
   const auto refused = testing::ThrowsMessage<InputError>(testing::HasSubstr("give scorer 'accumulated_attention' 'recent_frac: 0'"));
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 4}}}"); }, refused);
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {ties: critical_adakv}}}"); }, refused);
-  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {layers: {score_threshold: {recent_tokens: 4}}}}}"); }, refused);
-  EXPECT_NO_THROW(read(h2o + "0}}, allocator: {score_threshold: {recent_tokens: 4}}}"));
-  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 0}}}"));
-  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: ada}"));
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 4}}}"); }, refused);
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {ada: {ties: critical_adakv}}}"); }, refused);
+  EXPECT_THAT([&] { recipe_of(h2o + "0.5}}, allocator: {ada: {layers: {score_threshold: {recent_tokens: 4}}}}}"); }, refused);
+  EXPECT_NO_THROW(recipe_of(h2o + "0}}, allocator: {score_threshold: {recent_tokens: 4}}}"));
+  EXPECT_NO_THROW(recipe_of(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 0}}}"));
+  EXPECT_NO_THROW(recipe_of(h2o + "0.5}}, allocator: ada}"));
 }
 
 TEST(Ada, RefusesScorersThatRankAnewWhereItChoosesTheTokens) {
-  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
-  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {composite: {of: {output_aware: {of: key_diversity}}}}}"); },
-              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
-  EXPECT_NO_THROW(read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
-  EXPECT_NO_THROW(read("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));
-}
-
-TEST(PrefillEnd, MayLeaveTheNumberToTheAllocator) {
-  auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
-  EXPECT_FALSE(trigger->needs_budget());
-  EXPECT_EQ(trigger->target({0, 0, 50, 50}, 50, {}), 50);
-  EXPECT_EQ(trigger->target({0, 50, 1, 50}, 51, {}), std::nullopt) << "decode";
-  EXPECT_EQ(trigger->bound({0, 0, 50, 50}, {}), std::nullopt);
+  const auto refused = testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget"));
+  EXPECT_THAT([] { recipe_of("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); }, refused);
+  EXPECT_THAT([] { recipe_of("{recipe: kvpress_adakv, scorer: {composite: {of: {output_aware: {of: key_diversity}}}}}"); }, refused);
+  EXPECT_NO_THROW(recipe_of("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
+  EXPECT_NO_THROW(recipe_of("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ inline std::vector<double> plain_row_of_head(const RandomLayer& layer, std::int3
   for (std::int32_t i = 0; i <= t; ++i) {
     double z = 0;
     for (std::int32_t c = 0; c < m.head_dim; ++c)
-      z += static_cast<double>(layer.q[s][static_cast<std::size_t>((t * m.q_heads + q_head) * m.head_dim + c)]) *
-           layer.k[s][static_cast<std::size_t>((i * m.kv_heads + q_head / m.group()) * m.head_dim + c)];
+      z += static_cast<double>(nth(layer.q[s], (t * m.q_heads + q_head) * m.head_dim + c)) *
+           nth(layer.k[s], (i * m.kv_heads + q_head / m.group()) * m.head_dim + c);
     p.push_back(std::exp(z / std::sqrt(m.head_dim)));
     total += p.back();
   }
@@ -34,6 +34,17 @@ inline std::vector<double> plain_row(const RandomLayer& layer, std::int32_t sequ
     for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / layer.model.group();
   }
   return mean;
+}
+
+// The sums over the rows of the last `window` tokens of a prompt.
+inline std::vector<double> plain_window(const RandomLayer& layer, std::int32_t sequence, std::int32_t head, std::int32_t window) {
+  const std::int32_t n = layer.seqs[0].new_tokens;
+  std::vector<double> sums(static_cast<std::size_t>(n), 0.0);
+  for (std::int32_t t = n - window; t < n; ++t) {
+    const std::vector<double> p = plain_row(layer, sequence, head, t);
+    for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i];
+  }
+  return sums;
 }
 
 // A scorer's answer for a prompt that came in one step, both stages; `keep` (same for all rows): null asks the first alone.

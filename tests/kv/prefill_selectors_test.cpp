@@ -5,6 +5,7 @@
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
 #include "tests/kv/prefill_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -130,20 +131,12 @@ TEST(PrefillSelectors, MarksCoverColumnsAndDiagonals) {
       }
       for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j] / sum, of_diagonal[row.size() - 1 - j] += row[j] / sum;
     }
-    const auto best = [](const std::vector<double>& x, std::int32_t k) {
-      std::vector<std::int32_t> order(x.size());
-      std::iota(order.begin(), order.end(), 0);
-      std::sort(order.begin(), order.end(),
-                [&](auto a, auto b) { return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)]; });
-      order.resize(static_cast<std::size_t>(k));
-      return order;
-    };
     std::int64_t marked_columns = 0;
     for (std::int64_t c = 0; c < 150; ++c) marked_columns += is_marked(column_marks.data() + h * prompt.column_words(), c) ? 1 : 0;
-    EXPECT_EQ(marked_columns, columns[static_cast<std::size_t>(h)]);
-    for (const std::int32_t c : best(of_column, columns[static_cast<std::size_t>(h)]))
+    EXPECT_EQ(marked_columns, nth(columns, h));
+    for (const std::int32_t c : best(of_column, static_cast<std::size_t>(nth(columns, h))))
       EXPECT_TRUE(is_marked(column_marks.data() + h * prompt.column_words(), c)) << h << " column " << c;
-    for (const std::int32_t o : best(of_diagonal, diagonals[static_cast<std::size_t>(h)]))
+    for (const std::int32_t o : best(of_diagonal, static_cast<std::size_t>(nth(diagonals, h))))
       for (std::int64_t position = std::max(40, o); position < 150; ++position) {
         const std::int64_t list = h * prompt.num_query_blocks() + position / 16 - prompt.first_block();
         EXPECT_TRUE(is_marked(marks.data() + list * prompt.mark_words(), (position - o) / 16)) << h << " distance " << o;
@@ -172,12 +165,10 @@ std::vector<double> over_keys(const PromptLayer& layer, std::int32_t i, std::int
   double sum = 0;
   for (const std::int32_t j : keys) {
     double z = 0;
-    for (std::int32_t c = 0; c < 16; ++c)
-      z += double{layer.q[static_cast<std::size_t>((i * 4 + h) * 16 + c)]} * layer.k[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)];
+    for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c);
     const double p = std::exp(z / 4);
     sum += p;
-    for (std::int32_t c = 0; c < 16; ++c)
-      out[static_cast<std::size_t>(c)] += p * layer.v[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)];
+    for (std::int32_t c = 0; c < 16; ++c) nth(out, c) += p * nth(layer.v, (j * 2 + h / 2) * 16 + c);
   }
   for (double& x : out) x /= sum;
   return out;
@@ -195,7 +186,7 @@ TEST(PrefillSelectors, ImportantTokensAttendToOneAnother) {
       if (std::all_of(row, row + 16, [](float x) { return x == 0; })) continue;
       chosen.push_back(i);
       const std::vector<double> expected = over_keys(layer, i, h, chosen);
-      for (std::int32_t c = 0; c < 16; ++c) EXPECT_NEAR(row[c], expected[static_cast<std::size_t>(c)], 1e-4) << h << " " << i;
+      for (std::int32_t c = 0; c < 16; ++c) EXPECT_NEAR(row[c], nth(expected, c), 1e-4) << h << " " << i;
     }
     EXPECT_GT(chosen.size(), 50U) << h;
     EXPECT_LT(chosen.size(), 180U) << h;
@@ -215,26 +206,20 @@ TEST(PrefillSelectors, HeadsElectTokensForAChunk) {
     for (std::int32_t j = 5; j < 140; ++j) {
       double z = 0;
       for (std::int32_t i = 150; i < 200; ++i)
-        for (std::int32_t c = 0; c < 16; ++c)
-          z += double{layer.q[static_cast<std::size_t>((i * 4 + h) * 16 + c)]} *
-               layer.k[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)] / 50;
+        for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c) / 50;
       p.push_back(std::exp(z / 4));
     }
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
     for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j] / sum;
   }
-  std::vector<std::int32_t> order(135), keys{0, 1, 2, 3, 4};
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](auto a, auto b) { return votes[static_cast<std::size_t>(a)] > votes[static_cast<std::size_t>(b)]; });
-  for (std::size_t j = 0; j < 20; ++j) keys.push_back(5 + order[j]);
+  std::vector<std::int32_t> keys{0, 1, 2, 3, 4};
+  for (const std::int32_t j : best(votes, 20)) keys.push_back(5 + j);
   for (std::int32_t i = 140; i < 150; ++i) keys.push_back(i);
   for (std::int32_t i = 150; i < 200; ++i) {
     keys.push_back(i);
     for (std::int32_t h = 0; h < 4; ++h) {
       const std::vector<double> expected = over_keys(layer, i, h, keys);
-      for (std::int32_t c = 0; c < 16; ++c)
-        EXPECT_NEAR(out[static_cast<std::size_t>((i * 4 + h) * 16 + c)], expected[static_cast<std::size_t>(c)], 1e-4) << h << " " << i;
+      for (std::int32_t c = 0; c < 16; ++c) EXPECT_NEAR(nth(out, (i * 4 + h) * 16 + c), nth(expected, c), 1e-4) << h << " " << i;
     }
   }
 }

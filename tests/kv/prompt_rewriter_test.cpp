@@ -59,7 +59,7 @@ TEST(QuotaSelect, AgreesWithASearchForOneTokenAtATime) {
         if (i < 3 || i >= n - 5) taken.insert(i);
       std::int32_t left = kept - 8;
       for (std::int32_t w = 0; w < 3; ++w) {
-        const std::int32_t quota = left / (3 - w) + (left % (3 - w) > 0 ? 1 : 0), half = widths[static_cast<std::size_t>(w)] / 2;
+        const std::int32_t quota = left / (3 - w) + (left % (3 - w) > 0 ? 1 : 0), half = nth(widths, w) / 2;
         for (std::int32_t q = 0; q < quota; ++q) {
           std::int32_t best = -1;
           float most = 0;
@@ -88,7 +88,7 @@ TEST(QuestionCosine, IsTheLargestOverTheQuestionOfTheMeanOverVectors) {
   const auto cosine = [&](const std::vector<float>& x, std::int32_t i, std::int32_t t) {
     double dot = 0, own = 0, other = 0;
     for (std::int32_t c = 0; c < d; ++c) {
-      const double p = x[static_cast<std::size_t>(i * d + c)], q = x[static_cast<std::size_t>(t * d + c)];
+      const double p = nth(x, i * d + c), q = nth(x, t * d + c);
       dot += p * q, own += p * p, other += q * q;
     }
     return own == 0 ? 0.0 : dot / std::sqrt(own * other);
@@ -96,7 +96,7 @@ TEST(QuestionCosine, IsTheLargestOverTheQuestionOfTheMeanOverVectors) {
   for (std::int32_t i = 0; i < n; ++i) {
     double most = -2;
     for (std::int32_t t = question; t < n; ++t) most = std::max(most, (cosine(a, i, t) + cosine(b, i, t)) / 2);
-    EXPECT_NEAR(out[static_cast<std::size_t>(i)], most, 1e-5) << "token " << i;
+    EXPECT_NEAR(nth(out, i), most, 1e-5) << "token " << i;
   }
 }
 

@@ -11,11 +11,7 @@ namespace {
 constexpr std::int32_t kLayers = 6, kHeads = 2, kPrompt = 400;
 
 const AttentionTrace& six_layers() {
-  static const AttentionTrace trace = [] {
-    SampleShape shape;
-    shape.layers = kLayers, shape.prompt = kPrompt, shape.decode = 40, shape.chunk = 0;
-    return sample(shape);
-  }();
+  static const AttentionTrace trace = [] { return sample({.layers = kLayers, .prompt = kPrompt, .decode = 40, .chunk = 0}); }();
   return trace;
 }
 
@@ -77,10 +73,8 @@ TEST(ProtectedShare, IsHalfOfTheSharesOfPyramidAndTable) {
 TEST(ProtectedShare, LeavesTheSharesOfD2oAsTheyAre) {
   const auto counts = [](const std::string& scorer) {
     RecordedCounts recorded;
-    ReplayOptions options;
-    options.counts = &recorded;
     const Recipe recipe = recipe_of("{recipe: d2o, budget_tokens: 100, disposal: drop, scorer: {accumulated_attention: {" + scorer + "}}}");
-    replay(six_layers(), full_attention(six_layers()), recipe, options);
+    replay(six_layers(), full_attention(six_layers()), recipe, {.counts = &recorded});
     return recorded.entries();
   };
   const auto share = counts("sinks_tokens: 4, recent_frac: 0.5"), fixed = counts("sinks_tokens: 4, recent_frac: 0, recent_tokens: 50");

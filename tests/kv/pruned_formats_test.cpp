@@ -17,12 +17,6 @@ TEST(Mustafar, PrunesWhatLeavesTheWindow) {
   EXPECT_EQ(v_zeros, 48);
 }
 
-TEST(Mustafar, RowBytesByHand) {
-  const auto format = make_part<FormatRegistry>("mustafar", "{key_sparsity: 0.7, value_sparsity: 0.5, recent_tokens: 32}");
-  // 68 pruned tokens: K 120 bytes, V 24 of bitmaps and offsets and 64 numbers; 32 dense ones.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 68 * (120 + 24 + 128) + 32 * 2 * 128 * 2);
-}
-
 // Score of channel c by plain loops: group mean of the window's q_c^2, times the mean of k_c^2 over all tokens.
 std::vector<double> think_scores(const FormatRun& run, std::int32_t head, std::int32_t n, std::int32_t window) {
   const ModelShape& m = run.model;
@@ -31,7 +25,7 @@ std::vector<double> think_scores(const FormatRun& run, std::int32_t head, std::i
     double q = 0, k = 0;
     for (std::int32_t t = n - window; t < n; ++t)
       for (std::int32_t g = 0; g < m.group(); ++g)
-        q += std::pow(double{run.q[static_cast<std::size_t>((t * m.q_heads + head * m.group() + g) * m.head_dim + c)]}, 2);
+        q += std::pow(double{nth(run.q, (t * m.q_heads + head * m.group() + g) * m.head_dim + c)}, 2);
     for (std::int32_t i = 0; i < n; ++i) k += std::pow(double{run.k[run.place(head, i, c)]}, 2);
     scores.push_back(q / (window * m.group()) * k / n);
   }
@@ -48,7 +42,7 @@ TEST(Think, PrunesTheLowestChannelsOfOlderTokens) {
       const double threshold = sorted[25];  // 0.4 * 64 = 25.6: 25 are pruned
       for (std::int32_t i = 0; i < 30; ++i)
         for (std::int32_t c = 0; c < 64; ++c)
-          EXPECT_EQ(run.key(h, i, c), i < 22 && scores[static_cast<std::size_t>(c)] < threshold ? 0.0F : run.k[run.place(h, i, c)]);
+          EXPECT_EQ(run.key(h, i, c), i < 22 && nth(scores, c) < threshold ? 0.0F : run.k[run.place(h, i, c)]);
     }
     EXPECT_EQ(run.changed_values(0), 0);
   }
@@ -63,12 +57,6 @@ TEST(Think, TheMaskStaysInDecode) {
 TEST(Think, ScopePromptPrunesTheWholePromptOnce) {
   FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kPrunedShape, 12, 6);
   EXPECT_EQ(run.changed_keys(1), 12);
-}
-
-TEST(Think, RowBytesByHand) {
-  const auto format = make_part<FormatRegistry>("think", "{ratio: 0.4, window_tokens: 32}");
-  // 51 of 128 channels go for 68 tokens.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), (68 * (77 + 128) + 32 * 256) * 2 + 16);
 }
 
 TEST(LowRankKeys, FactorsThePromptAndLeavesTheRest) {
@@ -94,11 +82,9 @@ TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   double plain = 0, smoothed = 0;
   for (const std::string name : {"per_token", "qserve", "fireq"}) {
     FormatRun run(name, "{}", kPrunedShape, 0, 0);
-    run.k.resize(40 * 128), run.v.resize(40 * 128), run.q.resize(40 * 512);
-    for (std::size_t i = 0; i < run.k.size(); ++i)
-      run.k[i] = static_cast<float>(Draw{5, Purpose::kTest, 9, i}.normal()) * (i % 32 == 7 ? 30.0F : 1.0F);
-    run.prompt = 40;
-    run.step(40);
+    std::vector<float> k = RandomLayer::normals(40 * 128, 5, 9);
+    for (std::size_t i = 7; i < k.size(); i += 32) k[i] *= 30.0F;
+    run.take(k, std::vector<float>(k.size()));
     double wrong = 0;
     for (std::int32_t i = 0; i < 40; ++i)
       for (std::int32_t c = 0; c < 64; ++c)
@@ -108,12 +94,6 @@ TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
       EXPECT_LT(smoothed * 4, plain) << name;
     }
   }
-}
-
-TEST(Qserve, RowBytesByHand) {
-  const ModelShape m{1, 8, 8, 128, 1024};
-  EXPECT_EQ(make_part<FormatRegistry>("qserve")->row_bytes(m, 0, 10), 2 * 10 * 68);           // 4.25 bits per element
-  EXPECT_EQ(make_part<FormatRegistry>("fireq")->row_bytes(m, 0, 10), 2 * 10 * 66 + 2 * 128);  // scale alone, and the channel scales
 }
 
 TEST(PrunedFormats, AreSound) {

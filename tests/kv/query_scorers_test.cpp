@@ -102,8 +102,7 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
     auto scorer = make_part<ScorerRegistry>("expected_attention", "{future_tokens: 5, sinks_tokens: 3, epsilon: 0.25, divisor: n_minus_1}");
     LayerStep step = layer.prompt_step(0);
     step.in.pre_rope_queries = layer.step_queries;
-    std::vector<float> scores(80);
-    scorer->score(step, scores.data());
+    const std::vector<float> scores = scored(*scorer, step);
     const Expected expected{layer, 3, 5, 1};
     for (std::int32_t head = 0; head < 2; ++head) {
       Vec sum(40, 0.0);
@@ -112,16 +111,15 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
         for (std::int32_t i = 3; i < 40; ++i) {
           const Vec k = at(layer.k[0], 2, 8, i, head);
           const double mean = product(mean_rotated(expected.mean_query(h), rope, 40, 5), k) / std::sqrt(8.0);
-          p[static_cast<std::size_t>(i)] = std::exp(mean + expected.spread(h, k));
+          nth(p, i) = std::exp(mean + expected.spread(h, k));
         }
         const double total = std::accumulate(p.begin(), p.end(), 0.0);
         for (std::size_t i = 0; i < 40; ++i) sum[i] += p[i] / total / 3;
       }
       for (std::int32_t i = 3; i < 40; ++i) {
         const Vec v = at(layer.v[0], 2, 8, i, head);
-        const double wanted = (sum[static_cast<std::size_t>(i)] + 0.25) * std::sqrt(product(v, v));
-        EXPECT_NEAR(scores[static_cast<std::size_t>(40 * head + i)], wanted, 2e-5 * wanted)
-            << static_cast<int>(rope.scaling.kind) << " " << i;
+        const double wanted = (nth(sum, i) + 0.25) * std::sqrt(product(v, v));
+        EXPECT_NEAR(nth(scores, 40 * head + i), wanted, 2e-5 * wanted) << static_cast<int>(rope.scaling.kind) << " " << i;
       }
     }
   }
@@ -132,8 +130,7 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
   auto scorer = make_part<ScorerRegistry>("value_leverage", "{future_tokens: 3, sinks_tokens: 2, tau: 2}");
   LayerStep step = layer.prompt_step(0);
   step.in.pre_rope_queries = layer.step_queries;
-  std::vector<float> scores(40);
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   const Expected expected{layer, 2, 3};
   for (std::int32_t head = 0; head < 2; ++head) {
     Vec sum(20, 0.0);
@@ -143,23 +140,22 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
       double top = 0, a = 1, b = 0, c = 1;  // A = [a b; b c]
       for (std::int32_t i = 2; i < 20; ++i) {
         const Vec k = at(layer.k[0], 2, 2, i, head);
-        w[static_cast<std::size_t>(i)] = std::exp(2 * product(mean, k) / std::sqrt(product(mean, mean) * product(k, k)));
-        top = std::max(top, w[static_cast<std::size_t>(i)]);
+        nth(w, i) = std::exp(2 * product(mean, k) / std::sqrt(product(mean, mean) * product(k, k)));
+        top = std::max(top, nth(w, i));
       }
       for (std::int32_t i = 2; i < 20; ++i) {
         const Vec v = at(layer.v[0], 2, 2, i, head);
-        double& weight = w[static_cast<std::size_t>(i)];
+        double& weight = nth(w, i);
         weight /= top;
         a += (weight + 1e-6) * v[0] * v[0], b += (weight + 1e-6) * v[0] * v[1], c += (weight + 1e-6) * v[1] * v[1];
       }
       for (std::int32_t i = 2; i < 20; ++i) {
         const Vec v = at(layer.v[0], 2, 2, i, head);
         const double form = (c * v[0] * v[0] - 2 * b * v[0] * v[1] + a * v[1] * v[1]) / (a * c - b * b);
-        sum[static_cast<std::size_t>(i)] += w[static_cast<std::size_t>(i)] * form / 2;
+        nth(sum, i) += nth(w, i) * form / 2;
       }
     }
-    for (std::int32_t i = 2; i < 20; ++i)
-      EXPECT_NEAR(scores[static_cast<std::size_t>(20 * head + i)], sum[static_cast<std::size_t>(i)], 1e-5) << i;
+    for (std::int32_t i = 2; i < 20; ++i) EXPECT_NEAR(nth(scores, 20 * head + i), nth(sum, i), 1e-5) << i;
   }
 }
 
@@ -173,19 +169,17 @@ std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t ch
       for (std::int32_t t = 0; t < size; ++t) {
         Vec p(static_cast<std::size_t>(size), 1.0);
         for (std::int32_t i = 0; i < count && t < count; ++i)
-          p[static_cast<std::size_t>(i)] =
-              std::exp(product(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group)));
+          nth(p, i) = std::exp(product(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group)));
         const double total = std::accumulate(p.begin(), p.end(), 0.0);
-        for (std::int32_t i = 0; i < count; ++i)
-          rows[static_cast<std::size_t>(h / group)][static_cast<std::size_t>(begin + i)] += p[static_cast<std::size_t>(i)] / total / group;
+        for (std::int32_t i = 0; i < count; ++i) nth(nth(rows, h / group), begin + i) += nth(p, i) / total / group;
       }
     }
   }
   for (std::int32_t head = 0; head < 2; ++head) {
-    Vec& row = rows[static_cast<std::size_t>(head)];
+    Vec& row = nth(rows, head);
     for (std::int32_t i = 0; i < n; ++i) {
       const Vec v = at(layer.v[0], 2, d, i, head);
-      row[static_cast<std::size_t>(i)] *= std::sqrt(product(v, v));
+      nth(row, i) *= std::sqrt(product(v, v));
     }
     const Vec raw = row;
     for (std::size_t i = 0; i < raw.size(); ++i) row[i] = ((i > 0 ? raw[i - 1] : 0) + raw[i] + (i + 1 < raw.size() ? raw[i + 1] : 0)) / 3;
@@ -205,9 +199,8 @@ TEST(NoncausalChunk, EqualsPlainLoops) {
     auto scorer = make_part<ScorerRegistry>("noncausal_chunk", padded ? "{chunk_tokens: 16, padded: true}" : "{chunk_tokens: 16}");
     scorer->bind(0);
     LayerStep step = layer.prompt_step(0);
-    std::vector<float> scores(74);
     scorer->observe(step);
-    scorer->score(step, scores.data());
+    const std::vector<float> scores = scored(*scorer, step);
     const std::vector<Vec> expected = plain_chunk_attention(layer, 16, padded);
     for (std::size_t i = 0; i < 74; ++i) EXPECT_NEAR(scores[i], expected[i / 37][i % 37], 2e-5) << padded << " " << i;
   }
@@ -241,26 +234,23 @@ TEST(QueryDirection, FindsTheDirectionAndItsSign) {
   for (std::int32_t t = 0; t < 30; ++t)
     for (std::int32_t h = 0; h < 4; ++h)
       for (std::int32_t c = 0; c < 8; ++c) {
-        float& q = layer.q[0][static_cast<std::size_t>((t * 4 + h) * 8 + c)];
-        q = 0.05F * q + static_cast<float>(axis[static_cast<std::size_t>(c)] * (t % 4 == 0 ? -5 : 5));
+        float& q = nth(layer.q[0], (t * 4 + h) * 8 + c);
+        q = 0.05F * q + static_cast<float>(nth(axis, c) * (t % 4 == 0 ? -5 : 5));
       }
   auto scorer = make_part<ScorerRegistry>("query_direction", "{window_tokens: 20}");
   LayerStep step = layer.prompt_step(20);
-  std::vector<float> scores(60);
-  scorer->score(step, scores.data());
-  for (std::int32_t i = 0; i < 30; ++i)
-    EXPECT_NEAR(scores[static_cast<std::size_t>(30 + i)], product(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
+  const std::vector<float> scores = scored(*scorer, step);
+  for (std::int32_t i = 0; i < 30; ++i) EXPECT_NEAR(nth(scores, 30 + i), product(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
 }
 
 TEST(Leverage, RareDirectionsScoreHigh) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 60, 25);
-  for (std::int32_t i = 0; i < 60; ++i) layer.k[0][static_cast<std::size_t>(i * 8 + 3)] = i == 17 ? 9.0F : 0.0F;
+  for (std::int32_t i = 0; i < 60; ++i) nth(layer.k[0], i * 8 + 3) = i == 17 ? 9.0F : 0.0F;
   auto scorer = make_part<ScorerRegistry>("leverage", "{sketch_dim: 8}");
   LayerStep step = layer.prompt_step(0);
   const std::vector<const float*> keys{layer.k[0].data()};
   step.in.pre_rope_keys = keys;
-  std::vector<float> scores(60);
-  scorer->score(step, scores.data());
+  std::vector<float> scores = scored(*scorer, step);
   EXPECT_EQ(std::max_element(scores.begin(), scores.end()) - scores.begin(), 17);
   EXPECT_NEAR(std::accumulate(scores.begin(), scores.end(), 0.0), 0.0, 1e-4) << "standard scores";
 }
@@ -293,7 +283,7 @@ TEST(Compactor, WithEndsLeftOutDecodesAfterTheCut) {
   for (std::int32_t r = 0; r < 4; ++r) layer.store.shrink(r, 14);
   for (std::int32_t s = 0; s < 2; ++s) {
     layer.store.append(s, layer.k[0].data(), layer.v[0].data(), 1, 40);
-    layer.seqs[static_cast<std::size_t>(s)] = {s, 40, 1, 40};
+    nth(layer.seqs, s) = {s, 40, 1, 40};
   }
   const std::vector<Queries> queries(2, Queries{layer.q[0].data(), 1, 40});
   LayerStep decode{layer.ops, layer.model, 0, layer.seqs, layer.store.rows(), {}, 7};

@@ -19,13 +19,11 @@ TEST(Quest, ReadsThePagesOfLargestBoundAndTheNewest) {
         for (std::int32_t r = 0; r < 4; ++r) {
           std::vector<double> bounds;
           for (std::int32_t p = 0; p < newest; ++p) {
-            bounds.push_back(-1e30);
-            for (std::int32_t h = 0; h < group; ++h) bounds.back() = std::max(bounds.back(), d.bound(r, h, p * 8, p * 8 + 8));
+            bounds.push_back(d.group_bound(r, p * 8, p * 8 + 8));
             for (std::int32_t h = 0; h < group; ++h)
               for (std::int32_t i = p * 8; i < p * 8 + 8; ++i) ASSERT_GE(bounds.back(), d.logit(r, h, i));
           }
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(best(bounds, 3), 8, 0, newest * 8, d.tokens()))
-              << "row " << r << " step " << t;
+          EXPECT_EQ(nth(rows, r), tokens_of(best(bounds, 3), 8, 0, newest * 8, d.tokens())) << "row " << r << " step " << t;
         }
       }
     }
@@ -44,7 +42,7 @@ TEST(Quest, UnionReadsWhatAnyQueryHeadChose) {
       for (std::int32_t p = 0; p < 12; ++p) bounds.push_back(d.bound(r, h, p * 8, p * 8 + 8));
       for (const std::int32_t p : best(bounds, 2)) pages.insert(p);
     }
-    EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of({pages.begin(), pages.end()}, 8, 0, 96, 101));
+    EXPECT_EQ(nth(rows, r), tokens_of({pages.begin(), pages.end()}, 8, 0, 96, 101));
     EXPECT_GT(pages.size(), 2U);
   }
 }
@@ -134,7 +132,7 @@ TEST(TopKOracle, TakesTheLargestAttentionOfThisStep) {
     for (std::int32_t r = 0; r < 2; ++r) {
       std::vector<double> p = d.attention(r);
       p.back() = 2;  // the step's own token is always in
-      EXPECT_EQ(rows[static_cast<std::size_t>(r)], best(p, 11));
+      EXPECT_EQ(nth(rows, r), best(p, 11));
     }
   }
   EXPECT_TRUE(same_log_without_data("top_k_oracle", "{budget_tokens: 12}", 30, 3));

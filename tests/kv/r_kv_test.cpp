@@ -37,8 +37,7 @@ std::vector<double> attention_by_hand(const RandomLayer& layer, const KvRows& kv
     std::vector<double> z(kOlder, -1e30);
     for (std::int32_t i = 0; i < kOlder; ++i)
       for (std::int32_t h = 3 * r; h < 3 * r + 3; ++h)
-        z[static_cast<std::size_t>(i)] =
-            std::max(z[static_cast<std::size_t>(i)], dot(layer.q[0].data() + (t * 6 + h) * 16, kv.key(r, i), 16) / 4);
+        nth(z, i) = std::max(nth(z, i), dot(layer.q[0].data() + (t * 6 + h) * 16, kv.key(r, i), 16) / 4);
     const std::vector<double> p = softmax(z);
     for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / kWindow;
   }
@@ -119,17 +118,14 @@ TEST(RKv, ForgottenQueriesLeaveEvenAttention) {
   LayerStep step = layer.prompt_step(kWindow);
   scorer->observe(step);
   scorer->forget(0);
-  std::vector<float> scores(2 * kTokens);
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   for (std::size_t i = 0; i < kTokens - kWindow; ++i) EXPECT_NEAR(scores[i], 1.0 / (kTokens - kWindow), 1e-6);
 }
 
 TEST(RKv, CutsEveryNDecodeStepsAndKeepsTheWindow) {
   const AttentionTrace trace = sample({});  // 200 tokens and 24 decoded ones
-  ReplayOptions options;
-  options.lists_kept = true;
-  const ReplayResult result =
-      replay(trace, full_attention(trace), recipe_of("{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}"), options);
+  const std::string recipe = "{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}";
+  const ReplayResult result = replay_listed(recipe, trace);
   for (const auto& row : result.kept_of_prompt) {
     EXPECT_EQ(row.size(), 50U);
     for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(row[row.size() - 8 + static_cast<std::size_t>(i)], 192 + i);
@@ -138,7 +134,7 @@ TEST(RKv, CutsEveryNDecodeStepsAndKeepsTheWindow) {
     EXPECT_EQ(row.size(), 54U);
     for (std::int32_t i = 0; i < 12; ++i) EXPECT_EQ(row[row.size() - 12 + static_cast<std::size_t>(i)], 212 + i);
   }
-  expect_cost_is_replay(trace, full_attention(trace), recipe_of("{recipe: r_kv, budget_tokens: 50, trigger: {every_n: {steps: 10}}}"));
+  expect_cost_is_replay(trace, recipe_of(recipe));
 }
 
 }  // namespace

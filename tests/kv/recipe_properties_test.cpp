@@ -1,11 +1,12 @@
 // Properties of every recipe, over drawn shapes, prompts, chunks and budgets.
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
 
-#include "base/error.h"
+#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
@@ -35,95 +36,47 @@ bool same(const WatchedStep& a, const WatchedStep& b) {
   return a.positions == b.positions && bits(a.outputs) == bits(b.outputs) && a.resident == b.resident;
 }
 
-// A host that keeps nothing to itself.
-class Watch {
- public:
-  Watch(const AttentionTrace& trace, const Recipe& recipe)
-      : trace_(trace),
-        model_(shape_of(trace, 2)),
-        policy_(recipe, model_),
-        format_(recipe.make_format()),
-        ops_(Ops::Backend::kCpu),
-        observer_(trace, policy_.needs()) {
-    for (std::int32_t l = 0; l < model_.num_layers; ++l) stores_.emplace_back(model_, 1, policy_.num_words(), true);
-  }
-
-  std::vector<WatchedStep> run() {
-    std::vector<WatchedStep> steps;
-    std::int32_t begin = 0;
-    for (const std::int32_t end : step_ends(trace_)) {
-      steps.push_back(step({0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin}));
-      begin = end;
-    }
-    return steps;
-  }
-
- private:
-  WatchedStep step(const SeqStep& seq) {
-    WatchedStep w;
-    w.seq = seq;
-    fits_ = fits_ && policy_.keeps_what_stays(seq);
-    w.fits_budget = fits_;
-    observer_.set_step(seq);
-    const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, 1};
-    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
-      KvStore& store = stores_[static_cast<std::size_t>(l)];
-      const LayerTensors& t = trace_.layers[static_cast<std::size_t>(l)];
-      const auto at = static_cast<std::ptrdiff_t>(seq.seen_tokens) * model_.kv_heads * model_.head_dim;
-      store.append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
-      if (seq.decoding()) attend(step, t, l, w);
+// What a recipe does in each step of a sample.
+std::vector<WatchedStep> watch(const AttentionTrace& trace, const Recipe& recipe) {
+  PolicyWalk walk(trace, recipe);
+  const auto format = recipe.make_format();
+  const std::int64_t width = std::int64_t{walk.model.q_heads} * walk.model.head_dim;
+  std::vector<WatchedStep> steps;
+  bool fits = true;
+  std::int32_t begin = 0;
+  for (const std::int32_t end : step_ends(trace)) {
+    WatchedStep& w = steps.emplace_back();
+    w.seq = {0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
+    w.fits_budget = fits = fits && walk.policy.keeps_what_stays(w.seq);
+    walk.step(w.seq, [&](const PolicyStep& step, std::int32_t l) {
+      const KvStore& store = nth(walk.stores, l);
+      if (w.seq.decoding()) {
+        const float* const out = walk.attend(step, l);
+        w.outputs.insert(w.outputs.end(), out, out + width);
+      }
       std::vector<std::int32_t> held;
       for (std::int32_t r = 0; r < store.num_rows(); ++r) held.push_back(store.len(r));
-      w.target.push_back(policy_.target(seq, l, held));
-      policy_.after_attention(step, l);
-    }
-    look(seq, w);
-    w.traffic = policy_.take_traffic();
-    return w;
-  }
-
-  void attend(const PolicyStep& step, const LayerTensors& t, std::int32_t l, WatchedStep& w) {
-    const Ops::Frame frame(ops_);
-    policy_.before_attention(step, l, segments_);
-    const std::int64_t width = static_cast<std::int64_t>(model_.q_heads) * model_.head_dim;
-    const Queries query{t.q.data() + w.seq.seen_tokens * width, 1, w.seq.seen_tokens};
-    float* out = ops_.floats(width);
-    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), &query, &out, nullptr, nullptr});
-    w.outputs.insert(w.outputs.end(), out, out + width);
-  }
-
-  void look(const SeqStep& seq, WatchedStep& w) {
-    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
-      const KvRows kv = stores_[static_cast<std::size_t>(l)].rows();
-      w.resident += policy_.resident(l, std::span(&seq, 1), kv);
+      w.target.push_back(walk.policy.target(w.seq, l, held));
+    });
+    for (std::int32_t l = 0; l < walk.model.num_layers; ++l) {
+      const KvRows kv = nth(walk.stores, l).rows();
+      w.resident += walk.policy.resident(l, std::span(&w.seq, 1), kv);
       for (std::int32_t r = 0; r < kv.num_rows; ++r) {
         std::vector<std::int32_t>& positions = w.positions.emplace_back();
         for (std::int32_t i = 0; i < kv.len[r]; ++i) positions.push_back(kv.position[kv.slot(r, i)]);
         std::sort(positions.begin(), positions.end());
-        w.rows_bytes += format_->row_bytes(model_, l, kv.len[r]);
+        w.rows_bytes += format->row_bytes(walk.model, l, kv.len[r]);
       }
     }
+    w.traffic = walk.policy.take_traffic();
+    begin = end;
   }
+  return steps;
+}
 
-  const AttentionTrace& trace_;
-  ModelShape model_;
-  KvPolicy policy_;
-  std::unique_ptr<Format> format_;
-  bool fits_ = true;
-  Ops ops_;
-  TraceObserver observer_;
-  std::vector<KvStore> stores_;
-  std::vector<Segment> segments_;
-};
-
-// Why the recipe refuses the sample, before anything runs; "" where it does not.
+// Why the recipe refuses the sample, before anything runs.
 std::string refusal(const Recipe& recipe, const AttentionTrace& trace) {
-  try {
-    const KvPolicy policy(recipe, shape_of(trace, 2));
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { const KvPolicy policy(recipe, shape_of(trace, 2)); });
 }
 
 Recipe with(const std::string& name, const std::string& budget) {
@@ -136,7 +89,7 @@ std::int32_t least_budget(const std::string& name, const AttentionTrace& trace) 
   std::int32_t low = 0, high = 4 * trace.num_tokens + 1024;
   while (high - low > 1) {
     const std::int32_t middle = (low + high) / 2;
-    (refusal(with_tokens(name, middle), trace).empty() ? high : low) = middle;
+    (refusal(with_tokens(name, middle), trace) == "no error" ? high : low) = middle;
   }
   return high;
 }
@@ -245,7 +198,7 @@ void expect_bytes(const Recipe& r, const WatchedStep& w, const ModelShape& model
 }
 
 void expect_sound(const AttentionTrace& trace, const Recipe& recipe) {
-  const std::vector<WatchedStep> steps = Watch(trace, recipe).run(), again = Watch(trace, recipe).run();
+  const std::vector<WatchedStep> steps = watch(trace, recipe), again = watch(trace, recipe);
   ASSERT_EQ(steps.size(), again.size());
   for (std::size_t t = 0; t < steps.size(); ++t) {
     SCOPED_TRACE("step " + std::to_string(t) + ", tokens up to " + std::to_string(steps[t].seq.end()));
@@ -285,9 +238,8 @@ SampleShape drawn_shape(std::uint64_t draw) {
 }
 
 std::string words(const SampleShape& s) {
-  return std::to_string(s.layers) + " layers, " + std::to_string(s.q_heads) + "/" + std::to_string(s.kv_heads) + " heads of " +
-         std::to_string(s.head_dim) + ", prompt " + std::to_string(s.prompt) + " in chunks of " + std::to_string(s.chunk) + ", then " +
-         std::to_string(s.decode);
+  return fmt::format("{} layers, {}/{} heads of {}, prompt {} in chunks of {}, then {}", s.layers, s.q_heads, s.kv_heads, s.head_dim,
+                     s.prompt, s.chunk, s.decode);
 }
 
 // A sample and what attending to all of it gives; shared by all recipes.
@@ -333,7 +285,7 @@ TEST_P(EveryRecipe, KeepsItsPromises) {
     for (const std::string& budget : budgets(GetParam(), d, draw)) {
       SCOPED_TRACE("{recipe: " + GetParam() + ", " + budget + "}, " + words(d.shape));
       const Recipe recipe = with(GetParam(), budget);
-      if (const std::string why = refusal(recipe, d.trace); !why.empty()) {
+      if (const std::string why = refusal(recipe, d.trace); why != "no error") {
         EXPECT_TRUE(why.starts_with("recipe '" + GetParam() + "' cannot run: ")) << why;
         continue;
       }

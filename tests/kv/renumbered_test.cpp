@@ -69,8 +69,8 @@ class TurnedRows {
   // Calls f(row, entry, token, entries).
   void for_each_listed(const std::function<void(std::int32_t, std::int32_t, std::int32_t, std::int32_t)>& f) const {
     for (std::int32_t r = 0; r < 2; ++r) {
-      const auto m = static_cast<std::int32_t>(first[static_cast<std::size_t>(r) + 1] - first[static_cast<std::size_t>(r)]);
-      for (std::int32_t j = 0; j < m; ++j) f(r, j, index[static_cast<std::size_t>(first[static_cast<std::size_t>(r)] + j)], m);
+      const auto m = static_cast<std::int32_t>(first[static_cast<std::size_t>(r) + 1] - nth(first, r));
+      for (std::int32_t j = 0; j < m; ++j) f(r, j, nth(index, nth(first, r) + j), m);
     }
   }
   // The listed keys at the front of their rows, as compaction leaves them.
@@ -177,8 +177,8 @@ std::vector<double> attention_at_places(const AttentionTrace& t, const LayerTens
   std::vector<double> out(static_cast<std::size_t>(d), 0.0);
   double sum = 0;
   for (std::int32_t j = 0; j < m; ++j) {
-    const std::int32_t at = positions[static_cast<std::size_t>(j)] * t.kv_heads + head / group;
-    const std::vector<float> k = turned(line(layer.pre_k, at), rope, {places[static_cast<std::size_t>(j)]}, 1, d), v = line(layer.v, at);
+    const std::int32_t at = nth(positions, j) * t.kv_heads + head / group;
+    const std::vector<float> k = turned(line(layer.pre_k, at), rope, {nth(places, j)}, 1, d), v = line(layer.v, at);
     const double logit = std::inner_product(q.begin(), q.end(), k.begin(), 0.0),
                  weight = std::exp(logit / std::sqrt(static_cast<double>(d)));
     sum += weight;
@@ -191,34 +191,12 @@ std::vector<double> attention_at_places(const AttentionTrace& t, const LayerTens
 // Runs a recipe over a sample. `look(step's token, layer, segments, output)` after each decode step's attention.
 using Look = std::function<void(std::int32_t, std::int32_t, const std::vector<Segment>&, const float*)>;
 void walk(const AttentionTrace& t, const Recipe& recipe, const Look& look) {
-  const ModelShape model = shape_of(t, 2);
-  KvPolicy policy(recipe, model);
-  Ops ops(Ops::Backend::kCpu);
-  TraceObserver observer(t, policy.needs());
-  std::vector<KvStore> stores;
-  std::vector<Segment> segments;
-  for (std::int32_t l = 0; l < t.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
-  std::int32_t begin = 0;
-  for (const std::int32_t end : step_ends(t)) {
-    const SeqStep seq{0, begin, end - begin, t.prompt_tokens, t.question_begin};
-    observer.set_step(seq);
-    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
-    for (std::int32_t l = 0; l < t.num_layers; ++l) {
-      const LayerTensors& layer = t.layers[static_cast<std::size_t>(l)];
-      const std::int64_t at = std::int64_t{begin} * t.kv_heads * t.head_dim, width = std::int64_t{t.q_heads} * t.head_dim;
-      stores[static_cast<std::size_t>(l)].append(0, layer.k.data() + at, layer.v.data() + at, seq.new_tokens, begin);
-      if (seq.decoding()) {
-        const Ops::Frame frame(ops);
-        policy.before_attention(step, l, segments);
-        const Queries query{layer.q.data() + begin * width, 1, begin};
-        float* out = ops.floats(width);
-        ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &query, &out, nullptr, nullptr});
-        look(begin, l, segments, out);
-      }
-      policy.after_attention(step, l);
-    }
-    begin = end;
-  }
+  PolicyWalk policy(t, recipe);
+  policy.run([&](const PolicyStep& step, std::int32_t l) {
+    if (!step.seqs.front().decoding()) return;
+    const float* const out = policy.attend(step, l);
+    look(step.seqs.front().seen_tokens, l, policy.segments, out);
+  });
 }
 
 // Cuts once, cuts in every chunk and step, and tokens chosen again in every step: attention is that of a model over the kept tokens' keys
@@ -235,10 +213,10 @@ TEST(Renumbered, IsAttentionOverPlacesInTheCache) {
     walk(trace, recipe_of(text), [&](std::int32_t token, std::int32_t l, const std::vector<Segment>& segments, const float* out) {
       ASSERT_EQ(segments.size(), 1U);
       ASSERT_EQ(segments.front().index_first, nullptr);
-      const LayerTensors& layer = trace.layers[static_cast<std::size_t>(l)];
+      const LayerTensors& layer = nth(trace.layers, l);
       const auto rows = positions_of(segments.front().kv);
       for (std::int32_t head = 0; head < trace.q_heads; ++head) {
-        const auto& positions = rows[static_cast<std::size_t>(head / (trace.q_heads / trace.kv_heads))];
+        const auto& positions = nth(rows, head / (trace.q_heads / trace.kv_heads));
         cut += std::ssize(positions) < token + 1 ? 1 : 0;
         const auto size = static_cast<std::int32_t>(positions.size());
         const std::vector<double> expected = attention_at_places(trace, layer, token, head, positions, range(0, size), size - 1);

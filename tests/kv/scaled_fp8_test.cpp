@@ -14,12 +14,7 @@ std::string scaled_by(const std::string& scale, const std::string& type = "fp8_e
 // Two KV heads of four channels; K and V alike.
 FormatRun scaled_run(const std::string& scale, const std::vector<float>& numbers, std::int32_t prompt) {
   FormatRun run("scaled_fp8", scaled_by(scale), {1, 2, 2, 4, 4}, 0, 0);
-  run.k = run.v = numbers;
-  const auto tokens = static_cast<std::int32_t>(numbers.size()) / 8;
-  run.q.resize(static_cast<std::size_t>(tokens) * 8);
-  run.prompt = prompt;
-  run.step(prompt);
-  for (std::int32_t t = prompt; t < tokens; ++t) run.step(1);
+  run.take(numbers, numbers, static_cast<std::int32_t>(numbers.size()) / 8 - prompt);
   return run;
 }
 
@@ -102,17 +97,14 @@ TEST(ScaledFp8, ErrorsAreWithinHalfAStep) {
 TEST(ScaledFp8, FinerScalesKeepSmallNumbers) {
   const auto error = [](const std::string& scale) {
     FormatRun run("scaled_fp8", scaled_by(scale), {1, 2, 2, 64, 64}, 0, 0);
-    run.k = RandomLayer::normals(40 * 2 * 64, 5, 0);
-    for (std::size_t i = 0; i < run.k.size(); ++i) run.k[i] *= (i / 64 % 2 == 0 ? 1e5F : 1.0F) * (i / 128 % 2 == 0 ? 3e-5F : 1.0F);
-    run.v = run.k;
-    run.q.resize(40 * 2 * 64);
-    run.prompt = 40;
-    run.step(40);
+    std::vector<float> x = RandomLayer::normals(40 * 2 * 64, 5, 0);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] *= (i / 64 % 2 == 0 ? 1e5F : 1.0F) * (i / 128 % 2 == 0 ? 3e-5F : 1.0F);
+    run.take(x, x);
     double wrong = 0, all = 0;
     for (std::int32_t t = 0; t < 40; t += 2)
       for (std::int32_t c = 0; c < 64; ++c) {
-        const double x = run.k[run.place(1, t, c)];
-        wrong += (run.value(1, t, c) - x) * (run.value(1, t, c) - x), all += x * x;
+        const double given = run.k[run.place(1, t, c)];
+        wrong += (run.value(1, t, c) - given) * (run.value(1, t, c) - given), all += given * given;
       }
     return wrong / all;
   };

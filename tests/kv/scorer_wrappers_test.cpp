@@ -11,12 +11,6 @@
 namespace kvlab::test {
 namespace {
 
-std::vector<float> scored(Scorer& scorer, LayerStep& step) {
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer.score(step, scores.data());
-  return scores;
-}
-
 TEST(Chunks, MeanOfHeadSumsAndWholeChunksBeforeTheWindow) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 50, 31);
   auto inner = make_part<ScorerRegistry>("window_attention", "{window_tokens: 6}");
@@ -285,7 +279,7 @@ TEST(Fair, EverySpanKeepsItsShare) {
   // Spans of 8, 8, 4 and the question's 5 tokens: shares 3.2, 3.2, 1.6, 2 of 10; the largest remainder takes the tenth.
   std::vector<std::int32_t> kept;
   for (std::int32_t i = 0; i < 25; ++i)
-    if (scores[static_cast<std::size_t>(i)] > 1e30F) kept.push_back(i);
+    if (nth(scores, i) > 1e30F) kept.push_back(i);
   EXPECT_EQ(kept, (std::vector<std::int32_t>{5, 6, 7, 13, 14, 15, 18, 19, 23, 24}));
 }
 
@@ -313,7 +307,7 @@ TEST(Fair, ProtectedTokensCountTowardsTheQuotaOfTheirSpan) {
   fair->refine(step, &keep, scores.data());
   std::vector<std::int32_t> raised;
   for (std::int32_t i = 0; i < 25; ++i)
-    if (scores[static_cast<std::size_t>(i)] > 1e30F) raised.push_back(i);
+    if (nth(scores, i) > 1e30F) raised.push_back(i);
   EXPECT_EQ(raised, (std::vector<std::int32_t>{7, 15, 17, 18, 19, 20, 21, 22, 23, 24}));
   for (std::size_t i = 17; i < 25; ++i) EXPECT_EQ(scores[i], protection) << i;
 }

@@ -64,7 +64,7 @@ class Decode {
     for (std::int32_t r = 0; r < s.kv.num_rows; ++r) {
       const std::int64_t n = chosen.index_first == nullptr ? s.kv.len[r] : chosen.index_first[r + 1] - chosen.index_first[r];
       attended += n;
-      auto& row = rows[static_cast<std::size_t>(r)];
+      auto& row = nth(rows, r);
       row.resize(static_cast<std::size_t>(n));
       if (chosen.index_first == nullptr)
         std::iota(row.begin(), row.end(), 0);
@@ -75,11 +75,11 @@ class Decode {
   }
 
   [[nodiscard]] const float* key(std::int32_t row, std::int32_t i) const {
-    return k[static_cast<std::size_t>(row / model.kv_heads)].data() + (i * model.kv_heads + row % model.kv_heads) * model.head_dim;
+    return nth(k, row / model.kv_heads).data() + (i * model.kv_heads + row % model.kv_heads) * model.head_dim;
   }
   // The newest query of a head of the row's group.
   [[nodiscard]] const float* query(std::int32_t row, std::int32_t head) const {
-    return q[static_cast<std::size_t>(row / model.kv_heads)].data() +
+    return nth(q, row / model.kv_heads).data() +
            (static_cast<std::ptrdiff_t>(seen_ - 1) * model.q_heads + row % model.kv_heads * model.group() + head) * model.head_dim;
   }
   [[nodiscard]] double logit(std::int32_t row, std::int32_t head, std::int32_t i) const {
@@ -99,6 +99,12 @@ class Decode {
       sum += std::max(x * low, x * high);
     }
     return sum / std::sqrt(model.head_dim);
+  }
+  // The largest of the row's query heads.
+  [[nodiscard]] double group_bound(std::int32_t row, std::int32_t begin, std::int32_t end) const {
+    double most = -1e30;
+    for (std::int32_t h = 0; h < model.group(); ++h) most = std::max(most, bound(row, h, begin, end));
+    return most;
   }
   // Smallest and largest value of a key channel.
   [[nodiscard]] std::pair<double, double> channel_range(std::int32_t row, std::int32_t c, std::int32_t begin, std::int32_t end) const {
@@ -165,9 +171,7 @@ inline std::vector<std::int32_t> tokens_of(const std::vector<std::int32_t>& unit
 inline std::vector<std::int32_t> best(const std::vector<double>& scores, std::size_t k) {
   std::vector<std::int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
-  });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return nth(scores, a) > nth(scores, b); });
   order.resize(std::min(k, order.size()));
   std::sort(order.begin(), order.end());
   return order;

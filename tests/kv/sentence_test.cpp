@@ -16,8 +16,8 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
   std::vector<double> sum(static_cast<std::size_t>(prompt), 0.0);
   for (std::int32_t t = prompt - 5; t < prompt; ++t) {
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
-      const float* q = d.q[static_cast<std::size_t>(row / 2)].data() +
-                       (static_cast<std::ptrdiff_t>(t) * d.model.q_heads + row % 2 * d.model.group() + h) * d.model.head_dim;
+      const float* q =
+          nth(d.q, row / 2).data() + (static_cast<std::ptrdiff_t>(t) * d.model.q_heads + row % 2 * d.model.group() + h) * d.model.head_dim;
       std::vector<double> p;
       double all = 0;
       for (std::int32_t i = 0; i <= t; ++i) p.push_back(std::exp(d.dot(q, d.key(row, i)) / std::sqrt(d.model.head_dim))), all += p.back();
@@ -26,9 +26,9 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
   }
   std::vector<double> pooled;
   for (std::int32_t i = 3; i < prompt - 4; ++i) {
-    double best = sum[static_cast<std::size_t>(i)];  // the last 5 tokens are not smoothed
+    double best = nth(sum, i);  // the last 5 tokens are not smoothed
     for (std::int32_t j = i - 1; j <= i + 1 && i < prompt - 5; ++j)
-      if (j < prompt - 5) best = std::max(best, sum[static_cast<std::size_t>(j)]);
+      if (j < prompt - 5) best = std::max(best, nth(sum, j));
     pooled.push_back(best);
   }
   std::vector<std::int32_t> chosen = best(pooled, 32);
@@ -69,7 +69,7 @@ TEST(Sentence, BestSentencesByTheMeanQueryOfTheCurrentOne) {
             if (left > 0) expected.push_back(i), --left;
         for (std::int32_t i = tail; i < n; ++i) expected.push_back(i);
         std::sort(expected.begin(), expected.end());
-        EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected) << "group " << group << " step " << t << " row " << r;
+        EXPECT_EQ(nth(rows, r), expected) << "group " << group << " step " << t << " row " << r;
       }
     }
   }

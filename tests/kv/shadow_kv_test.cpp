@@ -1,43 +1,42 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/tier_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
 
-struct Chunks {
-  std::vector<std::vector<double>> mean;
-  std::vector<double> fit;
-};
+using Key = std::function<std::vector<double>(std::int32_t token)>;
 
-Chunks chunks_of(const Decode& d, std::int32_t row, std::int32_t chunks, std::int32_t tokens) {
-  Chunks all;
-  const std::int32_t dim = d.model.head_dim;
-  for (std::int32_t c = 0; c < chunks; ++c) {
-    std::vector<double> mean(static_cast<std::size_t>(dim), 0.0);
-    for (std::int32_t i = c * tokens; i < (c + 1) * tokens; ++i)
-      for (std::int32_t x = 0; x < dim; ++x) mean[static_cast<std::size_t>(x)] += static_cast<double>(d.key(row, i)[x]) / tokens;
-    double worst = 1, size = 0;
-    for (const double x : mean) size += x * x;
-    for (std::int32_t i = c * tokens; i < (c + 1) * tokens; ++i) {
-      double product = 0;
-      for (std::int32_t x = 0; x < dim; ++x) product += mean[static_cast<std::size_t>(x)] * static_cast<double>(d.key(row, i)[x]);
-      worst = std::min(worst, product / std::sqrt(size * d.dot(d.key(row, i), d.key(row, i))));
-    }
-    all.mean.push_back(mean);
-    all.fit.push_back(-worst);
-  }
-  return all;
+double product(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
+
+// The mean key of each chunk of four tokens, and minus the smallest cosine of one of its keys with that.
+struct Chunks {
+  Chunks(const Key& key, std::int32_t chunks) {
+    for (std::int32_t i = 0; i < 4 * chunks; i += 4) {
+      std::vector<double> sum(key(i).size(), 0.0);
+      for (std::int32_t j = i; j < i + 4; ++j)
+        for (std::size_t x = 0; x < sum.size(); ++x) sum[x] += key(j)[x] / 4;
+      double worst = 1;
+      for (std::int32_t j = i; j < i + 4; ++j)
+        worst = std::min(worst, product(key(j), sum) / std::sqrt(product(key(j), key(j)) * product(sum, sum)));
+      mean.push_back(sum);
+      misfit.push_back(-worst);
+    }
+  }
+  std::vector<std::vector<double>> mean;
+  std::vector<double> misfit;
+};
 
 // Tokens by the definition: outliers, then the best of the others by the largest softmax share of any query head.
 std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std::int32_t chunks, std::int32_t outliers, std::int32_t keep) {
-  const Chunks all = chunks_of(d, row, chunks, 4);
-  const std::vector<std::int32_t> out = best(all.fit, static_cast<std::size_t>(outliers));
+  const Chunks all([&](std::int32_t i) { return std::vector<double>(d.key(row, i), d.key(row, i) + d.model.head_dim); }, chunks);
+  const std::vector<std::int32_t> out = best(all.misfit, static_cast<std::size_t>(outliers));
   std::set<std::int32_t> read(out.begin(), out.end());
   std::vector<std::int32_t> others;
   for (std::int32_t c = 0; c < chunks; ++c)
@@ -47,13 +46,13 @@ std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std:
     std::vector<double> p;
     for (const std::int32_t c : others) {
       double z = 0;
-      for (std::size_t x = 0; x < 8; ++x) z += static_cast<double>(d.query(row, h)[x]) * all.mean[static_cast<std::size_t>(c)][x];
+      for (std::size_t x = 0; x < 8; ++x) z += static_cast<double>(d.query(row, h)[x]) * nth(all.mean, c)[x];
       p.push_back(std::exp(z / std::sqrt(8.0)));
     }
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
     for (std::size_t i = 0; i < p.size(); ++i) score[i] = std::max(score[i], p[i] / sum);
   }
-  for (const std::int32_t i : best(score, static_cast<std::size_t>(keep))) read.insert(others[static_cast<std::size_t>(i)]);
+  for (const std::int32_t i : best(score, static_cast<std::size_t>(keep))) read.insert(nth(others, i));
   std::vector<std::int32_t> tokens;
   for (const std::int32_t c : read)
     for (std::int32_t i = 4 * c; i < 4 * c + 4; ++i) tokens.push_back(i);
@@ -73,7 +72,7 @@ TEST(ShadowKv, OutliersBestChunksAndTheEnd) {
       for (std::int32_t t = 0; t < 3; ++t) {
         const auto rows = d.decode(*part);
         for (std::int32_t r = 0; r < 4; ++r)
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
+          EXPECT_EQ(nth(rows, r), shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
       }
     }
   }
@@ -134,64 +133,35 @@ TEST(ShadowKv, BudgetCountsChosenChunksAlone) {
 }
 
 // The policy at work over a trace's prompt, and what its stores hold then.
-class ShadowPrompt {
- public:
-  ShadowPrompt(const AttentionTrace& trace, const Recipe& recipe)
-      : model(shape_of(trace, 2)), policy(recipe, model), observer(trace, policy.needs()), ops(Ops::Backend::kCpu) {
-    for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
+struct ShadowPrompt : PolicyWalk {
+  ShadowPrompt(const AttentionTrace& trace, const Recipe& recipe) : PolicyWalk(trace, recipe, 7) {
     std::int32_t begin = 0;
     for (const std::int32_t end : trace.chunk_ends) {
-      const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, -1};
-      observer.set_step(seq);
-      const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 7};
-      for (std::int32_t l = 0; l < model.num_layers; ++l) {
-        const LayerTensors& t = trace.layers[static_cast<std::size_t>(l)];
-        const std::ptrdiff_t at = std::ptrdiff_t{begin} * model.kv_heads * model.head_dim;
-        stores[static_cast<std::size_t>(l)].append(0, t.k.data() + at, t.v.data() + at, end - begin, begin);
-        policy.after_attention(step, l);
-      }
+      step({0, begin, end - begin, trace.prompt_tokens, -1}, [](const PolicyStep&, std::int32_t) {});
       begin = end;
     }
   }
   // Tokens whose stored key is the trace's own, bit by bit.
   std::set<std::int32_t> exact(const AttentionTrace& trace, std::int32_t layer, std::int32_t row) {
     std::set<std::int32_t> tokens;
-    const KvRows kv = stores[static_cast<std::size_t>(layer)].rows();
+    const KvRows kv = nth(stores, layer).rows();
     for (std::int32_t i = 0; i < trace.prompt_tokens; ++i) {
-      const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + (i * model.kv_heads + row) * model.head_dim;
+      const float* k = nth(trace.layers, layer).k.data() + (i * model.kv_heads + row) * model.head_dim;
       if (std::equal(k, k + model.head_dim, kv.key(row, i))) tokens.insert(i);
     }
     return tokens;
   }
-
-  ModelShape model;
-  KvPolicy policy;
-  TraceObserver observer;
-  Ops ops;
-  std::vector<KvStore> stores;
 };
 
 // Tokens of the chunks of four in which some key has the smallest cosines to the mean key, and all from the last two chunks on.
 std::set<std::int32_t> always_read(const AttentionTrace& trace, std::int32_t layer, std::int32_t row, std::size_t outliers) {
   const std::int32_t d = trace.head_dim, chunks = trace.prompt_tokens / 4 - 2;
-  std::vector<double> misfit;
-  for (std::int32_t c = 0; c < chunks; ++c) {
-    const auto key = [&](std::int32_t i) {
-      const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + ((4 * c + i) * trace.kv_heads + row) * d;
-      return std::vector<double>(k, k + d);
-    };
-    std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
-    for (std::int32_t i = 0; i < 4; ++i)
-      for (std::size_t x = 0; x < mean.size(); ++x) mean[x] += key(i)[x] / 4;
-    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
-      return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-    };
-    double worst = 1;
-    for (std::int32_t i = 0; i < 4; ++i) worst = std::min(worst, dot(key(i), mean) / std::sqrt(dot(key(i), key(i)) * dot(mean, mean)));
-    misfit.push_back(-worst);
-  }
+  const auto key = [&](std::int32_t i) {
+    const float* k = nth(trace.layers, layer).k.data() + (i * trace.kv_heads + row) * d;
+    return std::vector<double>(k, k + d);
+  };
   std::set<std::int32_t> tokens;
-  for (const std::int32_t c : best(misfit, outliers))
+  for (const std::int32_t c : best(Chunks(key, chunks).misfit, outliers))
     for (std::int32_t i = 4 * c; i < 4 * c + 4; ++i) tokens.insert(i);
   for (std::int32_t i = 4 * chunks; i < trace.prompt_tokens; ++i) tokens.insert(i);
   return tokens;
@@ -200,9 +170,7 @@ std::set<std::int32_t> always_read(const AttentionTrace& trace, std::int32_t lay
 TEST(ShadowKv, KeysOfOutliersAndOfThePromptsEndStayExact) {
   const std::string parts = "{recipe: shadowkv, format: {low_rank_keys: {rank: 6, keys: before_rope}}, selector: {shadow_kv: ";
   for (const std::int32_t chunk : {90, 0}) {
-    SampleShape shape;
-    shape.chunk = chunk, shape.prompt = 203, shape.decode = 1;
-    const AttentionTrace trace = sample(shape);
+    const AttentionTrace trace = sample({.prompt = 203, .decode = 1, .chunk = chunk});
     ShadowPrompt run(trace, recipe_of(parts + kSmallShadow + "}}"));
     for (std::int32_t l = 0; l < 3; ++l)
       for (std::int32_t r = 0; r < 2; ++r) EXPECT_EQ(run.exact(trace, l, r), always_read(trace, l, r, 3)) << l << " " << r;
@@ -213,9 +181,7 @@ TEST(ShadowKv, KeysOfOutliersAndOfThePromptsEndStayExact) {
 
 // Everything in low rank, and the means, exact K and V of what is read: 12 chosen, 12 of outliers, 8 of the last chunks; V elsewhere.
 TEST(ShadowKv, BytesOfExactKeysCount) {
-  SampleShape shape;
-  shape.prompt = 200, shape.decode = 1;
-  const AttentionTrace trace = sample(shape);
+  const AttentionTrace trace = sample({.prompt = 200, .decode = 1});
   ShadowPrompt run(
       trace, recipe_of(std::string("{recipe: shadowkv, format: {low_rank_keys: {rank: 6}}, selector: {shadow_kv: ") + kSmallShadow + "}}"));
   const SeqStep seq{0, 0, 200, 200, -1};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -98,11 +100,23 @@ inline bool same_log_with_recorded_counts(const std::string& part, const std::st
   without.prefill(*b);
   for (std::int32_t t = 0; t < steps; ++t) {
     without.decode(*b);
-    if (without.attended != attended[static_cast<std::size_t>(t)]) return false;
+    if (without.attended != nth(attended, t)) return false;
   }
   const Traffic x = a->take_traffic(), y = b->take_traffic();
   return counts.fitted() && !with.ops.log().empty() && with.ops.log() == without.ops.log() && x.fetched_bytes == y.fetched_bytes &&
          x.asked_units == y.asked_units && x.hit_units == y.hit_units;
+}
+
+// The promises of a selector: `runs` and `log` are numbers of prompt tokens and of decode steps.
+struct PromisedRun {
+  std::int32_t prompt, steps;
+};
+inline void expect_promises(const std::string& part, const std::string& parameters, const std::vector<PromisedRun>& runs, PromisedRun log,
+                            std::int32_t window = 0) {
+  EXPECT_TRUE(large_budget_selects_everything(part, parameters)) << part << parameters;
+  for (const PromisedRun& run : runs)
+    EXPECT_TRUE(deterministic_and_well_formed(part, parameters, run.prompt, run.steps, window)) << part << parameters << run.prompt;
+  EXPECT_TRUE(same_log_with_recorded_counts(part, parameters, log.prompt, log.steps)) << part << parameters;
 }
 
 }  // namespace kvlab::test

@@ -64,6 +64,7 @@ TEST(Tiers, TrafficIsWhatTheTokensReadTell) {
       EXPECT_EQ(traffic.hit_units, asked - fetched) << a.part << " step " << t;
       EXPECT_EQ(traffic.fetched_bytes, fetched * a.unit_tokens * a.sides * 8 * 2) << a.part << " step " << t;
       EXPECT_GT(asked, 0) << a.part;
+      EXPECT_EQ(part->take_traffic().asked_units, 0) << a.part << ": each is counted once";
     }
   }
 }

@@ -1,17 +1,12 @@
 // TriAttention: products with the mean query before RoPE at later positions.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "policies/kv/recipe/trained_tensors.h"
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/write_safetensors.h"
+#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -36,7 +31,7 @@ struct TurnedLayer : RandomLayer {
     }
   }
   static double at(const std::vector<float>& x, std::int32_t t, std::int32_t heads, std::int32_t h, std::int32_t c) {
-    return static_cast<double>(x[static_cast<std::size_t>((t * heads + h) * kDim + c)]);
+    return static_cast<double>(nth(x, (t * heads + h) * kDim + c));
   }
 };
 
@@ -49,9 +44,8 @@ Statistics statistics_of(const RandomLayer& layer) {
   for (std::int32_t h = 0; h < 4; ++h) {
     for (std::int32_t t = 0; t < kTokens; ++t) {
       const auto q = [&](std::int32_t c) { return TurnedLayer::at(layer.q[0], t, 4, h, c); };
-      for (std::int32_t c = 0; c < kDim; ++c) s.mean[static_cast<std::size_t>(h * kDim + c)] += static_cast<float>(q(c) / kTokens);
-      for (std::int32_t f = 0; f < kHalf; ++f)
-        s.size[static_cast<std::size_t>(h * kHalf + f)] += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
+      for (std::int32_t c = 0; c < kDim; ++c) nth(s.mean, h * kDim + c) += static_cast<float>(q(c) / kTokens);
+      for (std::int32_t f = 0; f < kHalf; ++f) nth(s.size, h * kHalf + f) += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
     }
   }
   return s;
@@ -62,12 +56,11 @@ double series(const RandomLayer& layer, const Statistics& s, std::int32_t q_head
   double sum = 0;
   for (std::int32_t j = 0; j < kOffsets; ++j) {
     for (std::int32_t f = 0; f < kHalf; ++f) {
-      const double mx = s.mean[static_cast<std::size_t>(q_head * kDim + f)],
-                   my = s.mean[static_cast<std::size_t>(q_head * kDim + f + kHalf)];
+      const double mx = nth(s.mean, q_head * kDim + f), my = nth(s.mean, q_head * kDim + f + kHalf);
       const double kx = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f), ky = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f + kHalf);
       const double m = std::hypot(mx, my), key = std::hypot(kx, ky), phase = std::atan2(my, mx) - std::atan2(ky, kx);
       const double distance = kTokens - 1 - i + std::pow(2, j);
-      sum += m * key * std::cos(frequency(f) * distance + phase) + (double{s.size[static_cast<std::size_t>(q_head * kHalf + f)]} - m) * key;
+      sum += m * key * std::cos(frequency(f) * distance + phase) + (double{nth(s.size, q_head * kHalf + f)} - m) * key;
     }
   }
   return sum / kOffsets;
@@ -98,12 +91,10 @@ std::vector<float> scores_of(RandomLayer& layer, Scorer& scorer, std::int32_t la
   return scores;
 }
 
-std::string file_of(const std::vector<std::int64_t>& mean_shape, const std::vector<float>& mean,
-                    const std::vector<std::int64_t>& size_shape, const std::vector<float>& size) {
-  const auto path = std::filesystem::temp_directory_path() / ("kvlab_centers_" + std::to_string(::getpid()) + ".safetensors");
-  const std::vector<TensorToWrite> all{{"q_mean", "F32", mean_shape, mean.data()}, {"q_abs_mean", "F32", size_shape, size.data()}};
-  write_safetensors(path.string(), all, {});
-  return path.string();
+std::string file_of(const std::vector<float>& mean, const std::vector<std::int64_t>& size_shape, const std::vector<float>& size) {
+  TrainedFile centers;
+  centers.add("q_mean", {2, 4, kDim}, mean), centers.add("q_abs_mean", size_shape, size);
+  return centers.file();
 }
 
 TEST(TriAttention, IsThePublishedSeries) {
@@ -142,7 +133,7 @@ TEST(TriAttention, TakesCalibratedStatistics) {
   for (float& x : size) x = 2 + std::fabs(x);
   const auto scorer = make_part<ScorerRegistry>("query_centers", "{offsets: 5}");
   EXPECT_TRUE(scorer->needs().pre_rope_queries);
-  scorer->set_weights(TrainedTensors::open(file_of({2, 4, kDim}, mean, {2, 4, kHalf}, size)));
+  scorer->set_weights(TrainedTensors::open(file_of(mean, {2, 4, kHalf}, size)));
   EXPECT_FALSE(scorer->needs().pre_rope_queries);
   EXPECT_EQ(scorer->refuses(kShape), "");
   EXPECT_NE(scorer->refuses({3, 4, 2, kDim}).find("has shape [2, 4, 8], the model needs [3, 4, 8]"), std::string::npos);
@@ -153,7 +144,7 @@ TEST(TriAttention, TakesCalibratedStatistics) {
 }
 
 TEST(TriAttention, RefusesStatisticsOfAnotherModel) {
-  const std::string path = file_of({2, 4, kDim}, std::vector<float>(2 * 4 * kDim), {2, 4, kDim}, std::vector<float>(2 * 4 * kDim));
+  const std::string path = file_of(std::vector<float>(2 * 4 * kDim), {2, 4, kDim}, std::vector<float>(2 * 4 * kDim));
   const auto scorer = make_part<ScorerRegistry>("query_centers");
   scorer->set_weights(TrainedTensors::open(path));
   EXPECT_NE(scorer->refuses(kShape).find("'q_abs_mean'"), std::string::npos) << scorer->refuses(kShape);
@@ -161,13 +152,11 @@ TEST(TriAttention, RefusesStatisticsOfAnotherModel) {
 
 TEST(TriAttention, CutsEveryNDecodeStepsOrKeepsThePrompt) {
   const AttentionTrace trace = sample({});  // 200 tokens and 24 decoded ones
-  ReplayOptions options;
-  options.lists_kept = true;
   const auto kept = [&](const std::string& scorer, std::int32_t budget) {
     const std::string text = "{recipe: triattention, budget_tokens: " + std::to_string(budget) + ", trigger: {every_n: {steps: 10}}, " +
                              "scorer: {query_centers: " + scorer + "}}";
-    expect_cost_is_replay(trace, full_attention(trace), recipe_of(text));
-    return replay(trace, full_attention(trace), recipe_of(text), options);
+    expect_cost_is_replay(trace, recipe_of(text));
+    return replay_listed(text, trace);
   };
   for (const auto& row : kept("{recent_tokens: 5}", 50).kept) {
     ASSERT_EQ(row.size(), 54U);
@@ -175,7 +164,7 @@ TEST(TriAttention, CutsEveryNDecodeStepsOrKeepsThePrompt) {
   }
   for (const auto& row : kept("{keep_prompt: true}", 205).kept) {
     ASSERT_EQ(row.size(), 209U);
-    for (std::int32_t i = 0; i < 200; ++i) EXPECT_EQ(row[static_cast<std::size_t>(i)], i);
+    for (std::int32_t i = 0; i < 200; ++i) EXPECT_EQ(nth(row, i), i);
   }
 }
 

@@ -95,7 +95,7 @@ TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
   EXPECT_EQ(trigger->target(at(20, 30), 20, {}), Target());
   EXPECT_EQ(trigger->target(at(30, 30), 30, {}), Target(30));
   EXPECT_EQ(trigger->target(at(31, 30), 31, {}), Target());
-  EXPECT_FALSE(trigger->bound(at(31, 30), {}));
+  for (const std::int32_t end : {30, 31}) EXPECT_FALSE(trigger->bound(at(end, 30), {})) << end;
 }
 
 TEST(EveryN, LooksAtATokenOnce) {

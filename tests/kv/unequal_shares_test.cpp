@@ -11,9 +11,7 @@ constexpr ModelShape kSharesModel{4, 8, 2, 64, 128};
 constexpr std::int32_t kSharesBudget = 130;
 
 bool calls(const ShapeRun::Result& step, std::int32_t layer, std::string_view op) {
-  const auto at = [&](std::int32_t l) {
-    return step.calls.begin() + static_cast<std::ptrdiff_t>(step.first_call[static_cast<std::size_t>(l)]);
-  };
+  const auto at = [&](std::int32_t l) { return step.calls.begin() + static_cast<std::ptrdiff_t>(nth(step.first_call, l)); };
   return std::any_of(at(layer), at(layer + 1), [&](const OpCall& c) { return c.op == op; });
 }
 
@@ -84,9 +82,7 @@ TEST_P(UnequalShares, SumToTheBudget) {
 }
 
 TEST_P(UnequalShares, CostTheSameInReplayAndOnShapes) {
-  SampleShape shape;
-  shape.layers = 4, shape.prompt = 210, shape.decode = 90;
-  const AttentionTrace trace = sample(shape);
+  const AttentionTrace trace = sample({.layers = 4, .prompt = 210, .decode = 90});
   const ReplayResult end = expect_cost_is_replay(trace, full_attention(trace), recipe_);
   for (std::size_t r = 0; r < end.kept.size(); r += 2)
     EXPECT_LE(end.kept[r].size() + end.kept[r + 1].size(), static_cast<std::size_t>(share(r, 300) + share(r + 1, 300) + 2 * slack_))

@@ -175,14 +175,6 @@ TEST(UnpackOps, RowsThatLoseEncodedTokensStayDecoded) {
   EXPECT_EQ(unpacked(recipe, {{800, 700, 400, 0, true, false}}), UnpackSums{});
 }
 
-SeqState after_step(SeqState seq, const FootprintStep& done, std::int32_t new_tokens) {
-  seq.seen_tokens += new_tokens;
-  seq.left_hashed |= done.leaves_hashed;
-  seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
-  seq.pattern = seq.left_hashed ? done.pattern : 0;
-  return seq;
-}
-
 // True if unpacking adds anything in three decode steps after the prompt; it takes nothing away.
 bool unpacks(const Recipe& recipe, std::int32_t prompt) {
   RecipeFootprint decoded(recipe, kUnpackModel, 16, KvReads::kDecoded), anew(recipe, kUnpackModel, 16, KvReads::kUnpacked);
@@ -199,7 +191,7 @@ bool unpacks(const Recipe& recipe, std::int32_t prompt) {
       adds |= more.ops[i].bytes > less.ops[i].bytes;
     }
     decoded.step(seq.taking(next));
-    seq = after_step(seq, anew.step(seq.taking(next)), next);
+    seq = anew.step(seq.taking(next)).after(seq.taking(next));
   }
   return adds;
 }

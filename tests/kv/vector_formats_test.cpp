@@ -12,7 +12,7 @@ constexpr ModelShape kHeads{1, 8, 2, 64, 128};
 double product(FormatRun& run, std::int32_t token, const std::vector<float>& q, bool decoded) {
   double sum = 0;
   for (std::int32_t c = 0; c < run.model.head_dim; ++c)
-    sum += static_cast<double>(q[static_cast<std::size_t>(c)]) * (decoded ? run.key(0, token, c) : run.k[run.place(0, token, c)]);
+    sum += static_cast<double>(nth(q, c)) * (decoded ? run.key(0, token, c) : run.k[run.place(0, token, c)]);
   return sum;
 }
 
@@ -30,11 +30,9 @@ TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
 // The rotation spreads a single large channel: the error is that of any other vector.
 TEST(TurboQuant, OneLargeChannelCostsNothing) {
   FormatRun run("turboquant", "{key_bits: 4}", kHeads, 0, 0);
-  for (std::int32_t i = 0; i < 128 * 100; ++i) run.k.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
-  run.v = run.k;
-  run.q.resize(100 * 8 * 64);
-  run.prompt = 100;
-  run.step(100);
+  std::vector<float> x;
+  for (std::int32_t i = 0; i < 128 * 100; ++i) x.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
+  run.take(x, x);
   EXPECT_LT(run.error(false), 0.03);
 }
 
@@ -77,15 +75,6 @@ TEST(TurboQuant, SpreadOfTheSketchIsBounded) {
   EXPECT_GT(deviation, 0.5 * std::sqrt(length * q_length * (std::numbers::pi / 2 - 1) / 64));
 }
 
-TEST(TurboQuant, BytesByHand) {
-  const auto bytes = [](const std::string& parameters) {
-    return make_part<FormatRegistry>("turboquant", parameters)->row_bytes({1, 8, 8, 128, 1024}, 0, 10);
-  };
-  EXPECT_EQ(bytes("{}"), 10 * 2 * (2 + 64));
-  EXPECT_EQ(bytes("{key_bits: 3, value_bits: 2}"), 10 * (2 + 48 + 2 + 32));
-  EXPECT_EQ(bytes("{keys: inner_product}"), 10 * (2 + 48 + 2 + 16 + 2 + 64));
-}
-
 // Channels of K of very different sizes, turned by their positions: before RoPE a channel has one range.
 struct TurnedKeys {
   static constexpr ModelShape kModel{1, 1, 1, 64, 64, 2, {10000.0}};
@@ -98,15 +87,13 @@ struct TurnedKeys {
       for (std::int32_t c = 0; c < 32; ++c) {
         const auto at = static_cast<std::size_t>(t * 64 + c);
         const float x = (c == 3 ? 100.0F : 0.0F) + noise[at], y = noise[at + 32];
-        const float angle = static_cast<float>(t) * frequencies[static_cast<std::size_t>(c)];
+        const float angle = static_cast<float>(t) * nth(frequencies, c);
         k[at] = x * std::cos(angle) - y * std::sin(angle), k[at + 32] = y * std::cos(angle) + x * std::sin(angle);
       }
   }
   double error(const std::string& format, const std::string& parameters) const {
     FormatRun run(format, parameters, kModel, 0, 0);
-    run.k = run.v = k, run.q.resize(k.size());
-    run.prompt = static_cast<std::int32_t>(k.size() / 64);
-    run.step(run.prompt);
+    run.take(k, k);
     return run.error(false);
   }
 };
@@ -120,14 +107,12 @@ TEST(Kvquant, KeysAreCodedBeforeRope) {
 
 TEST(Kvquant, OutliersAndFirstTokensAreExact) {
   FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, 0, 0);
+  std::vector<float> x;
   for (std::int32_t i = 0; i < 128 * 200; ++i) {
     const std::int32_t token = i / 128, c = i % 64;
-    run.k.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
+    x.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
   }
-  run.v = run.k;
-  run.q.resize(200 * 8 * 64);
-  run.prompt = 200;
-  run.step(200);
+  run.take(x, x);
   for (const std::int32_t head : {0, 1}) {
     for (std::int32_t c = 0; c < 64; ++c)
       for (const std::int32_t token : {0, 1}) {
@@ -148,12 +133,6 @@ TEST(Kvquant, PointsFollowTheNumbers) {
   FormatRun apart("kvquant", "{bits: 3, outliers_frac: 0.05, sinks_tokens: 0}", kHeads, 500, 0);
   EXPECT_LT(apart.error(true), points.error(true));
   EXPECT_LT(apart.error(false), points.error(false));
-}
-
-TEST(Kvquant, BytesByHand) {
-  const auto format = make_part<FormatRegistry>("kvquant", "{bits: 3, outliers_frac: 0.01, sinks_tokens: 1}");
-  // Two outliers of 3 bytes; V: centre and half range. Parameters: 2 x 128 + 8 for K, 8 for V; one token in fp16.
-  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 100 * (6 + 48 + 6 + 48 + 4) + 4 * (264 + 8) + 2 * 2 * 128);
 }
 
 }  // namespace

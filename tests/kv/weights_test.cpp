@@ -13,10 +13,9 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "sim/replay/replay.h"
 #include "tests/error_of.h"
-#include "tests/kv/kv_fixture.h"
+#include "tests/kv/trained_fixture.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
-#include "traces/write_safetensors.h"
 
 namespace kvlab::test {
 namespace {
@@ -32,19 +31,13 @@ class WeightFile : public testing::Test {
   using Tensors = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
   // Values 0, 1, 2, ... of each tensor unless `values` has others.
   std::string tensors(const Tensors& shapes, const std::map<std::string, std::vector<float>>& values = {}) const {
-    std::vector<std::vector<float>> data;
-    std::vector<TensorToWrite> all;
+    TrainedFile file;
     for (const auto& [name, shape] : shapes) {
-      std::int64_t n = 1;
-      for (const std::int64_t extent : shape) n *= extent;
-      std::vector<float> x(static_cast<std::size_t>(n));
+      std::vector<float> x(static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>())));
       std::iota(x.begin(), x.end(), 0.0F);
-      data.push_back(values.contains(name) ? values.at(name) : x);
+      file.add(name, shape, values.contains(name) ? values.at(name) : x);
     }
-    for (std::size_t i = 0; i < shapes.size(); ++i) all.push_back({shapes[i].first, "F32", shapes[i].second, data[i].data()});
-    const std::string path = (folder_ / "weights.safetensors").string();
-    write_safetensors(path, all, {});
-    return path;
+    return file.file();
   }
 
   std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("kvlab_weights_" + std::to_string(::getpid()));
@@ -58,9 +51,7 @@ AttentionTrace weights_trace(std::vector<std::int32_t> chunk_ends = {}) {
 }
 
 ReplayResult replayed(const std::string& recipe, const AttentionTrace& trace) {
-  ReplayOptions options;
-  options.lists_kept = true;
-  return replay(trace, full_attention(trace), recipe_of(recipe), options);
+  return replay(trace, full_attention(trace), recipe_of(recipe), {.lists_kept = true});
 }
 
 TEST_F(WeightFile, APublishedTableOfGates) {
@@ -100,14 +91,12 @@ TEST_F(WeightFile, QFiltersByHand) {
   EXPECT_EQ(scorer->refuses(shape), "");
   LayerStep step = layer.prompt_step(1);
   step.layer = 1;
-  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer->score(step, scores.data());
+  const std::vector<float> scores = scored(*scorer, step);
   for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
       double dot = 0;
-      for (std::int32_t c = 0; c < 8; ++c)
-        dot += double{step.kv.key(r, i)[c]} * double{filters[static_cast<std::size_t>((2 + r % 2) * 8 + c)]};
-      EXPECT_NEAR(scores[static_cast<std::size_t>(step.kv.first[r] + i)], -dot, 1e-5);
+      for (std::int32_t c = 0; c < 8; ++c) dot += double{step.kv.key(r, i)[c]} * double{nth(filters, (2 + r % 2) * 8 + c)};
+      EXPECT_NEAR(nth(scores, step.kv.first[r] + i), -dot, 1e-5);
     }
   }
 }

@@ -18,14 +18,13 @@ TEST(WindowMeanVariance, IsTheMeanOverHeadsOfMeanAndWeighedVariance) {
           double wanted = 0;
           for (std::int32_t h = row % 2 * group; h < (row % 2 + 1) * group; ++h) {
             std::vector<double> p;
-            for (std::int32_t t = 33 - window; t < 33; ++t)
-              p.push_back(plain_row_of_head(layer, row / 2, h, t)[static_cast<std::size_t>(i)]);
+            for (std::int32_t t = 33 - window; t < 33; ++t) p.push_back(nth(plain_row_of_head(layer, row / 2, h, t), i));
             double mean = 0, var = 0;
             for (const double x : p) mean += x / window;
             for (const double x : p) var += window > 1 ? (x - mean) * (x - mean) / (window - 1) : 0;
             wanted += (mean + 7 * var) / group;
           }
-          EXPECT_NEAR(scores[static_cast<std::size_t>(row * 33 + i)], wanted, 1e-5 * wanted + 1e-7) << group << " " << window << " " << i;
+          EXPECT_NEAR(nth(scores, row * 33 + i), wanted, 1e-5 * wanted + 1e-7) << group << " " << window << " " << i;
         }
     }
 }
