@@ -35,7 +35,7 @@ class ArrivalProcess {
 //   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): alternating Poisson
 //   trace        scale: recorded, rate multiplied
 //   closed_loop  concurrency, think_time, ramp_s, idle_cap_s
-//   stages       rates, ramps and bursts in sequence, with pauses (traces/stages.h)
+//   stages       rates, ramps and bursts in sequence, with pauses
 // ramp         from_per_s, to_per_s, over_s, gaps: linear rate, then constant
 //   bursts       requests, every_s
 // Random gaps precede each request, also the first. Throws InputError beyond 106 days.

@@ -57,6 +57,12 @@ void RowReader::check_order(const TraceRequest& request) {
   latest_ = request.arrival;
 }
 
+bool RowReader::is_repeated(std::int64_t id, std::string_view column, std::string_view rows) {
+  if (seen_.is_first(id)) return false;
+  count(fmt::format("{} with the {} of an earlier one dropped", rows, column));
+  return true;
+}
+
 Time RowReader::since_first(std::int64_t instant_ns) {
   if (!first_ns_) first_ns_ = instant_ns;
   const std::int64_t since = instant_ns - *first_ns_;

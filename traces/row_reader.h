@@ -12,6 +12,7 @@
 #include "traces/arrival_unit.h"
 #include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
+#include "traces/seen_ids.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -62,6 +63,8 @@ class RowReader : public TraceSource {
   void count(const std::string& what, std::uint64_t times = 1) {
     if (times > 0) counts_[what] += times;
   }
+  // Counts rows with the id of an earlier one. rows: plural; column: the id's.
+  bool is_repeated(std::int64_t id, std::string_view column = "request_id", std::string_view rows = "rows");
   [[nodiscard]] IgnoredColumns& ignored() { return ignored_; }
 
  private:
@@ -78,6 +81,7 @@ class RowReader : public TraceSource {
   bool is_at_end_ = false;
   IgnoredColumns ignored_;
   std::map<std::string, std::uint64_t> counts_;
+  SeenIds seen_;
 };
 
 bool header_names(std::string_view line, std::string_view column);

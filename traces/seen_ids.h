@@ -1,9 +1,6 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <unordered_set>
 
@@ -21,10 +18,5 @@ class SeenIds {
  private:
   std::unordered_set<std::int64_t> ids_;
 };
-
-// rows: plural; column: the id's.
-inline std::string repeated_rows(std::string_view rows, std::string_view column) {
-  return fmt::format("{} with the {} of an earlier one dropped", rows, column);
-}
 
 }  // namespace kvlab

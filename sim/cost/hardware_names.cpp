@@ -20,18 +20,6 @@ const std::set<std::string> kMakers{"nvidia", "amd",     "tesla",       "geforce
                                     "core",   "edition", "accelerator", "graphics", "card",     "generation", "oam"};
 const std::set<std::string> kMemories{"hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "lpddr5x"};
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words(1);
-  for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else if (!words.back().empty())
-      words.emplace_back();
-  }
-  if (words.back().empty()) words.pop_back();
-  return words;
-}
-
 // "80gb", "80gib", "80g": 80; else 0.
 int gigabytes_in(const std::string& word) {
   const std::size_t digits = word.find_first_not_of("0123456789");
@@ -90,7 +78,7 @@ KnownCard card_of(const std::string& file) {
     card.names.push_back(gpu_name(also.substr(0, end)));
   }
   card.bytes = static_cast<double>(p.optional<std::int64_t>("memory_bytes", 0, 0, std::int64_t{1} << 50, "memory"));
-  for (const std::string& word : words_of(p.text("source", "", "datasheet"))) card.source.insert(word);
+  for (const std::string& word : lower_words(p.text("source", "", "datasheet"))) card.source.insert(word);
   return card;
 }
 
@@ -98,7 +86,7 @@ KnownCard card_of(const std::string& file) {
 
 GpuName gpu_name(const std::string& text) {
   GpuName name;
-  for (const std::string& word : words_of(text)) {
+  for (const std::string& word : lower_words(text)) {
     name.spelling += word;
     if (const int gigabytes = gigabytes_in(word); gigabytes > 0)
       name.gigabytes = gigabytes;

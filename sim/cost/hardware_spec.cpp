@@ -1,25 +1,16 @@
 #include "sim/cost/hardware_spec.h"
 
-#include <algorithm>
-#include <cctype>
+#include <array>
+
+#include "base/text.h"
 
 namespace kvlab {
 
 double HardwareSpec::peak_flops(Dtype dtype) const {
-  switch (dtype) {
-    case Dtype::kBf16:
-      return bf16_flops > 0 ? bf16_flops : fp16_flops;
-    case Dtype::kFp8:
-      return fp8_flops > 0 ? fp8_flops : fp16_flops;
-    case Dtype::kFp4:
-      return fp4_flops > 0 ? fp4_flops : peak_flops(Dtype::kBf16);
-    case Dtype::kInt8:
-      return int8_ops > 0 ? int8_ops : fp16_flops;
-    case Dtype::kFp32:
-      return fp16_flops / 2;  // TF32 runs at half the fp16 rate; older cards are slower still
-    default:
-      return fp16_flops;
-  }
+  const double tf32 = fp16_flops / 2;  // older cards are slower still
+  const std::array rates{fp16_flops, bf16_flops, tf32, fp8_flops, int8_ops, fp4_flops > 0 ? fp4_flops : bf16_flops};  // by Dtype
+  const double rate = rates[static_cast<std::size_t>(dtype)];
+  return rate > 0 ? rate : fp16_flops;
 }
 
 double HardwareSpec::reached_flops(Dtype dtype) const {
@@ -42,10 +33,6 @@ const HardwareSpec::Experts& HardwareSpec::experts_in(const WeightFormat& format
   return share(Dtype::kFp8) > kHalf ? fp8_experts : experts;
 }
 
-bool HardwareSpec::is_large() const {
-  std::string lower = name;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return memory_bytes >= std::int64_t{70} << 30 && lower.find("a100") == std::string::npos;
-}
+bool HardwareSpec::is_large() const { return memory_bytes >= std::int64_t{70} << 30 && lower_case(name).find("a100") == std::string::npos; }
 
 }  // namespace kvlab

@@ -29,11 +29,6 @@ std::string listed_name(const std::string& id, const fs::path& table) {
   return "";
 }
 
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 // "meta-llama/Llama-3.1-8B-Instruct": llama-3.1-8b-instruct, llama-3.1-8b.
 std::vector<std::string> names_of(const std::string& id) {
   std::string name = lower_case(id.substr(id.find('/') + 1));

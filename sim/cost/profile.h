@@ -64,6 +64,8 @@ std::string profile_hash(const Profile& profile);
 Profile read_bundle(const std::string& folder, int tp);
 // Folders tp<N>/, ascending.
 std::vector<int> profile_tp_degrees(const std::string& folder);
+// Throws InputError if missing.
+std::string tp_folder(const std::string& folder, int tp);
 
 // meta.yaml of our format; checks version and unit only.
 inline constexpr int kProfileSchema = 1;

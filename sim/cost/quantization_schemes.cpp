@@ -17,11 +17,18 @@ using Scheme = QuantizedScheme;
 using Rule = QuantizationPlan::Rule;
 using Plan = QuantizationPlan;
 
+// `keys`: of modules that keep the model's type.
+Plan plan_of(const Scheme& scheme, Params& q, std::initializer_list<const char*> keys) {
+  Plan plan;
+  plan.rules.push_back({std::nullopt, scheme});
+  plan.ignored = modules_under(q, keys);
+  return plan;
+}
+
 Plan read_fp8(Params& q, const ModelSpec& m) {
   check_quantization_keys(
       q, {"weight_block_size", "modules_to_not_convert", "ignored_layers", "ignore", "activation_scale_ub", "kv_cache_scheme",
           "moe_quant_algo", "config_groups", "quant_algo", "quantized_layers", "group_size", "expert_dtype"});
-  Plan plan;
   Scheme scheme{8, Dtype::kFp8};
   if (q.has("weight_block_size")) {
     const std::vector<double> block = q.numbers("weight_block_size", 1, 1 << 20, "rows and columns that share a scale");
@@ -29,15 +36,14 @@ Plan read_fp8(Params& q, const ModelSpec& m) {
     if (block.size() == 2) scheme.bits += kFp32 / (block[0] * block[1]);
   }
   if (q.has("moe_quant_algo")) {  // 'ignore' and config_groups are then the experts'
+    Plan plan;
     plan.rules.push_back({std::vector<std::string>{"experts"}, modelopt_scheme(q, q.text("moe_quant_algo", "scheme of the experts"), m)});
     plan.rules.push_back({std::nullopt, scheme});
     return plan;
   }
   for (const char* key : {"config_groups", "quant_algo", "quantized_layers"})
     if (q.has(key)) q.fail_at(key, fmt::format("'{}' of quantization_config is not understood with 'quant_method: fp8'", key));
-  plan.ignored = modules_under(q, {"modules_to_not_convert", "ignored_layers", "ignore"});
-  plan.rules.push_back({std::nullopt, scheme});
-  return plan;
+  return plan_of(scheme, q, {"modules_to_not_convert", "ignored_layers", "ignore"});
 }
 
 // GPTQ, AWQ, AutoRound. Counts zero points in the file.
@@ -51,11 +57,9 @@ Plan read_integers(Params& q, const ModelSpec& m) {
   const auto num_bits = q.required<std::int64_t>(q.has("w_bit") ? "w_bit" : "bits", 2, 8, "bits of a weight");
   const std::int64_t group = read_group_size(q, q.has("q_group_size") ? "q_group_size" : "group_size", 128);
   const bool has_zeros = q.flag("zero_point", false, "weights have a zero point") || !q.flag("sym", true, "no zero point");
-  Plan plan;
   const Scheme scheme{static_cast<double>(num_bits) + share_of_group(kScaleBits + (has_zeros ? static_cast<double>(num_bits) : 0), group),
                       m.dtype};
-  plan.rules.push_back({std::nullopt, scheme});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  Plan plan = plan_of(scheme, q, {"modules_to_not_convert"});
   if (q.flag("lm_head", false, "the head is quantized too")) plan.head = scheme;
   return plan;
 }
@@ -67,17 +71,12 @@ Plan read_bitsandbytes(Params& q, const ModelSpec& m) {
   const bool is_double = q.flag("bnb_4bit_use_double_quant", false, "scales are quantized");
   constexpr std::int64_t kBlock = 64, kOfScales = 256;  // weights per scale; scales per scale of scales
   const double scales = is_double ? share_of_group(8, kBlock) + share_of_group(32, kBlock * kOfScales) : share_of_group(32, kBlock);
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {is_four ? 4 + scales : 8, m.dtype}});
-  plan.ignored = modules_under(q, {"llm_int8_skip_modules"});
-  return plan;
+  return plan_of({is_four ? 4 + scales : 8, m.dtype}, q, {"llm_int8_skip_modules"});
 }
 
 Plan read_mxfp4(Params& q, const ModelSpec& m) {
   check_quantization_keys(q, {"modules_to_not_convert"});
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {4 + 8.0 / 32, m.dtype}});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  Plan plan = plan_of({4 + 8.0 / 32, m.dtype}, q, {"modules_to_not_convert"});
   plan.experts_only = m.family == "gpt_oss";
   return plan;
 }
@@ -88,12 +87,9 @@ Plan read_hqq(Params& q, const ModelSpec& m) {
   check_quantization_keys(config, {"weight_quant_params", "scale_quant_params", "zero_quant_params"});
   Params w = config.child("weight_quant_params", "weight_quant_params");
   check_quantization_keys(w, {"nbits", "group_size", "channel_wise", "round_zero"});
-  Plan plan;
   const auto num_bits = w.required<std::int64_t>("nbits", 1, 8, "bits of a weight");
-  plan.rules.push_back(
-      {std::nullopt, {static_cast<double>(num_bits) + share_of_group(2 * kScaleBits, read_group_size(w, "group_size", 64)), m.dtype}});
-  plan.ignored = modules_under(q, {"skip_modules"});
-  return plan;
+  const double scales = share_of_group(2 * kScaleBits, read_group_size(w, "group_size", 64));
+  return plan_of({static_cast<double>(num_bits) + scales, m.dtype}, q, {"skip_modules"});
 }
 
 Plan read_torchao(Params& q, const ModelSpec& m) {
@@ -123,10 +119,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
                                             {"int8wo", {8, m.dtype}}};
   const auto found = known.find(type);
   if (found == known.end()) q.fail_at("quant_type", fmt::format("'quant_type' = {} of quantization_config (torchao) is not priced", type));
-  Plan plan;
-  plan.rules.push_back({std::nullopt, found->second});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
-  return plan;
+  return plan_of(found->second, q, {"modules_to_not_convert"});
 }
 
 // Quark: named type, group scales.
@@ -155,10 +148,7 @@ Plan read_quark(Params& q, ModelSpec& m) {
   if (q.has("kv_cache_quant_config") && !is_off(q.inline_text("kv_cache_quant_config", "")))
     q.fail_at("kv_cache_quant_config",
               "'kv_cache_quant_config' of quantization_config is not priced; give 'kv_cache_dtype: fp8' in a copy");
-  Plan plan;
-  plan.rules.push_back({std::nullopt, scheme});
-  plan.ignored = modules_under(q, {"exclude"});
-  return plan;
+  return plan_of(scheme, q, {"exclude"});
 }
 
 Plan read_aqlm(Params& q, ModelSpec& m) {
@@ -167,10 +157,10 @@ Plan read_aqlm(Params& q, ModelSpec& m) {
              books = q.optional<std::int64_t>("num_codebooks", 1, 1, 64, "indices of a group"),
              in = q.optional<std::int64_t>("in_group_size", 8, 1, 1 << 16, "columns of a group"),
              out = q.optional<std::int64_t>("out_group_size", 1, 1, 1 << 16, "rows of a group");
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {static_cast<double>(index * books) / static_cast<double>(in * out), m.dtype}});
-  for (const std::string& name : modules_under(q, {"linear_weights_not_to_quantize"}))
-    plan.ignored.push_back(name.ends_with(".weight") ? name.substr(0, name.size() - 7) : name);
+  const Scheme scheme{static_cast<double>(index * books) / static_cast<double>(in * out), m.dtype};
+  Plan plan = plan_of(scheme, q, {"linear_weights_not_to_quantize"});
+  for (std::string& name : plan.ignored)
+    if (name.ends_with(".weight")) name.resize(name.size() - 7);
   m.remarks.emplace_back("the codebooks of aqlm are not counted in the weights");
   return plan;
 }
