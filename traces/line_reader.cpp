@@ -16,6 +16,17 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 }  // namespace
 
+void InputPlace::fail(const std::string& message) const { throw InputError(fmt::format("{}:{}: {}", name(), line_number(), message)); }
+
+void InputPlace::fail(std::string_view column, const std::string& message) const { fail(fmt::format("column '{}': {}", column, message)); }
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  std::string shown = "'";
+  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return shown + (text.size() > kShown ? "...'" : "'");
+}
+
 LineReader::LineReader(std::string name, std::unique_ptr<ByteSource> bytes)
     : name_(std::move(name)), bytes_(std::move(bytes)), buffer_(kReadBytes + kPadding) {
   while (end_ < kByteOrderMark.size() && refill()) {

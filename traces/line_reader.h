@@ -7,9 +7,32 @@
 #include <vector>
 
 #include "traces/bytes.h"
-#include "traces/input_place.h"
 
 namespace kvlab {
+
+// The last line or binary record, from 1.
+class InputPlace {
+ public:
+  virtual ~InputPlace() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual std::int64_t line_number() const = 0;
+
+  // Throws InputError("name:line: message").
+  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail(std::string_view column, const std::string& message) const;
+
+  // A parser's position.
+  void reached(const char* at) const { reached_ = at; }
+
+ protected:
+  InputPlace() = default;
+  InputPlace(const InputPlace&) = default;
+  InputPlace& operator=(const InputPlace&) = default;
+  mutable const char* reached_ = nullptr;
+};
+
+// Printable and shortened, on one line.
+std::string quoted(std::string_view text);
 
 // Constant memory. Handles \n, \r\n, no last newline, a byte order mark; skips blank lines. Throws InputError for an empty file, a zero
 // byte or a line over 64 MiB.

@@ -15,8 +15,8 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "base/open_error.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "traces/arrivals.h"
 #include "traces/formats.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "app/results/run_settings.h"
-#include "base/config/yaml_line.h"
+#include "base/config/config_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
 

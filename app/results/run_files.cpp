@@ -11,7 +11,7 @@
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 
 namespace kvlab {
 

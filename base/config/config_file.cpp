@@ -282,6 +282,16 @@ bool has_second_document(const std::string& text) {
 
 }  // namespace
 
+std::string yaml_on_one_line(const YAML::Node& node) {
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  out << node;
+  std::string text = out.c_str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 std::string find_named_file(const ConfigFile& config, const std::string& path) {
   namespace fs = std::filesystem;
   if (fs::path(path).is_absolute()) return path;

@@ -51,10 +51,10 @@ struct DeviceTransformer::Activations {
   DeviceLayer layer;
 
   std::int64_t carve(Carver& memory, const ModelConfig& c, ElementType type) {
-    const std::int64_t one = tokens * element_bytes(type), q_dim = std::int64_t{c.q_heads} * c.head_dim;
+    const std::int64_t one = tokens * element_bytes(type), q_dim = c.q_width();
     ids = memory.take<std::int32_t>(tokens * 4), positions = memory.take<std::int32_t>(tokens * 4);
     residual = memory.take(one * c.hidden_dim), branch = memory.take(one * c.hidden_dim), hidden = memory.take(one * c.hidden_dim);
-    qkv = memory.take(one * (q_dim + 2 * std::int64_t{c.kv_heads} * c.head_dim));
+    qkv = memory.take(one * (q_dim + 2 * c.kv_width()));
     q = memory.take(one * q_dim), attended = memory.take(one * q_dim);
     gate_up = memory.take(2 * one * c.intermediate_dim), gated = memory.take(one * c.intermediate_dim);
     return memory.used();

@@ -8,7 +8,7 @@ namespace kvlab {
 
 void HeadRowRecorder::on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> /*k*/, std::span<const float> /*v*/,
                                    std::span<const float> /*out*/) {
-  const std::int64_t width = std::int64_t{config_.q_heads} * config_.head_dim;
+  const std::int64_t width = config_.q_width();
   const auto count = static_cast<std::int32_t>(std::ssize(q) / width);
   const auto begin = static_cast<std::int32_t>(kv_.tokens);  // without the pass's own tokens
   for (std::int32_t i = which_ == Which::kAllQueries ? 0 : count - 1; i < count; ++i) {

@@ -17,7 +17,7 @@ class QueryRecorder final : public Recorder {
 
   void on_attention(std::int32_t layer, std::span<const float> q, std::span<const float>, std::span<const float>,
                     std::span<const float>) override {
-    const std::int64_t width = std::int64_t{config_.q_heads} * config_.head_dim;
+    const std::int64_t width = config_.q_width();
     for (std::int32_t h = 0; h < config_.q_heads; ++h) {
       const auto at = static_cast<std::size_t>(layer * config_.kv_heads + h / (config_.q_heads / config_.kv_heads));
       moments_[at].add(q.data() + std::int64_t{h} * config_.head_dim, std::ssize(q) / width, width);

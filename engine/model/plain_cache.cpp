@@ -21,7 +21,7 @@ class PlainAttention final : public AttentionHost {
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
     if (recorder_ == nullptr) return;
     recorder_->on_hidden(layer, span_of(hidden, config_.hidden_dim));
-    recorder_->on_pre_rope(layer, span_of(q, q_width()), span_of(k, kv_.token_floats));
+    recorder_->on_pre_rope(layer, span_of(q, config_.q_width()), span_of(k, kv_.token_floats));
   }
 
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override {
@@ -44,11 +44,10 @@ class PlainAttention final : public AttentionHost {
                         config_.window(layer)};
     op.scratch = room_in(scratch_, static_cast<std::size_t>(scratch_floats(op)));
     run_cpu(op);
-    if (recorder_ != nullptr) recorder_->on_attention(layer, span_of(q, q_width()), new_k, new_v, span_of(out, q_width()));
+    if (recorder_ != nullptr) recorder_->on_attention(layer, span_of(q, config_.q_width()), new_k, new_v, span_of(out, config_.q_width()));
   }
 
  private:
-  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
   [[nodiscard]] std::span<const float> span_of(const float* data, std::int64_t width) const {
     return {data, static_cast<std::size_t>(tokens_ * width)};
   }
@@ -62,8 +61,7 @@ class PlainAttention final : public AttentionHost {
 
 }  // namespace
 
-KvState::KvState(const ModelConfig& config)
-    : k(static_cast<std::size_t>(config.layers)), v(k.size()), token_floats(std::int64_t{config.kv_heads} * config.head_dim) {}
+KvState::KvState(const ModelConfig& config) : k(static_cast<std::size_t>(config.layers)), v(k.size()), token_floats(config.kv_width()) {}
 
 void KvState::truncate(std::int64_t kept) {
   if (kept > tokens) throw InternalError("a KV state cannot be cut to more tokens than it holds");

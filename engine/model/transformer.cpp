@@ -39,7 +39,7 @@ struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // Widths per token.
   static std::array<Part, 11> parts(const ModelConfig& c) {
-    const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t q_width = c.q_width(), kv_width = c.kv_width();
     const std::int64_t rope_width = c.head_dim / 2;
     using A = Activations;
     return {{{&A::residual, c.hidden_dim},

@@ -142,7 +142,7 @@ constexpr const char* kHead = "lm_head.weight";
 
 void want_layer(const ModelConfig& c, const std::string& at, LayerWeights& w, std::vector<WantedTensor>& wanted) {
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
-  const std::int64_t q_dim = std::int64_t{c.q_heads} * c.head_dim, kv_dim = std::int64_t{c.kv_heads} * c.head_dim;
+  const std::int64_t q_dim = c.q_width(), kv_dim = c.kv_width();
   const auto vector = [&](const char* name, std::int64_t n, Weight& to) { wanted.push_back({at + name, {n}, &to}); };
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Weight& weight, bool biased, Weight& bias) {
     wanted.push_back({at + name + ".weight", {out, in}, &weight});

@@ -17,7 +17,7 @@
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
 #include "sim/cost/model_keys.h"
-#include "sim/cost/quantization.h"
+#include "sim/cost/quantization_schemes.h"
 #include "sim/cost/weight_scheme.h"
 
 namespace kvlab {

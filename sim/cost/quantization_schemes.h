@@ -9,6 +9,10 @@
 
 namespace kvlab {
 
+// `quantization_config`: weight formats, and KV's if not `kv_is_given`. The embedding, and a head that is not named, keep the model's type.
+// Throws InputError with its place if not priced or unknown.
+void read_quantization(Params& q, bool kv_is_given, ModelSpec& m);
+
 // bits: per weight with scales; compute: of products.
 struct QuantizedScheme {
   double bits = 16;

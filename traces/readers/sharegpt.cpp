@@ -11,7 +11,7 @@
 #include "base/name_number.h"
 #include "base/text.h"
 #include "traces/json_documents.h"
-#include "traces/json_text_decode.h"
+#include "traces/json_rows.h"
 #include "traces/readers/readers.h"
 #include "traces/readers/turn_queue.h"
 

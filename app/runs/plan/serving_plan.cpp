@@ -16,7 +16,7 @@
 #include "app/runs/plan/store_plan.h"
 #include "app/runs/plan/transfer_plan.h"
 #include "base/name_number.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "traces/image_tokens.h"
 
 namespace kvlab {
