@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "calibrate/recipe_ops.h"
-#include "sim/kv_cost/expected_run.h"
 #include "sim/kv_cost/recipe_footprint.h"
+#include "sim/kv_cost/shape_run.h"
 
 namespace kvlab {
 

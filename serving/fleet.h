@@ -11,7 +11,6 @@
 #include "serving/dispatch.h"
 #include "serving/encoders.h"
 #include "serving/event_queue.h"
-#include "serving/group_metrics.h"
 #include "serving/metrics.h"
 #include "serving/replicas.h"
 #include "serving/timeline_sampling.h"

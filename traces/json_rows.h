@@ -11,7 +11,6 @@
 
 #include "base/json_words.h"
 #include "base/time.h"
-#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 
 namespace kvlab {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/time.h"
-#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 #include "traces/seen_ids.h"
 #include "traces/trace.h"

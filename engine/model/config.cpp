@@ -12,8 +12,6 @@
 #include "base/text.h"
 #include "engine/model/json_config.h"
 #include "serving/attention_windows.h"
-#include "serving/default_kv_heads.h"
-#include "serving/longest_text.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "engine/serve/content.h"
+#include "engine/serve/serve.h"
 
 namespace kvlab {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,9 @@
 #include "traces/trace.h"
 
 namespace kvlab {
+
+// Prompt and generated tokens: a function of (seed, hashes), or without hashes of (seed, request number).
+std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t seed, std::int32_t vocabulary);
 
 struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;

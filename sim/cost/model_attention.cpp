@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "serving/attention_windows.h"
-#include "serving/default_kv_heads.h"
 
 namespace kvlab {
 

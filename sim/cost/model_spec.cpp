@@ -11,12 +11,10 @@
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
 #include "base/text.h"
-#include "serving/longest_text.h"
-#include "sim/cost/hub_models.h"
+#include "serving/attention_windows.h"
 #include "sim/cost/model_attention.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
-#include "sim/cost/model_keys.h"
 #include "sim/cost/quantization_schemes.h"
 #include "sim/cost/weight_scheme.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/text.h"
-#include "sim/cost/model_keys.h"
+#include "sim/cost/model_families.h"
 
 namespace kvlab {
 

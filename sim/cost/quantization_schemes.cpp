@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "sim/cost/model_keys.h"
+#include "sim/cost/model_families.h"
 #include "sim/cost/quantization_keys.h"
 #include "sim/cost/quantized_modules.h"
 

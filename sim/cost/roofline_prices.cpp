@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/ceil_div.h"
-#include "sim/cost/expert_exchange.h"
+#include "sim/cost/collectives.h"
 
 namespace kvlab {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "policies/kv/footprint.h"
-#include "sim/kv_cost/expected_run.h"
 #include "sim/kv_cost/row_patterns.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/kv_cost/step_ops.h"

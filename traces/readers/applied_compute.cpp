@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 
 namespace kvlab {
 

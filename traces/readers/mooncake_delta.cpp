@@ -3,9 +3,9 @@
 #include <optional>
 #include <unordered_map>
 
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 
 namespace kvlab {
 

@@ -12,8 +12,8 @@
 #include "base/text.h"
 #include "traces/json_documents.h"
 #include "traces/json_rows.h"
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 
 namespace kvlab {
 

@@ -11,7 +11,6 @@
 #include "traces/json_documents.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 #include "traces/readers/weka_session.h"
 
 namespace kvlab {
