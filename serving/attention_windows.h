@@ -15,13 +15,9 @@ inline std::int64_t default_kv_heads(std::string_view family, std::int64_t q_hea
   return family == "qwen2" || family == "qwen3" ? 32 : q_heads;
 }
 
-// The maximum text length in tokens by config.json. original: 'original_max_position_embeddings'; 0: absent. The meaning of
-// 'max_position_embeddings' depends on "rope_type":
-//   linear   usually before scaling (Vicuna 16k: 4096, factor 4), sometimes after (LLaMA-2 32K: 32768, factor 8). Without `original`
-//            the longer reading counts, as in vLLM.
-//   dynamic  before scaling, as in transformers.
-//   yarn     before (Qwen2.5: 32768, factor 4, original 32768) or after scaling (DeepSeek: 163840, factor 40, original 4096).
-//   llama3   after scaling (131072); 'factor' is not the ratio of lengths (Llama 3.2: 32, original 8192). Other kinds: after.
+// The maximum text length in tokens by config.json. original: 'original_max_position_embeddings'; 0: absent. 'max_position_embeddings' is
+// before scaling for "dynamic", after it for "llama3" and others. "linear" and "yarn" have both; without `original` the longer reading
+// counts, as in vLLM.
 std::int64_t longest_text(std::string_view rope_type, double factor, std::int64_t original, std::int64_t max_positions);
 
 // Sliding-window keys of config.json. The meaning of an absent key depends on model_type.

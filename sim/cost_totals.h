@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// A rank's time at its datasheet's peak rates: of each step the longer of FLOPs' and bytes' time, at most the step's time. Over step time
-// it is utilisation, which power follows (docs/cost-model.md, "Energy and price"). Integers, so fast-forwarded sums are exact.
+// A rank's time at its datasheet's peak rates: of each step the longer of FLOPs' and bytes' time, at most the step's time (docs/cost-
+// model.md).
 class PeakTime {
  public:
   // 0 without peak rates.

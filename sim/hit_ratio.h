@@ -42,11 +42,9 @@ class HitGroups {
   std::vector<std::uint64_t> begin_{0};                    // [requests + 1] into of_requests_
 };
 
-// Runs a block cache over a trace without time, requests in turn. All of a request's blocks are looked up before evictions. Blocks before
-// the first miss are *hits*; found later ones are *orphans*, not hits, since attention needs every block before them. Missing blocks are
-// inserted, over victims if none is blank. All stay referenced until the request's end, then are released deepest first. A request uses at
-// most `capacity_blocks` blocks, the rest are misses. If keys name prefixes, under these rules a larger lru never has fewer hits, and no
-// cache has more than belady of equal size (docs/block-caches.md).
+// Runs a block cache over a trace without time, requests in turn (docs/block-caches.md). Blocks before a request's first miss are *hits*,
+// found later ones *orphans*. Missing blocks are inserted, over victims if none is blank; all stay referenced until the request's end.
+// Blocks beyond `capacity_blocks` are misses.
 
 // Keys within a request differ.
 struct HitRatioTrace {
@@ -62,9 +60,8 @@ struct HitRatioTrace {
   }
 };
 
-// Full prompt blocks with content. Throws InputError if no request has content hashes, if neither of block_tokens and hash_tokens divides
-// the other, if a request repeats a block, or beyond 2^32 - 3 blocks. each_turn: called every few thousand requests; an exception ends the
-// reading.
+// Full prompt blocks with content. Throws InputError without content hashes, for unfit block_tokens, repeated blocks, or beyond 2^32 - 3
+// blocks. each_turn: called every few thousand requests; an exception ends the reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {

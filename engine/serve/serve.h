@@ -34,8 +34,7 @@ struct ServeSetup : HostSetup {
 };
 
 // In real time, with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs the steps.
-// Token ids follow from hashes (content.h). Throws InputError for padded batches, plans of part of the layers, block caches that know the
-// future, recipes that need more than shared prefixes' K and V, and requests that wait forever.
+// Token ids follow from hashes. Throws InputError for what it cannot run, and for requests that wait forever.
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
 
 }  // namespace kvlab

@@ -43,8 +43,8 @@ class WorkPrice {
 // level below the first.
 class PolicyTimes {
  public:
-  // kInSteps: timed in steps of recipes. Operations with FLOPs take a + b bytes + c FLOPs (WorkPrice), since prompts and decode differ in
-  // FLOPs per byte; others are linear. Charged work may exceed actual work, so the datasheet does not limit speed.
+  // kInSteps: timed in steps of recipes. Operations with FLOPs take a + b bytes + c FLOPs (WorkPrice); others are linear. Not limited by
+  // the datasheet.
   enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;

@@ -25,9 +25,9 @@ struct SkewAxis {
   [[nodiscard]] std::size_t bin(double value) const;
 };
 
-// alpha by (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), LLMServingSim's skew_fit. Prompt tokens must
-// match exactly; else, or without an entry, alpha_default. Clamped to [0, 1], the times of both even batches.
-//   skew = var / (var + (longest - mean)^2) of decode lengths: for two lengths, the share of long rows
+// LLMServingSim's skew_fit: alpha in [0, 1] by prompt tokens (exact), decode rows, skew, longest row, kv before the prompt; else
+// alpha_default.
+//   skew = var / (var + (longest - mean)^2) of decode lengths
 class SkewTable final : public SkewRule {
  public:
   struct Entry {
