@@ -9,7 +9,7 @@
 
 #include "base/picoseconds.h"
 #include "serving/device.h"
-#include "serving/step_ring.h"
+#include "serving/step.h"
 #include "serving/totals.h"
 
 namespace kvlab {

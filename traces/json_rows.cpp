@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstdint>
 
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "traces/csv_rows.h"
 #include "traces/numbers.h"

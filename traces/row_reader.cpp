@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "traces/numbers.h"
 
 namespace kvlab {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/name_number.h"
+#include "base/hash.h"
 
 namespace kvlab {
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/plain_cache.h"
 #include "engine/model/transformer.h"
 
 namespace kvlab {

@@ -7,7 +7,7 @@
 
 #include "kernels/ops.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/replay/fidelity.h"
+#include "sim/replay/reference.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/name_number.h"
 #include "base/text.h"
 #include "traces/json_documents.h"
 #include "traces/json_rows.h"

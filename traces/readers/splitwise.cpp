@@ -1,4 +1,4 @@
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "traces/readers/readers.h"
 
 namespace kvlab {

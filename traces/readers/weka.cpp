@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/name_number.h"
 #include "traces/json_documents.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/config/params.h"
-#include "sim/replay/fidelity.h"
+#include "sim/replay/reference.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

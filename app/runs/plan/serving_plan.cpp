@@ -15,7 +15,7 @@
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/store_plan.h"
 #include "app/runs/plan/transfer_plan.h"
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "base/read_file.h"
 #include "traces/image_tokens.h"
 
