@@ -7,8 +7,6 @@
 
 namespace kvlab {
 
-namespace {
-
 const char* outcome_name(Outcome outcome) {
   switch (outcome) {
     case Outcome::kCompleted:
@@ -55,6 +53,8 @@ void Values::count_all() {
 Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
 
 std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0; }
+
+namespace {
 
 // Misses of an unfinished request: first token or end too late, or tokens so far too slow, with the current wait.
 SloMisses missed_so_far(const RequestRecord& r, const SloTarget& slo, Time cut_off) {

@@ -32,7 +32,7 @@ std::vector<PassQueries> EngineObserver::pass_queries(const ExtraPass* pass, std
 Observed EngineObserver::observe(std::int32_t layer) {
   answers_.push_back(std::make_unique<Answer>());
   Answer& a = *answers_.back();
-  const std::int64_t q_width = model_.q_width();
+  const std::int64_t q_width = std::int64_t{model_.q_heads} * model_.head_dim;
   for (std::size_t s = 0; s < seqs_.size(); ++s) {
     const SeqStep& seq = seqs_[s];
     const EngineSequence& sequence = *sequences_[s];

@@ -186,7 +186,7 @@ void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const flo
 }
 
 void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
-  const std::int64_t stride = in.kv_stride != 0 ? in.kv_stride : shape_.kv_width();
+  const std::int64_t stride = in.kv_stride != 0 ? in.kv_stride : std::int64_t{shape_.kv_heads} * shape_.head_dim;
   const auto from = [&](const void* data, std::size_t s) {
     return static_cast<const char*>(data) + g.first[s] * stride * element_bytes(in.kv_type);
   };
@@ -203,7 +203,7 @@ void PolicyCache::remember(Group& g, std::size_t s, std::int32_t layer, const fl
   const std::int32_t wanted = policy_.needs().window_queries;
   const SeqStep& seq = g.seqs[s];
   if (wanted == 0 || seq.decoding()) return;
-  const std::int64_t width = shape_.q_width();
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   const std::int32_t in_prompt = std::min(seq.end(), seq.prompt_tokens) - seq.seen_tokens, added = std::min(in_prompt, wanted);
   TensorArray<float>& window = g.sequences[s]->memory[at(layer)].window;
   const std::int64_t surplus = window.size() / width + added - wanted;
@@ -216,7 +216,7 @@ void PolicyCache::attend(std::int32_t layer, const float* q, const float* k, con
 }
 
 void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
-  const std::int64_t q_width = shape_.q_width();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   for (const auto& g : groups_) append(*g, layer, in);
   for (const auto& group : groups_) {
     Group& g = *group;
@@ -266,7 +266,7 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   }
   std::vector<Queries> queries;
   std::vector<float*> outs;
-  const std::int64_t width = shape_.q_width();
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   for (std::size_t s = 0; s < g.seqs.size(); ++s) {
     queries.push_back({in.q + g.first[s] * width, g.seqs[s].new_tokens, g.seqs[s].seen_tokens});
     outs.push_back(in.out + g.first[s] * width);
@@ -331,7 +331,7 @@ void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, 
 // For a policy that acts after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
   Group::Kept& kept = g.kept[at(layer)];
-  const std::int64_t q_width = shape_.q_width();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   std::int64_t tokens = 0;
   for (const SeqStep& seq : g.seqs) tokens += seq.new_tokens;
   const auto copy = [&](TensorArray<float>& to, std::int64_t width, auto&& from_of) {

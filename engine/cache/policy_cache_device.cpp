@@ -32,7 +32,7 @@ const float* PolicyCache::as_floats(TensorArray<float>& to, const void* from, st
 
 void PolicyCache::before_rope(std::int32_t layer, const DeviceLayer& in) {
   const Needs& needs = policy_.needs();
-  const std::int64_t q_width = shape_.q_width(), kv_width = shape_.kv_width();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
   const float *hidden = nullptr, *q = nullptr, *k = nullptr;
   if (needs.hidden) hidden = as_floats(hidden_, in.hidden, in.tokens, shape_.hidden_dim, shape_.hidden_dim, in.type);
   if (needs.pre_rope_queries) q = as_floats(q_, in.q, in.tokens, q_width, in.q_stride, in.type);
@@ -50,7 +50,7 @@ void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
 void PolicyCache::make_floats(LayerInput& in) {
   if (in.q != nullptr) return;
   const DeviceLayer& native = *in.native;
-  const std::int64_t width = shape_.q_width();
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   in.q = as_floats(q_, native.q, native.tokens, width, native.q_stride, native.type);
   if (native.type == ElementType::kF32) {
     in.out = static_cast<float*>(in.native_out);
@@ -71,7 +71,7 @@ bool PolicyCache::has_prefill_kernel() const {
 void PolicyCache::attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in) {
   make_floats(in);
   const Ops::Frame frame(ops_);
-  const std::int64_t width = shape_.kv_width(), from = g.first[s] * width * shape_.group();
+  const std::int64_t width = std::int64_t{shape_.kv_heads} * shape_.head_dim, from = g.first[s] * width * shape_.group();
   float *const k = ops_.floats(g.seqs[s].end() * width), *const v = ops_.floats(g.seqs[s].end() * width);
   gather(g, s, layer, k, v);
   policy_.attend_prompt(
@@ -85,7 +85,7 @@ void PolicyCache::attend_prompts(Group& g, std::int32_t layer, LayerInput& in) {
   const CudaContext::Frame frame(cuda);
   const DeviceLayer& native = *in.native;
   const DeviceRows rows = on_device(g.layers[place(layer)].rows(), cuda);
-  const std::int64_t width = shape_.q_width();
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   // Adjacent sequences share a launch.
   const auto selects = [&](std::size_t s) { return policy_.selects_in_prompts(layer) && g.seqs[s].new_tokens > 1; };
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
@@ -127,7 +127,7 @@ bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const Laye
   const CudaContext::Frame frame(cuda);
   const KvRows& kv = segments_.front().kv;
   const DeviceRows rows = on_device(kv, cuda);
-  const std::int64_t width = shape_.q_width();
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   PagedDecode op;
   op.kv.format = kv.type == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, op.kv.type = kv.type;
   op.kv.num_rows = kv.num_rows, op.kv.kv_heads = kv.kv_heads, op.kv.head_dim = kv.head_dim, op.kv.page_tokens = kv.page_tokens;
@@ -150,7 +150,7 @@ void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
 
 void PolicyCache::return_outputs(const LayerInput& in, std::int64_t first, std::int64_t tokens) {
   const ElementType type = in.native->type;
-  const std::int64_t width = shape_.q_width(), from = first * width;
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim, from = first * width;
   if (type == ElementType::kF32) return;
   run_cuda(DeviceConvert{in.out + from, element(in.native_out, from, type), tokens, width, 0, 0, ElementType::kF32, type},
            *model_->memory().cuda());

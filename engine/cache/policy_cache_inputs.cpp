@@ -14,7 +14,7 @@ void PolicyCache::keep_inputs(const float* hidden) {
 
 void PolicyCache::observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k) {
   const Needs& needs = policy_.needs();
-  const std::int64_t q_width = shape_.q_width(), kv_width = shape_.kv_width();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
   if (needs.guessed_query) keep_inputs(hidden);
   for (const auto& g : groups_) {
     for (std::size_t s = 0; s < g->seqs.size(); ++s) {
