@@ -81,8 +81,7 @@ void merge(YAML::Node& into, const YAML::Node& from, const std::string& file) {
     if (const YAML::Node& known = into; !known[item.first.Scalar()].IsDefined()) into.force_insert(item.first, item.second);
 }
 
-// Resolves merge keys (`<<: *base`, or a list of such) below `root`, unknown to yaml-cpp. A mapping's own keys win, then the first named
-// mapping. InputError with a place in `file`: a merge key names no mapping.
+// Resolves merge keys (`<<: *base`, or a list of such) below `root`. A mapping's own keys win, then the first named mapping.
 void resolve_merge_keys(YAML::Node& root, const std::string& file) {
   if (!root.IsMap() && !root.IsSequence()) return;
   for (const auto& item : root) {

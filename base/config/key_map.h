@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// From 64-bit keys to small values for inner loops: open addressing, linear probing, no tombstones. Only reset(), reserve() and
+// 64-bit keys to small values: open addressing, linear probing, no tombstones. Only reset(), reserve() and
 // grow_towards() allocate. Value{} marks an empty slot and is never stored. In a large map, keys that differ only in their last five bits
 // are in one group of 32 slots, and probing goes from group to group.
 template <class Value, std::size_t slots_per_key = 2>

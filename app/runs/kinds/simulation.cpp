@@ -13,8 +13,8 @@
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/step_time.h"
 #include "app/runs/report/wait_watch.h"
+#include "base/run_limit.h"
 #include "base/text.h"
-#include "base/time.h"
 #include "policies/scheduler/draws_by_seed.h"
 
 namespace kvlab {
