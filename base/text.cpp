@@ -29,11 +29,6 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-bool has_word(std::string_view words, std::string_view word) {
-  return !word.empty() && word.find(' ') == std::string_view::npos &&
-         fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
-}
-
 bool parse_integer(std::string_view text, long long& value) {
   if (!is_plain(text)) return false;
   if (text.starts_with('+')) text.remove_prefix(1);

@@ -15,22 +15,16 @@ std::vector<std::string> meant_names(std::string_view name, const std::vector<st
 
 // "; did you mean 'x' or 'y'?", or "".
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
-// The same for given names.
-std::string offer_of(const std::vector<std::string>& meant);
 // did_you_mean, else "; known: a, b, c".
 std::string suggestion(std::string_view name, const std::vector<std::string>& known);
 
 // ASCII letters.
 std::string lower_case(std::string text);
-// Runs of letters and digits, in lower case.
-std::vector<std::string> lower_words(std::string_view text);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 // Strict decimal numbers; no hex, octal, NaN or infinity.
 bool parse_integer(std::string_view text, long long& value);
 bool parse_real(std::string_view text, double& value);
-// True if `word` is in a list of words with one space between them.
-bool has_word(std::string_view words, std::string_view word);
 
 // The shortest exact text.
 std::string number_text(double value);

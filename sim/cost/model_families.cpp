@@ -268,6 +268,11 @@ bool is_multimodal_key(std::string_view key) {
                                          {"_token_index"});
 }
 
+bool has_word(std::string_view words, std::string_view word) {
+  return !word.empty() && word.find(' ') == std::string_view::npos &&
+         fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
+}
+
 bool is_off(const std::string& yaml) {
   static const std::array<std::string_view, 12> values{"false", "False", "0", "0.0", "0.", "\"\"", "[]", "{}", "null", "~", "", "none"};
   return std::find(values.begin(), values.end(), yaml) != values.end();

@@ -81,6 +81,9 @@ std::string why_not_priced(const std::string& model_type);
 bool is_harmless_model_key(std::string_view key);
 // On images or sound; only in the outer part of a multimodal config.
 bool is_multimodal_key(std::string_view key);
+// True if `word` is in a list of words with one space between them.
+bool has_word(std::string_view words, std::string_view word);
+
 // False, 0, and empty text, list or mapping.
 bool is_off(const std::string& yaml);
 
