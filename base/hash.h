@@ -1,6 +1,9 @@
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <string_view>
+#include <system_error>
 
 namespace kvlab {
 
@@ -14,5 +17,16 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
 
 // Order matters.
 constexpr std::uint64_t hash_combine(std::uint64_t seed, std::uint64_t value) { return mix64(seed ^ mix64(value)); }
+
+// The text as a number below 2^63 without leading zeros, else its hash.
+inline std::int64_t number_of_name(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_plain = !text.starts_with('-') && (text.size() == 1 || !text.starts_with('0'));
+  if (is_plain && error == std::errc{} && end == text.data() + text.size()) return value;
+  std::uint64_t hash = text.size();
+  for (const char c : text) hash = hash_combine(hash, static_cast<unsigned char>(c));
+  return static_cast<std::int64_t>(hash >> 1);
+}
 
 }  // namespace kvlab

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace kvlab {
 
@@ -60,6 +61,18 @@ class Zipf {
   [[nodiscard]] double h_inverse(double x) const;
   std::uint64_t n_;
   double s_, h_x1_, h_n_, threshold_;
+};
+
+// Normal numbers (mean 0, deviation 0.9997, at most 3.7), about a nanosecond each: midpoint quantiles of 4096 equal shares. Number i
+// depends only on the draw and i.
+class NormalStream {
+ public:
+  explicit NormalStream(Draw draw) : key_(draw.bits()) {}
+  // Numbers from `first`, a multiple of 4.
+  void fill(std::uint64_t first, std::span<float> to) const;
+
+ private:
+  std::uint64_t key_;
 };
 
 }  // namespace kvlab

@@ -6,6 +6,9 @@
 
 namespace kvlab {
 
+// "PATH: cannot be opened: No such file or directory; did you mean 'NEAR'?". Call right after the attempt (reads errno).
+std::string open_error(const std::string& path);
+
 // Throws InputError for a file that cannot be opened, a special file (refuse_special_file), Git LFS pointer. expected: "a YAML file".
 std::string read_file(const std::filesystem::path& path, std::string_view expected = "a file");
 // "" if it cannot be opened.

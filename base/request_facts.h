@@ -51,29 +51,16 @@ constexpr std::string_view column_of(Fact fact) { return kFactColumns[static_cas
 // `facts` null: none given.
 inline bool has_fact(const RequestFacts* facts, Fact fact) {
   if (facts == nullptr) return false;
-  switch (fact) {
-    case Fact::kClient:
-      return facts->client >= 0;
-    case Fact::kClass:
-      return !facts->request_class.is_empty();
-    case Fact::kPriority:
-      return facts->priority != RequestFacts::kNoPriority;
-    case Fact::kTtftSlo:
-      return facts->ttft_slo >= Span{0};
-    case Fact::kTpotSlo:
-      return facts->tpot_slo >= Span{0};
-    case Fact::kTbtSlo:
-      return facts->tbt_slo >= Span{0};
-    case Fact::kPredictedOutput:
-      return facts->predicted_output > 0;
-    case Fact::kProgram:
-      return facts->program >= 0;
-    case Fact::kTurn:
-      return facts->turn >= 0;
-    case Fact::kImages:
-      return facts->images > 0;
-  }
-  return false;
+  if (fact == Fact::kClient) return facts->client >= 0;
+  if (fact == Fact::kClass) return !facts->request_class.is_empty();
+  if (fact == Fact::kPriority) return facts->priority != RequestFacts::kNoPriority;
+  if (fact == Fact::kTtftSlo) return facts->ttft_slo >= Span{0};
+  if (fact == Fact::kTpotSlo) return facts->tpot_slo >= Span{0};
+  if (fact == Fact::kTbtSlo) return facts->tbt_slo >= Span{0};
+  if (fact == Fact::kPredictedOutput) return facts->predicted_output > 0;
+  if (fact == Fact::kProgram) return facts->program >= 0;
+  if (fact == Fact::kTurn) return facts->turn >= 0;
+  return fact == Fact::kImages && facts->images > 0;
 }
 
 }  // namespace kvlab

@@ -19,7 +19,7 @@
 #include "base/file_kind.h"
 #include "base/half.h"
 #include "base/json_words.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read as it lies in memory");

@@ -9,22 +9,17 @@ namespace kvlab {
 // The closest name in edit distance, or "". For names made by programs, such as tensors.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
-// Known names that a typed `name` may mean, by the first rule with a match:
-//   equal except for case, separators and look-alikes ("vllm-v1", "h1OO");
-//   without organisation and variant ("meta-llama/Llama-3.1-8B-Instruct");
-//   a prefix, after a digit at a word's end ("a100": a100-40gb; "l4" is no l40s);
-//   a few letters different; words with a digit must be equal.
+// Known names that a typed `name` may mean, by the first rule with a match: equal except for case, separators and look-alikes; without
+// organisation and variant; a prefix; a few letters different.
 std::vector<std::string> meant_names(std::string_view name, const std::vector<std::string>& known);
 
 // "; did you mean 'x' or 'y'?", or "".
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
-
-// The same for given names.
-std::string offer_of(const std::vector<std::string>& meant);
-
 // did_you_mean, else "; known: a, b, c".
 std::string suggestion(std::string_view name, const std::vector<std::string>& known);
 
+// ASCII letters.
+std::string lower_case(std::string text);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 // Strict decimal numbers; no hex, octal, NaN or infinity.

@@ -15,8 +15,8 @@
 #include "kernels/device/cuda/events.h"
 #include "kernels/device/cuda/memory.h"
 #include "policies/kv/cache/kv_keeper.h"
-#include "sim/kv_cost/expected_run.h"
 #include "sim/kv_cost/recipe_footprint.h"
+#include "sim/kv_cost/shape_run.h"
 
 namespace kvlab {
 

@@ -18,7 +18,7 @@
 namespace kvlab {
 
 struct EncodeWork {
-  Picoseconds time{}, at_peak{};  // at_peak: at the GPU's peak rates (sim/peak_time.h)
+  Picoseconds time{}, at_peak{};  // at_peak: at the GPU's peak rates (sim/cost_totals.h)
   std::int64_t flops = 0, bytes = 0;
 };
 

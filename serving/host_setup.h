@@ -15,7 +15,6 @@
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/encoders.h"
-#include "serving/group_metrics.h"
 #include "serving/load_balance.h"
 #include "serving/metrics.h"
 #include "serving/node_store.h"

@@ -18,12 +18,9 @@ struct ExpectedText {
   Span per_token{1};  // above 0
 };
 
-// Quality of experience (Andes, Liu et al. 2024, arXiv:2404.16283): 1 - S_delay / S_whole. S_delay is the area between the expected line
-// and the text as read, S_whole the area below that line until all is read. Token i (from 0) is read from max(delivery, end of token i -
-// 1), so its lag is the running maximum of (delivery - ttft - i per_token), at least 0. With l tokens, S_delay = per_token * sum of lags,
-// S_whole = l^2 per_token / 2 + l (last lag).
-//
-// For the requests of one replica, exact in picoseconds.
+// Quality of experience (Andes, Liu et al. 2024, arXiv:2404.16283): 1 - S_delay / S_whole, for the requests of one replica, exact in
+// picoseconds. Token i is read from max(delivery, end of token i - 1). With l tokens, S_delay = per_token * sum of lags, S_whole = l^2
+// per_token / 2 + l (last lag).
 class QoeWatch {
  public:
   explicit QoeWatch(const ExpectedText* expected) : expected_(expected) {}

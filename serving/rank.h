@@ -9,7 +9,7 @@
 #include "serving/event_queue.h"
 #include "serving/host_setup.h"
 #include "serving/replica_state.h"
-#include "serving/step_ring.h"
+#include "serving/step.h"
 #include "serving/transfers.h"
 
 namespace kvlab {

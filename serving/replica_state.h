@@ -1,20 +1,27 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "base/ceil_div.h"
+#include "base/ids.h"
+#include "base/int128.h"
+#include "base/picoseconds.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
+#include "policies/request.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/copies_out.h"
-#include "serving/encoded_images.h"
 #include "serving/gap_watch.h"
 #include "serving/kv_memory.h"
 #include "serving/metrics.h"
 #include "serving/needed_facts.h"
-#include "serving/policy_shares.h"
 #include "serving/qoe.h"
 #include "serving/rank_queues.h"
 #include "serving/request.h"
@@ -24,6 +31,54 @@
 #include "traces/trace.h"
 
 namespace kvlab {
+
+// The KV policy's time that a request waits for. Steps of one request overlap only as prompt chunks in a pipeline; shared time counts for
+// the earlier step.
+class PolicyShares {
+ public:
+  // The part of step.policy_time after the request's step before. Call in order of outputs.
+  Picoseconds take(RequestId id, const InFlightStep& step) {
+    if (index(id) >= ends_.size()) ends_.resize(std::size_t{index(id)} + 1);
+    const Picoseconds before = std::exchange(ends_[index(id)], step.end);
+    if (before <= step.start) return step.policy_time;
+    const Int128 own = (step.end - before).count(), whole = (step.end - step.start).count();
+    return Picoseconds(static_cast<std::int64_t>(Int128{step.policy_time.count()} * own / whole));
+  }
+
+ private:
+  std::vector<Picoseconds> ends_;  // by slot; a slot's next request starts later
+};
+
+// Images that a replica encodes itself. Their tokens are the last of a prompt.
+class EncodedImages {
+ public:
+  // image_tokens: per image; 0: none is encoded here.
+  explicit EncodedImages(std::int32_t image_tokens) : image_tokens_(image_tokens) {}
+  [[nodiscard]] bool is_on() const { return image_tokens_ > 0; }
+
+  // Marks as encoded, and counts, the images to encode before `tokens` more of r: those that begin there, and one partly in the prefix
+  // cache.
+  std::int32_t take(RequestId id, const Request& r, std::int32_t tokens) {
+    const std::int64_t images = r.facts == nullptr ? 0 : r.facts->images;
+    if (images == 0) return 0;
+    if (encoded_.size() <= index(id)) encoded_.resize(index(id) + 1);
+    std::int32_t& encoded = encoded_[index(id)];
+    if (encoded == images) return 0;
+    const std::int64_t computed = r.computed_tokens - (r.prompt_tokens - images * image_tokens_);  // of the images
+    const auto within = [&](std::int64_t n) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, 0, images)); };
+    const std::int32_t before = std::max(encoded, within(computed / image_tokens_));
+    encoded = std::max(before, within(ceil_div(std::max<std::int64_t>(0, computed + tokens), image_tokens_)));
+    return encoded - before;
+  }
+  // The request is computed again, or has left its slot.
+  void forget(RequestId id) {
+    if (index(id) < encoded_.size()) encoded_[index(id)] = 0;
+  }
+
+ private:
+  std::int64_t image_tokens_;
+  std::vector<std::int32_t> encoded_;  // by slot
+};
 
 struct Departure : RequestRecord {
   double qoe = -1;  // of a completed request; below 0: not followed

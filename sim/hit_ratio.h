@@ -4,20 +4,47 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
-#include "sim/hit_groups.h"
 #include "traces/trace.h"
 
 namespace kvlab {
 
-// Runs a block cache over a trace without time, requests in turn. All of a request's blocks are looked up before evictions. Blocks before
-// the first miss are *hits*; found later ones are *orphans*, not hits, since attention needs every block before them. Missing blocks are
-// inserted, over victims if none is blank. All stay referenced until the request's end, then are released deepest first. A request uses at
-// most `capacity_blocks` blocks, the rest are misses. If keys name prefixes, under these rules a larger lru never has fewer hits, and no
-// cache has more than belady of equal size (docs/block-caches.md).
+// Lookups of a group's requests.
+struct HitGroup {
+  std::string kind, name;  // kind: class, client or turn; name: class, client number, or "first" and "later" turns
+  std::uint64_t requests = 0, lookups = 0, hits = 0;  // of blocks, as in HitRatio
+  std::int64_t hit_tokens = 0, prompt_tokens = 0;
+
+  bool operator==(const HitGroup&) const = default;
+};
+
+// Groups of a trace's requests. A request has one per such column.
+class HitGroups {
+ public:
+  // Adds the next request.
+  void add(const TraceRequest& request);
+  [[nodiscard]] bool is_empty() const { return groups_.empty(); }
+  // Without lookups.
+  [[nodiscard]] const std::vector<HitGroup>& groups() const { return groups_; }
+  // Adds a request's lookups. groups: as groups().
+  void count(std::size_t request, std::uint64_t lookups, std::uint64_t hits, std::vector<HitGroup>& groups) const;
+
+ private:
+  void join(const std::string& kind, const std::string& name, std::int32_t prompt_tokens);
+
+  std::vector<HitGroup> groups_;
+  std::unordered_map<std::string, std::uint32_t> places_;  // by kind and name
+  std::vector<std::uint32_t> of_requests_;                 // groups of each request
+  std::vector<std::uint64_t> begin_{0};                    // [requests + 1] into of_requests_
+};
+
+// Runs a block cache over a trace without time, requests in turn (docs/block-caches.md). Blocks before a request's first miss are *hits*,
+// found later ones *orphans*. Missing blocks are inserted, over victims if none is blank; all stay referenced until the request's end.
+// Blocks beyond `capacity_blocks` are misses.
 
 // Keys within a request differ.
 struct HitRatioTrace {
@@ -33,9 +60,8 @@ struct HitRatioTrace {
   }
 };
 
-// Full prompt blocks with content. Throws InputError if no request has content hashes, if neither of block_tokens and hash_tokens divides
-// the other, if a request repeats a block, or beyond 2^32 - 3 blocks. each_turn: called every few thousand requests; an exception ends the
-// reading.
+// Full prompt blocks with content. Throws InputError without content hashes, for unfit block_tokens, repeated blocks, or beyond 2^32 - 3
+// blocks. each_turn: called every few thousand requests; an exception ends the reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {

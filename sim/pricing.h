@@ -12,9 +12,8 @@ namespace kvlab {
 // For images before the step.
 using EncodeCost = std::function<StepCost(std::int64_t images)>;
 
-// Reuses its memory. If entries pass some layers, or prompts are pruned between layers, layers with the same rows are priced together, each
-// at the mean time of the model's layers. Embedding, head and engine time are priced for rows that end in the step, so a token pays once;
-// without one, for a row of padding.
+// Reuses its memory. Layers with the same rows are priced together, each at the mean time of the model's layers. Embedding, head and
+// engine time: for rows that end in the step, else for a row of padding.
 class StepPricer {
  public:
   // encode: null without images.

@@ -27,18 +27,7 @@ class ArrivalProcess {
   [[nodiscard]] virtual const ClassName* request_class() const { return nullptr; }
 };
 
-// Names of `arrival:`:
-//   poisson      rate_per_s: exponential gaps
-//   gamma        rate_per_s, cv: of gaps (1: Poisson, above: bursts)
-//   weibull      rate_per_s, shape (1: Poisson, below: bursts)
-//   constant     rate_per_s: request i at i / rate
-//   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): alternating Poisson
-//   trace        scale: recorded, rate multiplied
-//   closed_loop  concurrency, think_time, ramp_s, idle_cap_s
-//   stages       rates, ramps and bursts in sequence, with pauses (traces/stages.h)
-// ramp         from_per_s, to_per_s, over_s, gaps: linear rate, then constant
-//   bursts       requests, every_s
-// Random gaps precede each request, also the first. Throws InputError beyond 106 days.
+// By a name of `arrival:` (docs/traces.md). Random gaps precede each request, also the first. Throws InputError beyond 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);
 
 const std::vector<std::string>& arrival_names();

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "traces/attention_trace_names.h"
 #include "traces/line_reader.h"
 #include "traces/numbers.h"
 

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
-#include "base/open_error.h"
 #include "base/read_file.h"
 #include "traces/bytes.h"
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/time.h"
-#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 
 namespace kvlab {

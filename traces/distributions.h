@@ -22,14 +22,7 @@ enum class TraceColumn : std::uint8_t { kPromptTokens, kOutputTokens };
 
 inline constexpr std::int32_t kLargestCount = 1 << 20;  // sums of tokens stay far below 2^30
 
-// `key: 512` or `key: {NAME: {parameters}}`, NAME one of
-//   fixed      value
-//   uniform    min, max (inclusive)
-//   lognormal  median, and sigma (of the logarithm) or mean; rounded, then clamped to [min, max]
-//   geometric  mean; 1 + failures before the first success, at most max
-//   zipf       s, min, max: P(min - 1 + k) proportional to k^-s
-//   trace      file, format, block_size: its lengths, with replacement; `paired` (output lengths): from the prompt's row
-// Without `fallback` the key is required. Numbers are at most kLargestCount.
+// `key: 512` or `key: {NAME: {parameters}}` (docs/traces.md). Without `fallback` the key is required. Numbers are at most kLargestCount.
 std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key, const std::string& fallback, TraceColumn column,
                                                const std::string& meaning);
 

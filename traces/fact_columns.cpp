@@ -17,13 +17,40 @@ constexpr std::int64_t kMsNs = 1'000'000;
 constexpr std::int64_t kMostPriority = 1'000'000'000;
 constexpr std::int64_t kMostTurns = 1'000'000'000;
 
-// `fail` throws a message with the place.
-template <class Fail>
-ClassName class_of(std::string_view text, Fail&& fail) {
+template <class Field>
+ClassName class_of(Field& field) {
+  const std::string_view text = field.text();
   if (text.size() > ClassName::kMaxBytes)
-    fail(fmt::format("{} has {} bytes; the name of a class has at most {}", quoted(text), text.size(), ClassName::kMaxBytes));
-  if (text.find_first_of("\",\n\r\\") != std::string_view::npos) fail("the name of a class has no comma, quote, backslash or line end");
+    field.fail(fmt::format("{} has {} bytes; the name of a class has at most {}", quoted(text), text.size(), ClassName::kMaxBytes));
+  if (text.find_first_of("\",\n\r\\") != std::string_view::npos)
+    field.fail("the name of a class has no comma, quote, backslash or line end");
   return ClassName(text);
+}
+
+// As JsonField.
+struct CsvField {
+  const CsvRows& rows;
+  std::size_t column;
+  [[nodiscard]] std::string_view text() const { return rows.text(column); }
+  [[nodiscard]] std::int64_t session() const { return session_number(text()); }
+  [[nodiscard]] std::int64_t integer(std::int64_t min, std::int64_t max) const { return rows.integer(column, min, max); }
+  [[nodiscard]] Span time(std::int64_t unit_ns) const { return rows.time(column, unit_ns); }
+  [[noreturn]] void fail(const std::string& message) const { rows.fail(column, message); }
+};
+
+template <class Field>
+void read_from(Field& field, Fact fact, RequestFacts& facts) {
+  const auto integer = [&](std::int64_t min, std::int64_t max) { return static_cast<std::int32_t>(field.integer(min, max)); };
+  if (fact == Fact::kClient) facts.client = field.session();
+  if (fact == Fact::kClass) facts.request_class = class_of(field);
+  if (fact == Fact::kPriority) facts.priority = integer(-kMostPriority, kMostPriority);
+  if (fact == Fact::kTtftSlo) facts.ttft_slo = field.time(kMsNs);
+  if (fact == Fact::kTpotSlo) facts.tpot_slo = field.time(kMsNs);
+  if (fact == Fact::kTbtSlo) facts.tbt_slo = field.time(kMsNs);
+  if (fact == Fact::kPredictedOutput) facts.predicted_output = integer(1, kMaxTokens);
+  if (fact == Fact::kProgram) facts.program = field.session();
+  if (fact == Fact::kTurn) facts.turn = integer(0, kMostTurns);
+  if (fact == Fact::kImages) facts.images = integer(0, kMostImages);
 }
 
 std::string milliseconds(Span span) {
@@ -36,29 +63,15 @@ std::string milliseconds(Span span) {
 // Unquoted; "" if not given.
 std::string text_of(const RequestFacts& facts, Fact fact) {
   if (!has_fact(&facts, fact)) return "";
-  switch (fact) {
-    case Fact::kClient:
-      return std::to_string(facts.client);
-    case Fact::kClass:
-      return std::string(facts.request_class.text());
-    case Fact::kPriority:
-      return std::to_string(facts.priority);
-    case Fact::kTtftSlo:
-      return milliseconds(facts.ttft_slo);
-    case Fact::kTpotSlo:
-      return milliseconds(facts.tpot_slo);
-    case Fact::kTbtSlo:
-      return milliseconds(facts.tbt_slo);
-    case Fact::kPredictedOutput:
-      return std::to_string(facts.predicted_output);
-    case Fact::kProgram:
-      return std::to_string(facts.program);
-    case Fact::kTurn:
-      return std::to_string(facts.turn);
-    case Fact::kImages:
-      return std::to_string(facts.images);
-  }
-  return "";
+  if (fact == Fact::kClass) return std::string(facts.request_class.text());
+  if (fact == Fact::kTtftSlo) return milliseconds(facts.ttft_slo);
+  if (fact == Fact::kTpotSlo) return milliseconds(facts.tpot_slo);
+  if (fact == Fact::kTbtSlo) return milliseconds(facts.tbt_slo);
+  if (fact == Fact::kPriority) return std::to_string(facts.priority);
+  if (fact == Fact::kPredictedOutput) return std::to_string(facts.predicted_output);
+  if (fact == Fact::kTurn) return std::to_string(facts.turn);
+  if (fact == Fact::kImages) return std::to_string(facts.images);
+  return std::to_string(fact == Fact::kClient ? facts.client : facts.program);
 }
 
 }  // namespace
@@ -71,61 +84,13 @@ bool has_fact_columns(const CsvRows& rows, std::size_t first) {
 
 void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts) {
   facts = {};
-  const auto given = [&](Fact fact) {
-    const std::size_t column = first + static_cast<std::size_t>(fact);
-    return rows.has(column) && !rows.text(column).empty();
-  };
-  const auto at = [&](Fact fact) { return first + static_cast<std::size_t>(fact); };
-  const auto integer = [&](Fact fact, std::int64_t min, std::int64_t max) {
-    return static_cast<std::int32_t>(rows.integer(at(fact), min, max));
-  };
-  if (given(Fact::kClient)) facts.client = session_number(rows.text(at(Fact::kClient)));
-  if (given(Fact::kClass))
-    facts.request_class = class_of(rows.text(at(Fact::kClass)), [&](const std::string& message) { rows.fail(at(Fact::kClass), message); });
-  if (given(Fact::kPriority)) facts.priority = integer(Fact::kPriority, -kMostPriority, kMostPriority);
-  if (given(Fact::kTtftSlo)) facts.ttft_slo = rows.time(at(Fact::kTtftSlo), kMsNs);
-  if (given(Fact::kTpotSlo)) facts.tpot_slo = rows.time(at(Fact::kTpotSlo), kMsNs);
-  if (given(Fact::kTbtSlo)) facts.tbt_slo = rows.time(at(Fact::kTbtSlo), kMsNs);
-  if (given(Fact::kPredictedOutput)) facts.predicted_output = integer(Fact::kPredictedOutput, 1, kMaxTokens);
-  if (given(Fact::kProgram)) facts.program = session_number(rows.text(at(Fact::kProgram)));
-  if (given(Fact::kTurn)) facts.turn = integer(Fact::kTurn, 0, kMostTurns);
-  if (given(Fact::kImages)) facts.images = integer(Fact::kImages, 0, kMostImages);
-}
-
-void read_fact(Fact fact, JsonField& field, RequestFacts& facts) {
-  switch (fact) {
-    case Fact::kClient:
-      facts.client = field.session();
-      break;
-    case Fact::kClass:
-      facts.request_class = class_of(field.text(), [&](const std::string& message) { field.fail(message); });
-      break;
-    case Fact::kPriority:
-      facts.priority = static_cast<std::int32_t>(field.integer(-kMostPriority, kMostPriority));
-      break;
-    case Fact::kTtftSlo:
-      facts.ttft_slo = field.time(kMsNs);
-      break;
-    case Fact::kTpotSlo:
-      facts.tpot_slo = field.time(kMsNs);
-      break;
-    case Fact::kTbtSlo:
-      facts.tbt_slo = field.time(kMsNs);
-      break;
-    case Fact::kPredictedOutput:
-      facts.predicted_output = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
-      break;
-    case Fact::kProgram:
-      facts.program = field.session();
-      break;
-    case Fact::kTurn:
-      facts.turn = static_cast<std::int32_t>(field.integer(0, kMostTurns));
-      break;
-    case Fact::kImages:
-      facts.images = static_cast<std::int32_t>(field.integer(0, kMostImages));
-      break;
+  for (std::size_t i = 0; i < kFactColumns.size(); ++i) {
+    CsvField field{rows, first + i};
+    if (rows.has(field.column) && !field.text().empty()) read_from(field, static_cast<Fact>(i), facts);
   }
 }
+
+void read_fact(Fact fact, JsonField& field, RequestFacts& facts) { read_from(field, fact, facts); }
 
 std::string fact_header() {
   std::string text;

@@ -11,10 +11,15 @@
 
 #include "base/json_words.h"
 #include "base/time.h"
-#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 
 namespace kvlab {
+
+// Text between quotes, as UTF-8. Lone surrogates become U+FFFD.
+std::string decode_json_text(std::string_view escaped);
+
+// Code points.
+std::size_t num_characters(std::string_view utf8);
 
 enum class UnknownKeys : std::uint8_t { kRefuse, kPassOver };
 

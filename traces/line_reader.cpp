@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -14,7 +16,23 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{1} << 18;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
+constexpr auto kHarmless = std::to_array<std::string_view>(
+    {"id",         "request_id", "req_id",   "uuid",    "index",     "name",   "type", "request_type", "turn",   "model",
+     "model_name", "user",       "user_id",  "client",  "client_id", "tenant", "app",  "app_id",       "region", "duration",
+     "source",     "category",   "language", "comment", "dataset",   "label",  "tag",  "tags"});
+
 }  // namespace
+
+void InputPlace::fail(const std::string& message) const { throw InputError(fmt::format("{}:{}: {}", name(), line_number(), message)); }
+
+void InputPlace::fail(std::string_view column, const std::string& message) const { fail(fmt::format("column '{}': {}", column, message)); }
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  std::string shown = "'";
+  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return shown + (text.size() > kShown ? "...'" : "'");
+}
 
 LineReader::LineReader(std::string name, std::unique_ptr<ByteSource> bytes)
     : name_(std::move(name)), bytes_(std::move(bytes)), buffer_(kReadBytes + kPadding) {
@@ -93,6 +111,22 @@ std::string_view LineReader::next_bytes() {
   const std::string_view bytes{buffer_.data() + begin_, end_ - begin_};
   begin_ = end_;
   return bytes;
+}
+
+void IgnoredColumns::pass_over(const InputPlace& at, std::string_view column, std::span<const std::string_view> known) {
+  if (std::ranges::find(found_, column) != found_.end()) return;
+  if (std::ranges::find(kHarmless, column) == kHarmless.end() && std::ranges::find(asked_, column) == asked_.end()) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    const std::string_view shown = column.substr(0, 64);
+    at.fail("unknown column " + quoted(column) + suggestion(shown, names) +
+            (nearest_name(shown, names).empty() ? "; 'ignore_columns' passes over those that it names" : ""));
+  }
+  found_.emplace_back(column);
+}
+
+std::string IgnoredColumns::text() const {
+  if (found_.empty()) return "";
+  return fmt::format("{} column{} ignored: {}", found_.size(), found_.size() == 1 ? "" : "s", join(found_, ", "));
 }
 
 }  // namespace kvlab

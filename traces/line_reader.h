@@ -2,14 +2,38 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "traces/bytes.h"
-#include "traces/input_place.h"
 
 namespace kvlab {
+
+// The last line or binary record, from 1.
+class InputPlace {
+ public:
+  virtual ~InputPlace() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual std::int64_t line_number() const = 0;
+
+  // Throws InputError("name:line: message").
+  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail(std::string_view column, const std::string& message) const;
+
+  // A parser's position.
+  void reached(const char* at) const { reached_ = at; }
+
+ protected:
+  InputPlace() = default;
+  InputPlace(const InputPlace&) = default;
+  InputPlace& operator=(const InputPlace&) = default;
+  mutable const char* reached_ = nullptr;
+};
+
+// Printable and shortened, on one line.
+std::string quoted(std::string_view text);
 
 // Constant memory. Handles \n, \r\n, no last newline, a byte order mark; skips blank lines. Throws InputError for an empty file, a zero
 // byte or a line over 64 MiB.
@@ -47,6 +71,22 @@ class LineReader final : public InputPlace {
   std::int64_t line_number_ = 0;
   std::string_view last_;
   bool at_end_ = false, again_ = false;
+};
+
+class InputPlace;
+
+// Those without effect on serving (request_id, type, model, user, ...) and `ignore_columns`.
+class IgnoredColumns {
+ public:
+  explicit IgnoredColumns(std::vector<std::string> asked = {}) : asked_(std::move(asked)) {}
+
+  // Throws with the nearest of `known` for others.
+  void pass_over(const InputPlace& at, std::string_view column, std::span<const std::string_view> known);
+  // "2 columns ignored: type, duration", or "".
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::vector<std::string> asked_, found_;
 };
 
 }  // namespace kvlab

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -9,12 +10,38 @@
 #include <string_view>
 #include <vector>
 
-#include "traces/arrival_unit.h"
-#include "traces/ignored_columns.h"
+#include "base/time.h"
 #include "traces/line_reader.h"
+#include "traces/seen_ids.h"
 #include "traces/trace.h"
 
 namespace kvlab {
+
+// Detects arrivals in another unit than the format's.
+class ArrivalUnit {
+ public:
+  // The format's; 0: certain (dates, or named by the column).
+  explicit ArrivalUnit(std::int64_t unit_ns) : unit_ns_(unit_ns) {}
+
+  void add(Time arrival) {
+    first_ = std::min(first_, arrival);
+    last_ = std::max(last_, arrival);
+    ++count_;
+    has_fraction_ = has_fraction_ || (unit_ns_ > 0 && ns(arrival) % unit_ns_ != 0);
+  }
+  // "" if plausible. is_whole: the span counts too.
+  [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
+
+ private:
+  [[nodiscard]] bool in_ms() const { return unit_ns_ == 1'000'000; }
+  [[nodiscard]] bool is_too_slow(double rate_per_s) const;
+  [[nodiscard]] bool is_too_fast(double span_s, double rate_per_s, bool is_whole) const;
+
+  std::int64_t unit_ns_;
+  Time first_ = Time::max(), last_ = Time::min();
+  std::uint64_t count_ = 0;
+  bool has_fraction_ = false;
+};
 
 class Params;
 
@@ -62,6 +89,8 @@ class RowReader : public TraceSource {
   void count(const std::string& what, std::uint64_t times = 1) {
     if (times > 0) counts_[what] += times;
   }
+  // Counts rows with the id of an earlier one. rows: plural; column: the id's.
+  bool is_repeated(std::int64_t id, std::string_view column = "request_id", std::string_view rows = "rows");
   [[nodiscard]] IgnoredColumns& ignored() { return ignored_; }
 
  private:
@@ -78,6 +107,7 @@ class RowReader : public TraceSource {
   bool is_at_end_ = false;
   IgnoredColumns ignored_;
   std::map<std::string, std::uint64_t> counts_;
+  SeenIds seen_;
 };
 
 bool header_names(std::string_view line, std::string_view column);

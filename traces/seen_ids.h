@@ -1,13 +1,10 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <unordered_set>
 
-#include "base/name_number.h"
+#include "base/hash.h"
 
 namespace kvlab {
 
@@ -21,10 +18,5 @@ class SeenIds {
  private:
   std::unordered_set<std::int64_t> ids_;
 };
-
-// rows: plural; column: the id's.
-inline std::string repeated_rows(std::string_view rows, std::string_view column) {
-  return fmt::format("{} with the {} of an earlier one dropped", rows, column);
-}
 
 }  // namespace kvlab

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/normal_stream.h"
 #include "base/random.h"
 
 namespace kvlab {

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "traces/attention_trace.h"
-#include "traces/attention_trace_names.h"
 #include "traces/line_reader.h"
 #include "traces/write_safetensors.h"
 

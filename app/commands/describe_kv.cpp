@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "policies/kv/policy/in_place.h"
-#include "sim/kv_cost/expected_run.h"
+#include "sim/kv_cost/shape_run.h"
 
 namespace kvlab {
 

@@ -12,9 +12,9 @@
 #include "app/results/text_file.h"
 #include "base/error.h"
 #include "base/read_file.h"
+#include "engine/label/head_rows.h"
 #include "engine/label/prefill_patterns.h"
 #include "engine/label/probe_prompts.h"
-#include "engine/label/query_filters.h"
 
 namespace kvlab {
 

@@ -14,7 +14,7 @@
 #include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "engine/backend/policy_record.h"
+#include "engine/backend/engine_model.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {

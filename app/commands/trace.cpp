@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "app/runs/sweep/experiment.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_format.h"

@@ -10,7 +10,7 @@
 #include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/cost/hub_models.h"
+#include "sim/cost/model_file.h"
 
 namespace kvlab {
 

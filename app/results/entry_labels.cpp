@@ -14,7 +14,7 @@
 #include "app/results/run_settings.h"
 #include "app/results/view.h"
 #include "app/runs/report/known_metrics.h"
-#include "base/config/yaml_line.h"
+#include "base/config/config_file.h"
 #include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/text.h"

@@ -17,7 +17,7 @@
 #include "app/results/text_file.h"
 #include "base/config/param_reader.h"
 #include "base/csv.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "serving/metrics.h"
 #include "serving/replica_state.h"
 

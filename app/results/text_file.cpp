@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/fresh_file.h"
 #include "base/hash.h"
-#include "base/open_error.h"
 #include "base/read_file.h"
 
 namespace kvlab {

@@ -323,7 +323,7 @@ class SchemaMaker {
     }
     const KeyNode tree = key_tree(asked.all());
     const Json own = mapping(kind, key_path(kind, name), tree);
-    // A mapping of user-chosen names may also be a list (base/config/stage_lists.h).
+    // A mapping of user-chosen names may also be a list (base/config/config_file.cpp).
     const bool is_by_name = tree.below.size() == 1 && tree.below.contains(kUserNamed);
     const Json list = is_by_name ? Json{{"type", "array"}, {"items", own["additionalProperties"]}, {"minItems", 1}} : Json();
     Json schema = any_of({own, list, {{"type", "null"}}});

@@ -7,10 +7,8 @@
 #include <filesystem>
 #include <set>
 #include <sstream>
+#include <utility>
 
-#include "base/config/merge_keys.h"
-#include "base/config/stage_lists.h"
-#include "base/config/yaml_errors.h"
 #include "base/error.h"
 #include "base/read_file.h"
 #include "base/text.h"
@@ -18,6 +16,138 @@
 namespace kvlab {
 
 namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::size_t indentation(const std::string& line) { return std::min(line.find_first_not_of(" \t\r"), line.size()); }
+bool is_indented_by_tab(const std::string& line) { return line.substr(0, indentation(line)).find('\t') != std::string::npos; }
+bool has_content(const std::string& line) { return indentation(line) < line.size() && line[indentation(line)] != '#'; }
+
+// The last non-empty line before `at`, else `at`.
+std::size_t line_before(const std::vector<std::string>& lines, std::size_t at) {
+  for (std::size_t i = at; i > 0; --i)
+    if (has_content(lines[i - 1])) return i - 1;
+  return at;
+}
+
+std::string compared_indentation(const std::vector<std::string>& lines, std::size_t at) {
+  const std::size_t before = line_before(lines, at);
+  if (before == at || indentation(lines[at]) == indentation(lines[before])) return "";
+  return fmt::format("; is line {} indented as it should be? It begins with {} spaces, line {} with {}", at + 1, indentation(lines[at]),
+                     before + 1, indentation(lines[before]));
+}
+
+std::string hint(const std::vector<std::string>& lines, const YAML::Mark& mark, const std::string& message) {
+  const auto at = std::min(static_cast<std::size_t>(std::max(mark.line, 0)), lines.size() - 1);
+  for (const std::size_t i : {at, line_before(lines, at)})
+    if (is_indented_by_tab(lines[i])) return fmt::format("; line {} is indented by a tab: YAML takes spaces", i + 1);
+  if (message.starts_with("end of map flow")) return "; a '{' is not closed";
+  if (message.starts_with("end of sequence flow")) return "; a '[' is not closed";
+  if (message == "unknown token") return "; a value that begins with such a sign needs quotes";
+  const std::string before_mark = lines[at].substr(0, static_cast<std::size_t>(std::max(mark.column, 0)));
+  const bool is_second_colon = before_mark.find(": ") != std::string::npos;
+  if (message == "illegal map value" && is_second_colon) return "; a value that holds ': ' needs quotes";
+  const bool is_about_blocks =
+      message == "illegal map value" || message == "illegal block entry" || message == "illegal map key" || message.starts_with("end of");
+  return is_about_blocks ? compared_indentation(lines, at) : "";
+}
+
+// yaml-cpp's message on invalid YAML, with the likely mistake: a tab, indentation, an open bracket, missing quotes. `mark`: position of the
+// error.
+std::string yaml_error(const std::string& text, const YAML::Mark& mark, const std::string& message) {
+  const std::vector<std::string> lines = lines_of(text);
+  return mark.is_null() || lines.empty() ? message : message + hint(lines, mark, message);
+}
+
+// For a text with two documents: "" with a line '---', else the line with the indentation that ends the first.
+std::string cause_of_second_document(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
+  if (std::any_of(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("---"); })) return "";
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    if (has_content(lines[i]) && indentation(lines[i]) < indentation(lines[line_before(lines, i)])) return compared_indentation(lines, i);
+  return "";
+}
+
+constexpr const char* kMerge = "<<";
+
+void merge(YAML::Node& into, const YAML::Node& from, const std::string& file) {
+  if (!from.IsMap()) throw InputError(place(file, from.Mark()) + ": '<<' takes a mapping or a list of mappings, as in '<<: *name'");
+  for (const auto& item : from)
+    if (const YAML::Node& known = into; !known[item.first.Scalar()].IsDefined()) into.force_insert(item.first, item.second);
+}
+
+// Resolves merge keys (`<<: *base`, or a list of such) below `root`. A mapping's own keys win, then the first named mapping.
+void resolve_merge_keys(YAML::Node& root, const std::string& file) {
+  if (!root.IsMap() && !root.IsSequence()) return;
+  for (const auto& item : root) {
+    YAML::Node below = root.IsMap() ? item.second : YAML::Node(item);
+    resolve_merge_keys(below, file);
+  }
+  if (!root.IsMap()) return;
+  const YAML::Node& as_read = root;
+  const YAML::Node named = as_read[kMerge];
+  if (!named.IsDefined()) return;
+  root.remove(kMerge);
+  if (!named.IsSequence()) return merge(root, named, file);
+  for (const auto& one : named) merge(root, one, file);
+}
+
+constexpr const char* kStages = "stages";
+
+bool is_list_of_stages(const YAML::Node& list) {
+  return list.IsDefined() && list.IsSequence() && list.size() > 0 &&
+         std::all_of(list.begin(), list.end(), [](const YAML::Node& item) { return item.IsMap(); });
+}
+
+// Removes the stage's name, into `name`.
+YAML::Node take_name(const YAML::Node& stage, std::string& name) {
+  const YAML::Node own = stage["name"];
+  if (!own.IsDefined() || !own.IsScalar()) return stage;
+  name = own.Scalar();
+  YAML::Node rest(YAML::NodeType::Map);
+  for (const auto& item : stage)
+    if (item.first.Scalar() != "name") rest.force_insert(item.first, item.second);
+  return rest;
+}
+
+void name_stages_of(YAML::Node arrival, const std::string& file) {
+  if (!arrival.IsMap()) return;
+  const YAML::Node list = std::as_const(arrival)[kStages];
+  if (!is_list_of_stages(list)) return;
+  const std::size_t digits = std::to_string(list.size()).size();  // sorts names by stage
+  YAML::Node named(YAML::NodeType::Map);
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const YAML::Node item = list[i];
+    std::string name = fmt::format("stage {:0{}}", i + 1, digits);
+    const YAML::Node stage = take_name(item, name);
+    if (!names.insert(name).second) throw InputError(fmt::format("{}: two stages are named '{}'", place(file, item.Mark()), name));
+    named.force_insert(name, stage);
+  }
+  arrival[kStages] = named;
+}
+
+// Stages are data, not a sweep axis: in every `arrival` below `root`, `stages: [{...}, {...}]` becomes `stages: {stage 1: {...}, stage 2:
+// {...}}`, with an element's `name` as its key. InputError with a place in `file`: equal names.
+void name_stages(YAML::Node root, const std::string& file) {
+  if (root.IsSequence())
+    for (const auto& item : root) name_stages(item, file);
+  if (!root.IsMap()) return;
+  for (const auto& item : root) {
+    const YAML::Node value = item.second;
+    if (item.first.IsScalar() && item.first.Scalar() == "arrival") {
+      name_stages_of(value, file);
+      if (value.IsSequence())
+        for (const auto& one : value) name_stages_of(one, file);
+    }
+    name_stages(value, file);
+  }
+}
 
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxRepeated = 10'000;
@@ -150,6 +280,16 @@ bool has_second_document(const std::string& text) {
 }
 
 }  // namespace
+
+std::string yaml_on_one_line(const YAML::Node& node) {
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  out << node;
+  std::string text = out.c_str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
 
 std::string find_named_file(const ConfigFile& config, const std::string& path) {
   namespace fs = std::filesystem;

@@ -11,6 +11,9 @@
 
 namespace kvlab {
 
+// The node as YAML text on one line.
+std::string yaml_on_one_line(const YAML::Node& node);
+
 struct ConfigFile {
   std::string name;  // as the user typed it
   YAML::Node root;

@@ -12,12 +12,9 @@
 
 namespace kvlab {
 
-// A map from 64-bit keys to small values for inner loops: open addressing, linear probing, deletion by shifting back (no tombstones). Only
-// reset(), reserve() and grow_towards() allocate. Value{} marks an empty slot and is never stored. slots_per_key: a minimum; the total is a
-// power of two.
-//
-// In a large map, keys that differ only in their last five bits are in one group of 32 slots. Probing goes from group to group, so that
-// such runs do not collide.
+// 64-bit keys to small values: open addressing, linear probing, no tombstones. Only reset(), reserve() and
+// grow_towards() allocate. Value{} marks an empty slot and is never stored. In a large map, keys that differ only in their last five bits
+// are in one group of 32 slots, and probing goes from group to group.
 template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
   static_assert(slots_per_key >= 2, "a search ends at an empty slot");

@@ -37,9 +37,8 @@ constexpr const char* name_of(std::initializer_list<Named<T>> all, T value) {
   return "";
 }
 
-// Reads one mapping of a config key by key. Ranges include both ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last
-// read, reject_unread() refuses keys that were never read, with advice. In describing mode, calls record their documentation and return the
-// default.
+// Reads one mapping of a config key by key. Ranges include both ends. Units are part of the key (_ms, _tokens, ...). reject_unread()
+// refuses keys that were never read. In describing mode, calls record their documentation and return the default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);

@@ -11,7 +11,6 @@
 #include "base/config/foreign_keys.h"
 #include "base/config/param_ranges.h"
 #include "base/config/short_forms.h"
-#include "base/config/yaml_line.h"
 #include "base/text.h"
 
 namespace kvlab {

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "base/config/yaml_line.h"
+#include "base/config/config_file.h"
 #include "base/text.h"
 
 namespace kvlab {

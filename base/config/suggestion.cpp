@@ -30,26 +30,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
-// Runs of letters and digits, in lower case.
-std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words;
-  bool is_inside = false;
-  for (const char c : lower(text)) {
-    const bool is_part = std::isalnum(static_cast<unsigned char>(c)) != 0;
-    if (is_part && !is_inside) words.emplace_back();
-    if (is_part) words.back() += c;
-    is_inside = is_part;
-  }
-  return words;
-}
-
-std::string without_separators(std::string_view text) { return join(words_of(text), ""); }
+std::string without_separators(std::string_view text) { return join(lower_words(text), ""); }
 
 std::string without_look_alikes(std::string_view text) {
   std::string out = without_separators(text);
@@ -73,7 +54,7 @@ bool is_vendor(const std::string& part) {
 // "meta-llama/Meta-Llama-3.1-8B-Instruct" -> "llama318b".
 std::string core_of(std::string_view name) {
   std::vector<std::string> parts(1);
-  for (const char c : lower(name.substr(name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1)))
+  for (const char c : lower_case(std::string(name.substr(name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1))))
     if (c == '-' || c == ' ' || c == '_')
       parts.emplace_back();
     else
@@ -91,7 +72,7 @@ bool begins_with(const std::vector<std::string>& whole, const std::vector<std::s
 }
 
 std::vector<std::string> words_with_digits(std::string_view name) {
-  std::vector<std::string> words = words_of(name);
+  std::vector<std::string> words = lower_words(name);
   std::erase_if(words, [](const std::string& word) { return std::none_of(word.begin(), word.end(), is_digit); });
   return words;
 }
@@ -106,10 +87,10 @@ bool is_near(std::string_view typed, std::string_view known, std::size_t distanc
 std::vector<std::string> misspelled(std::string_view name, const std::vector<std::string>& known) {
   std::vector<std::string> best;
   std::size_t best_distance = name.size();
-  const std::string typed = lower(name);
+  const std::string typed = lower_case(std::string(name));
   for (const std::string& candidate : known) {
-    const std::size_t distance = edit_distance(typed, lower(candidate));
-    if (candidate.empty() || distance > best_distance || !is_near(typed, lower(candidate), distance)) continue;
+    const std::size_t distance = edit_distance(typed, lower_case(std::string(candidate)));
+    if (candidate.empty() || distance > best_distance || !is_near(typed, lower_case(std::string(candidate)), distance)) continue;
     if (words_with_digits(name) != words_with_digits(candidate)) continue;
     if (distance < best_distance) best.clear();
     best.push_back(candidate);
@@ -138,10 +119,22 @@ bool has_same_digits(const std::string& typed, const std::string& candidate) {
 
 }  // namespace
 
+std::vector<std::string> lower_words(std::string_view text) {
+  std::vector<std::string> words;
+  bool is_inside = false;
+  for (const char c : lower_case(std::string(text))) {
+    const bool is_part = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (is_part && !is_inside) words.emplace_back();
+    if (is_part) words.back() += c;
+    is_inside = is_part;
+  }
+  return words;
+}
+
 std::vector<std::string> names_within(std::string_view name, const std::vector<std::string>& known, std::size_t letters) {
   std::vector<std::string> near;
   for (const std::string& candidate : known)
-    if (edit_distance(lower(name), lower(candidate)) <= letters) near.push_back(candidate);
+    if (edit_distance(lower_case(std::string(name)), lower_case(std::string(candidate))) <= letters) near.push_back(candidate);
   return near;
 }
 
@@ -169,8 +162,8 @@ std::vector<std::string> meant_names(std::string_view name, const std::vector<st
     std::vector<std::string> same = those_where([&](const std::string& candidate) { return !typed.empty() && form(candidate) == typed; });
     if (!same.empty()) return same;
   }
-  const std::vector<std::string> typed = words_of(name);
-  std::vector<std::string> longer = those_where([&](const std::string& candidate) { return begins_with(words_of(candidate), typed); });
+  const std::vector<std::string> typed = lower_words(name);
+  std::vector<std::string> longer = those_where([&](const std::string& candidate) { return begins_with(lower_words(candidate), typed); });
   constexpr std::size_t kMost = 8;  // more names with one beginning are ambiguous
   if (!longer.empty() && longer.size() <= kMost) return longer;
   const std::vector<std::string> near = misspelled(name, known);

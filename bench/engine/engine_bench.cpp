@@ -14,7 +14,7 @@
 #include "bench/sim/machine_rates.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/model_work.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 
 namespace kvlab {
 

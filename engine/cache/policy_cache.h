@@ -3,16 +3,35 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "engine/cache/cache_model.h"
 #include "engine/cache/engine_observer.h"
 #include "engine/cache/prompt_tensors.h"
 #include "engine/cache/sequence.h"
 #include "engine/device/device_attention.h"
+#include "engine/model/record.h"
 #include "engine/model/transformer.h"
+#include "kernels/element.h"
+#include "kernels/select/guess_queries/guess_queries.h"
+#include "kernels/tensor_memory.h"
 
 namespace kvlab {
+
+class CacheModel {
+ public:
+  virtual ~CacheModel() = default;
+  [[nodiscard]] virtual const ModelConfig& config() const = 0;
+  // For keys and values.
+  [[nodiscard]] virtual TensorMemory memory() const { return {}; }
+  [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
+  // W_o, float32 [hidden_dim, q_heads * head_dim] in memory().
+  [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
+  // None on a GPU.
+  [[nodiscard]] virtual QueryWeights query_weights(std::int32_t /*layer*/) const { return {}; }
+  // Null: no extra passes inside a step.
+  [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
+};
 
 // A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step. Operations run in ShapeRun's order.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {

@@ -48,7 +48,7 @@ class RowsPassHost final : public PassHost, AttentionHost {
     op.window = c.window(layer);
     run_cpu(op);
     for (std::int32_t h = 0; h < c.kv_heads; ++h) store.shrink(first_row + h, held[place(h)]);
-    const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t q_width = c.q_width(), kv_width = c.kv_width();
     recorder_->on_attention(layer, tensor(q, q_width), tensor(k, kv_width), tensor(v, kv_width), tensor(out, q_width));
   }
 

@@ -38,21 +38,19 @@ class LayerReader final : public DeviceAttentionHost {
   void before_rope(std::int32_t layer, const DeviceLayer& in) override {
     LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
     if (needs_.hidden) append(to.hidden, in.hidden, in, config_.hidden_dim, config_.hidden_dim);
-    if (needs_.pre_rope_queries) append(to.pre_q, in.q, in, q_width(), in.q_stride);
-    if (needs_.pre_rope_keys) append(to.pre_k, in.k, in, kv_width(), in.kv_stride);
+    if (needs_.pre_rope_queries) append(to.pre_q, in.q, in, config_.q_width(), in.q_stride);
+    if (needs_.pre_rope_keys) append(to.pre_k, in.k, in, config_.kv_width(), in.kv_stride);
     cache_.before_rope(layer, in);
   }
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override {
     LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
-    if (needs_.step_queries || needs_.window_queries > 0) append(to.q, in.q, in, q_width(), in.q_stride);
-    append(to.k, in.k, in, kv_width(), in.kv_stride);
-    append(to.v, in.v, in, kv_width(), in.kv_stride);
+    if (needs_.step_queries || needs_.window_queries > 0) append(to.q, in.q, in, config_.q_width(), in.q_stride);
+    append(to.k, in.k, in, config_.kv_width(), in.kv_stride);
+    append(to.v, in.v, in, config_.kv_width(), in.kv_stride);
     cache_.attend(layer, in, out);
   }
 
  private:
-  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
-  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{config_.kv_heads} * config_.head_dim; }
   void append(std::vector<float>& to, const void* data, const DeviceLayer& in, std::int64_t width, std::int64_t stride) {
     const CudaContext::Frame frame(cuda_);
     auto* const floats = cuda_.scratch<float>(in.tokens * width);

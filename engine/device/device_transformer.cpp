@@ -51,10 +51,10 @@ struct DeviceTransformer::Activations {
   DeviceLayer layer;
 
   std::int64_t carve(Carver& memory, const ModelConfig& c, ElementType type) {
-    const std::int64_t one = tokens * element_bytes(type), q_dim = std::int64_t{c.q_heads} * c.head_dim;
+    const std::int64_t one = tokens * element_bytes(type), q_dim = c.q_width();
     ids = memory.take<std::int32_t>(tokens * 4), positions = memory.take<std::int32_t>(tokens * 4);
     residual = memory.take(one * c.hidden_dim), branch = memory.take(one * c.hidden_dim), hidden = memory.take(one * c.hidden_dim);
-    qkv = memory.take(one * (q_dim + 2 * std::int64_t{c.kv_heads} * c.head_dim));
+    qkv = memory.take(one * (q_dim + 2 * c.kv_width()));
     q = memory.take(one * q_dim), attended = memory.take(one * q_dim);
     gate_up = memory.take(2 * one * c.intermediate_dim), gated = memory.take(one * c.intermediate_dim);
     return memory.used();
@@ -158,18 +158,19 @@ void DeviceTransformer::project_apart(const DeviceLayerWeights& w, Activations& 
   const auto norm_heads = [&](void* x, const DeviceTensor& weight, std::int64_t heads) {
     run_cuda(DeviceRmsNorm{x, nullptr, weight.data(), x, a.tokens * heads, config_.head_dim, config_.norm_epsilon, type_}, cuda_);
   };
-  std::uint8_t *const q = product(q_width()), *const k = product(kv_width()), *const v = product(kv_width());
+  std::uint8_t *const q = product(config_.q_width()), *const k = product(config_.kv_width()), *const v = product(config_.kv_width());
   norm_heads(q, w.q_norm, config_.q_heads);
   norm_heads(k, w.k_norm, config_.kv_heads);
-  a.layer = {a.tokens, type_, a.hidden, q, k, v, q_width(), kv_width()};
+  a.layer = {a.tokens, type_, a.hidden, q, k, v, config_.q_width(), config_.kv_width()};
 }
 
 void DeviceTransformer::project(const DeviceLayerWeights& w, Activations& a) {
   if (config_.qk_norm) return project_apart(w, a);
-  const std::int64_t all = q_width() + 2 * kv_width(), bytes = element_bytes(type_);
+  const std::int64_t all = config_.q_width() + 2 * config_.kv_width(), bytes = element_bytes(type_);
   linear(a.hidden, w.qkv.data(), w.qkv_bias.data(), a.qkv, a.tokens, config_.hidden_dim, all);
   auto* const qkv = static_cast<std::uint8_t*>(a.qkv);
-  a.layer = {a.tokens, type_, a.hidden, qkv, qkv + q_width() * bytes, qkv + (q_width() + kv_width()) * bytes, all, all};
+  a.layer = {a.tokens, type_, a.hidden, qkv, qkv + config_.q_width() * bytes, qkv + (config_.q_width() + config_.kv_width()) * bytes,
+             all,      all};
 }
 
 void DeviceTransformer::attention(std::int32_t layer, DeviceAttentionHost& host, Activations& a) {
@@ -182,9 +183,9 @@ void DeviceTransformer::attention(std::int32_t layer, DeviceAttentionHost& host,
   rope.in = a.layer.k, rope.out = const_cast<void*>(a.layer.k), rope.heads = config_.kv_heads;
   rope.in_stride = rope.out_stride = a.layer.kv_stride;
   run_cuda(rope, cuda_);
-  a.layer.q = a.q, a.layer.q_stride = q_width();
+  a.layer.q = a.q, a.layer.q_stride = config_.q_width();
   host.attend(layer, a.layer, a.attended);
-  linear(a.attended, w.o.data(), w.o_bias.data(), a.branch, a.tokens, q_width(), config_.hidden_dim);
+  linear(a.attended, w.o.data(), w.o_bias.data(), a.branch, a.tokens, config_.q_width(), config_.hidden_dim);
 }
 
 void DeviceTransformer::mlp(const DeviceLayerWeights& w, const Activations& a) {
@@ -268,9 +269,9 @@ const float* DeviceTransformer::output_weights(std::int32_t layer) {
   TensorArray<float>& w = output_weights_[static_cast<std::size_t>(layer)];
   if (w.size() == 0) {
     w.settle_in(TensorMemory(cuda_));
-    w.resize(config_.hidden_dim * q_width());
-    run_cuda(DeviceConvert{weights_.layers[static_cast<std::size_t>(layer)].o.data(), w.data(), config_.hidden_dim, q_width(), 0, 0, type_,
-                           ElementType::kF32},
+    w.resize(config_.hidden_dim * config_.q_width());
+    run_cuda(DeviceConvert{weights_.layers[static_cast<std::size_t>(layer)].o.data(), w.data(), config_.hidden_dim, config_.q_width(), 0, 0,
+                           type_, ElementType::kF32},
              cuda_);
   }
   return w.data();

@@ -62,8 +62,6 @@ class DeviceTransformer {
   void mlp(const DeviceLayerWeights& w, const Activations& a);
   void norm(const DeviceTensor& weight, const Activations& a);
   void linear(const void* x, const void* w, const void* bias, void* y, std::int64_t tokens, std::int64_t in, std::int64_t out);
-  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
-  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{config_.kv_heads} * config_.head_dim; }
 
   CudaContext& cuda_;
   ModelConfig config_;

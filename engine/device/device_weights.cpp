@@ -127,7 +127,7 @@ DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext
     numbers.push_back((static_cast<float>(state >> 40) * 0x1p-24F - 0.5F) * 0.07F);
   }
   const std::vector<float> ones(static_cast<std::size_t>(c.hidden_dim), 1.0F), head_ones(static_cast<std::size_t>(c.head_dim), 1.0F);
-  const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+  const std::int64_t q_width = c.q_width(), kv_width = c.kv_width();
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
   const std::int64_t layer = hidden * (2 * q_width + 2 * kv_width + 3 * inner), table = std::int64_t{c.vocab_size} * hidden;
   const std::int64_t n = c.layers * layer + table * (c.tied_head ? 1 : 2), free = cuda::free_bytes();

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/json_text.h"
-#include "base/open_error.h"
 #include "base/read_file.h"
 #include "base/text.h"
 

@@ -41,8 +41,7 @@ struct EvalLimits {
 };
 
 // Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}; texts may be token ids, length is optional, other keys
-// are ignored. count_bytes: if answers are ids. Throws InputError with FILE:LINE for invalid JSON or keys, no turns, an empty prompt or
-// answer, a chosen sample beyond the limits, or no chosen samples.
+// are ignored. count_bytes: if answers are ids. Throws InputError with FILE:LINE, also for samples beyond the limits, or none.
 std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode,
                                       const EvalLimits& limits = {}, const CountBytes& count_bytes = {});
 

@@ -8,7 +8,7 @@
 #include "base/config/params.h"
 #include "base/error.h"
 #include "engine/label/probe_prompts.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 #include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {

@@ -26,6 +26,8 @@ struct ModelConfig {
   bool qk_norm = false;               // RMSNorm of each query and key head before RoPE
   std::vector<std::int32_t> windows;  // [layers] sliding window, 0: none; empty: no layer has one
 
+  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{q_heads} * head_dim; }
+  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{kv_heads} * head_dim; }
   // Last tokens that a query sees, itself included; 0: all.
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 
 namespace kvlab {
 

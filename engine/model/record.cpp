@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/model/gradient_tape.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 #include "policies/kv/forward_passes.h"
 
 namespace kvlab {

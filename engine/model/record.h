@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

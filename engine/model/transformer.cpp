@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numeric>
 
 #include "base/error.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/model/embedding/embedding.h"
 #include "kernels/model/linear/linear.h"
 #include "kernels/model/rmsnorm/rmsnorm.h"
@@ -32,6 +35,55 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
   run_cpu(RmsNorm{x.data(), nullptr, weight.data(), x.data(), static_cast<std::int64_t>(x.size()) / width, width, epsilon});
 }
 
+class PlainAttention final : public AttentionHost {
+ public:
+  PlainAttention(const ModelConfig& config, KvState& kv, std::int64_t tokens, Recorder* recorder)
+      : config_(config), kv_(kv), tokens_(tokens), recorder_(recorder) {}
+
+  void on_residual(std::int32_t stage, const float* residual) override {
+    if (recorder_ != nullptr) recorder_->on_residual(stage, span_of(residual, config_.hidden_dim));
+  }
+  void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
+    if (recorder_ == nullptr) return;
+    recorder_->on_hidden(layer, span_of(hidden, config_.hidden_dim));
+    recorder_->on_pre_rope(layer, span_of(q, config_.q_width()), span_of(k, kv_.token_floats));
+  }
+
+  void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override {
+    std::vector<float>& keys = kv_.k[static_cast<std::size_t>(layer)];
+    std::vector<float>& values = kv_.v[static_cast<std::size_t>(layer)];
+    const std::span<const float> new_k = span_of(k, kv_.token_floats), new_v = span_of(v, kv_.token_floats);
+    keys.insert(keys.end(), new_k.begin(), new_k.end());
+    values.insert(values.end(), new_v.begin(), new_v.end());
+    AttentionPrefill op{q,
+                        keys.data(),
+                        values.data(),
+                        out,
+                        nullptr,
+                        tokens_,
+                        kv_.tokens,
+                        config_.q_heads,
+                        config_.kv_heads,
+                        config_.head_dim,
+                        1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
+                        config_.window(layer)};
+    op.scratch = room_in(scratch_, static_cast<std::size_t>(scratch_floats(op)));
+    run_cpu(op);
+    if (recorder_ != nullptr) recorder_->on_attention(layer, span_of(q, config_.q_width()), new_k, new_v, span_of(out, config_.q_width()));
+  }
+
+ private:
+  [[nodiscard]] std::span<const float> span_of(const float* data, std::int64_t width) const {
+    return {data, static_cast<std::size_t>(tokens_ * width)};
+  }
+
+  const ModelConfig& config_;
+  KvState& kv_;
+  std::int64_t tokens_;
+  Recorder* recorder_;
+  BigArray<float> scratch_;
+};
+
 }  // namespace
 
 // branch: last attention or MLP output, added by the next norm.
@@ -39,7 +91,7 @@ struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // Widths per token.
   static std::array<Part, 11> parts(const ModelConfig& c) {
-    const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t q_width = c.q_width(), kv_width = c.kv_width();
     const std::int64_t rope_width = c.head_dim / 2;
     using A = Activations;
     return {{{&A::residual, c.hidden_dim},
@@ -218,6 +270,28 @@ std::vector<float> Transformer::logits(std::span<const float> hidden) const {
 std::int32_t greedy_token(std::span<const float> logits, std::int32_t vocab_size) {
   const std::span<const float> last = logits.last(static_cast<std::size_t>(vocab_size));
   return static_cast<std::int32_t>(std::max_element(last.begin(), last.end()) - last.begin());
+}
+
+KvState::KvState(const ModelConfig& config) : k(static_cast<std::size_t>(config.layers)), v(k.size()), token_floats(config.kv_width()) {}
+
+void KvState::truncate(std::int64_t kept) {
+  if (kept > tokens) throw InternalError("a KV state cannot be cut to more tokens than it holds");
+  tokens = kept;
+  for (std::vector<float>& layer : k) layer.resize(static_cast<std::size_t>(kept * token_floats));
+  for (std::vector<float>& layer : v) layer.resize(static_cast<std::size_t>(kept * token_floats));
+}
+
+std::vector<float> forward(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) {
+  std::vector<std::int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(kv.tokens));
+  PlainAttention host(model.config(), kv, static_cast<std::int64_t>(ids.size()), recorder);
+  std::vector<float> hidden = model.forward({ids, positions}, host);
+  kv.tokens += static_cast<std::int64_t>(ids.size());
+  return hidden;
+}
+
+std::vector<float> forward_logits(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) {
+  return model.logits(forward(model, ids, kv, recorder));
 }
 
 }  // namespace kvlab

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -14,10 +16,110 @@
 #include "base/free_memory.h"
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "base/safetensors.h"
 #include "base/text.h"
-#include "engine/model/weight_files.h"
+#include "engine/model/json_config.h"
 
 namespace kvlab {
+
+// DIR/model.safetensors or the shards of its index, mapped.
+class WeightFiles {
+ public:
+  // Throws InputError for missing or invalid files, or a tensor (except RoPE buffers) not in its indexed shard.
+  explicit WeightFiles(const std::string& dir);
+
+  [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }
+  [[nodiscard]] const SafetensorsFile& file_of(const std::string& tensor) const { return files_.at(places_.at(tensor)); }
+  [[nodiscard]] std::vector<std::string> names() const;
+  // Throws "FILE: message", FILE the only file or the index.
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  void open_shards(const std::string& dir);
+
+  std::string name_;                              // the only file or the index
+  std::map<std::string, SafetensorsFile> files_;  // by file name
+  std::map<std::string, std::string> places_;     // tensor -> file
+};
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// Pickled PyTorch weights can run code when read.
+void refuse_folder(const fs::path& dir) {
+  const bool pickled = is_there(dir / "pytorch_model.bin") || is_there(dir / "pytorch_model.bin.index.json");
+  throw InputError(fmt::format("{}: has neither {} nor {}{}", dir.string(), kSingleFile, kIndexFile,
+                               pickled ? "; pytorch_model.bin is not read, convert it to safetensors" : ""));
+}
+
+std::map<std::string, std::string> read_weight_map(const JsonConfig& index) {
+  const JsonConfig map = index.object("weight_map");
+  std::map<std::string, std::string> places;
+  for (const auto& [tensor, shard] : map.json().items()) {
+    const std::string name = map.text(tensor);
+    if (name.empty() || fs::path(name).filename() != name) map.refuse(tensor, "the name of a file in the same folder");
+    places[tensor] = name;
+  }
+  if (places.empty()) index.fail("'weight_map' names no tensor");
+  return places;
+}
+
+// RoPE frequencies in older files.
+bool is_rope_buffer(const std::string& tensor) { return tensor.ends_with("rotary_emb.inv_freq"); }
+
+}  // namespace
+
+WeightFiles::WeightFiles(const std::string& dir) {
+  const fs::path folder(dir);
+  if (!is_there(folder / kSingleFile)) {
+    if (!is_there(folder / kIndexFile)) refuse_folder(folder);
+    open_shards(dir);
+    return;
+  }
+  name_ = (folder / kSingleFile).string();
+  const SafetensorsFile& file = files_.emplace(kSingleFile, SafetensorsFile::open(name_)).first->second;
+  for (const auto& [tensor, info] : file.tensors()) places_[tensor] = kSingleFile;
+}
+
+void WeightFiles::open_shards(const std::string& dir) {
+  const fs::path folder(dir);
+  name_ = (folder / kIndexFile).string();
+  places_ = read_weight_map(JsonConfig(name_));
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : places_) shards.insert(shard);
+  std::vector<std::string> missing;
+  for (const std::string& shard : shards)
+    if (!is_there(folder / shard)) missing.push_back(shard);
+  if (!missing.empty()) fail(fmt::format("{} of {} shards are missing: {}", missing.size(), shards.size(), join(missing, ", ")));
+  for (const std::string& shard : shards) files_.emplace(shard, SafetensorsFile::open((folder / shard).string()));
+  for (const auto& [shard, file] : files_) {
+    for (const auto& [tensor, info] : file.tensors()) {
+      const auto place = places_.find(tensor);
+      if (place == places_.end()) file.fail("tensor '" + tensor + "' is not in " + kIndexFile);
+      if (place->second != shard) file.fail(fmt::format("tensor '{}' belongs into {} by {}", tensor, place->second, kIndexFile));
+    }
+  }
+  std::erase_if(places_, [&](const auto& place) { return is_rope_buffer(place.first) && !files_.at(place.second).has(place.first); });
+  for (const auto& [tensor, shard] : places_)
+    if (!files_.at(shard).has(tensor)) fail(fmt::format("'weight_map' places tensor '{}' in {}, which does not have it", tensor, shard));
+}
+
+std::vector<std::string> WeightFiles::names() const {
+  std::vector<std::string> names;
+  for (const auto& [tensor, file] : places_) names.push_back(tensor);
+  return names;
+}
+
+void WeightFiles::fail(const std::string& message) const { throw InputError(name_ + ": " + message); }
 
 namespace {
 
@@ -40,7 +142,7 @@ constexpr const char* kHead = "lm_head.weight";
 
 void want_layer(const ModelConfig& c, const std::string& at, LayerWeights& w, std::vector<WantedTensor>& wanted) {
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
-  const std::int64_t q_dim = std::int64_t{c.q_heads} * c.head_dim, kv_dim = std::int64_t{c.kv_heads} * c.head_dim;
+  const std::int64_t q_dim = c.q_width(), kv_dim = c.kv_width();
   const auto vector = [&](const char* name, std::int64_t n, Weight& to) { wanted.push_back({at + name, {n}, &to}); };
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Weight& weight, bool biased, Weight& bias) {
     wanted.push_back({at + name + ".weight", {out, in}, &weight});

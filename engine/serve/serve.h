@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,9 @@
 
 namespace kvlab {
 
+// Prompt and generated tokens: a function of (seed, hashes), or without hashes of (seed, request number).
+std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t seed, std::int32_t vocabulary);
+
 struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
@@ -30,8 +34,7 @@ struct ServeSetup : HostSetup {
 };
 
 // In real time, with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs the steps.
-// Token ids follow from hashes (content.h). Throws InputError for padded batches, plans of part of the layers, block caches that know the
-// future, recipes that need more than shared prefixes' K and V, and requests that wait forever.
+// Token ids follow from hashes. Throws InputError for what it cannot run, and for requests that wait forever.
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
 
 }  // namespace kvlab

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "engine/tokenizer/bpe.h"
-#include "engine/tokenizer/normalizer.h"
-#include "engine/tokenizer/pre_tokenizer.h"
+#include "engine/tokenizer/parts.h"
 
 namespace kvlab::tokenization {
 

@@ -1,13 +1,11 @@
-#include "engine/tokenizer/decoder.h"
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
 #include "base/text.h"
 #include "engine/tokenizer/chain.h"
+#include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
-#include "engine/tokenizer/pre_tokenizer.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace kvlab::tokenization {

@@ -1,11 +1,10 @@
-#include "engine/tokenizer/normalizer.h"
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/tokenizer/chain.h"
+#include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"
 

@@ -1,9 +1,8 @@
-#include "engine/tokenizer/post_processor.h"
-
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/chain.h"
+#include "engine/tokenizer/parts.h"
 
 namespace kvlab::tokenization {
 

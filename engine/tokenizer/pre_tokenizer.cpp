@@ -1,8 +1,7 @@
-#include "engine/tokenizer/pre_tokenizer.h"
-
 #include <algorithm>
 
 #include "engine/tokenizer/chain.h"
+#include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"
 

@@ -12,8 +12,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "engine/tokenizer/added_tokens.h"
-#include "engine/tokenizer/decoder.h"
-#include "engine/tokenizer/post_processor.h"
+#include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace kvlab {

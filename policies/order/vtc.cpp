@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "policies/order/order.h"
 
 namespace kvlab {

@@ -119,6 +119,8 @@ std::string scalar(const YAML::Node& meta, const std::string& key) {
   return node && node.IsScalar() ? node.Scalar() : "";
 }
 
+}  // namespace
+
 std::string tp_folder(const std::string& folder, int tp) {
   const std::string mine = folder + "/tp" + std::to_string(tp);
   std::error_code error;
@@ -127,8 +129,6 @@ std::string tp_folder(const std::string& folder, int tp) {
   for (const int degree : profile_tp_degrees(folder)) present.push_back("tp" + std::to_string(degree));
   throw InputError(folder + ": no folder tp" + std::to_string(tp) + "; there is " + (present.empty() ? "none" : join(present, ", ")));
 }
-
-}  // namespace
 
 std::vector<int> profile_tp_degrees(const std::string& folder) {
   std::vector<int> degrees;

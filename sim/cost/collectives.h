@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,10 +9,48 @@
 #include <utility>
 #include <vector>
 
-#include "sim/cost/link_model.h"
+#include "sim/cost/cost_model.h"
+#include "sim/cost/model_spec.h"
+#include "sim/cost/parallel.h"
 #include "sim/cost/sample_grid.h"
 
 namespace kvlab {
+
+// Bytes of each rank: all_reduce: input; all_gather: output; reduce_scatter, all_to_all: input with its own part; p2p: sent.
+enum class Collective : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kP2p };
+inline constexpr Collective kAllCollectives[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                                 Collective::kAllToAll, Collective::kP2p};
+const char* collective_name(Collective op);  // "all_reduce"
+std::optional<Collective> collective_of(const std::string& name);
+
+// gpus: per machine; bytes_per_s: a GPU's share of the network, one direction.
+struct MachineLinks {
+  int gpus = 1 << 20;
+  double bytes_per_s = 1e9, latency_ns = 0;
+};
+
+struct LinkModel {
+  std::string card;
+  double bytes_per_s = 0;       // per GPU and direction
+  bool is_mesh = false;         // all-to-all NVLink, else PCIe through the CPU
+  bool has_peer_access = true;  // PCIe: GPUs read each other's memory
+  double latency_ns = 0;        // per wait between ranks
+  MachineLinks machines{};
+
+  // stride: in GPUs.
+  [[nodiscard]] bool leaves_machine(int ranks, int stride = 1) const { return std::int64_t{ranks} * stride > machines.gpus; }
+  [[nodiscard]] double ps(Collective op, double bytes, int ranks, int stride = 1) const;
+  // Each rank's bytes cross its link once, summed on the way.
+  [[nodiscard]] double least_ps(Collective op, double bytes, int ranks) const;
+
+ private:
+  [[nodiscard]] double inside_ps(Collective op, double bytes, int ranks) const;
+  [[nodiscard]] double across_ps(Collective op, double bytes, int ranks, int stride) const;
+};
+
+// Repetitions scatter within the datasheet margin. A larger fall as work grows is another measurement's. Units differ by 1000, no large
+// operation this far from its roofline.
+inline constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFactor = 300;
 
 struct ModelSpec;
 struct Parallel;
@@ -79,5 +118,17 @@ struct CollectiveFinding {
   std::string text;
 };
 std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
+
+// Bytes over the busiest GPU's link in one direction, before a layer's experts, without its own part; as many return. A token crosses once
+// per rank, or once per GPU with one of its experts.
+std::int64_t exchange_volume(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);
+
+// Before and after the experts.
+std::array<CollectiveUse, 2> exchange_collectives(const Parallel& parallel);
+// Message of the even collective in which exchange_volume crosses every link.
+double exchange_message_bytes(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);
+
+// Probability that one of `gpus` GPUs has an expert of a token, for distinct uniform experts.
+double share_of_gpus(const ModelSpec& model, int gpus);
 
 }  // namespace kvlab

@@ -158,7 +158,12 @@ class CostModel {
   [[nodiscard]] virtual int num_layers() const = 0;
   [[nodiscard]] virtual AttentionWindows windows() const { return {}; }
   [[nodiscard]] virtual int num_stages() const { return 1; }
-  virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
+  virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) {
+    const PrefillPiece piece{tokens, kv_before};
+    StepShape shape;
+    shape.prefills = std::span(&piece, 1);
+    return to_s(step(shape).total);
+  }
   [[nodiscard]] virtual double peak_flops() const = 0;
   [[nodiscard]] virtual double peak_bytes_per_s() const = 0;
   // Checked first if steps are implausibly long.

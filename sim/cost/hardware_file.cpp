@@ -9,8 +9,7 @@
 #include "base/config/params.h"
 #include "base/read_file.h"
 #include "sim/cost/collective_files.h"
-#include "sim/cost/hardware_keys.h"
-#include "sim/cost/hardware_names.h"
+#include "sim/cost/hardware_spec.h"
 
 namespace kvlab {
 

@@ -197,12 +197,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
     for (const std::string& key : options.keys()) p.options[key] = options.text(key, "engine option");
   }
   meta.reject_unread();
-  const std::string tables = folder + "/tp" + std::to_string(tp);
-  if (std::error_code error; !fs::is_directory(tables, error)) {
-    std::vector<std::string> present;
-    for (const int degree : profile_tp_degrees(folder)) present.push_back("tp" + std::to_string(degree));
-    throw InputError(folder + ": no folder tp" + std::to_string(tp) + "; there is " + (present.empty() ? "none" : join(present, ", ")));
-  }
+  const std::string tables = tp_folder(folder, tp);
   read_ops(tables, p);
   for (const OpFamily family : kGridFamilies) p.*grid_of(family) = read_grid_if_there(file_of(tables, family), columns_of(family));
   read_collective_tables(tables, tp, p.collectives);

@@ -165,9 +165,7 @@ Profile read_profile(const ProfileChoice& choice, int tp) {
 
 // "meta-llama/Llama-3.1-8B" -> "llama-3.1-8b".
 std::string file_name_of(const std::string& name) {
-  std::string own = name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1);
-  std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return own;
+  return lower_case(name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1));
 }
 
 // Unless the roofline may fill in.

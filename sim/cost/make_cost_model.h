@@ -33,13 +33,8 @@ struct CostSetup {
 // Params::prefer: the search chooses `parallel.tp` if the file does not.
 inline constexpr const char* kChosenTp = "tp that the search tries";
 
-// At the experiment's top level:
-//   model: llama-3.1-8b           name in profiles/models, config.json, or its folder
-//   hardware: h100                name in profiles/hardware, or file
-//   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
-//   parallel: {tp: 1, pp: 1, dp: 1, ep: 1, overlap: none}
-//   engine: {vllm: {version}}     name in profiles/engines: host time per step
-// With a profile, its model and hardware are the defaults.
+// Reads `model`, `hardware`, `profile`, `parallel` and `engine` (docs/cost-model.md). With a profile, its model and hardware are the
+// defaults.
 CostSetup read_cost_setup(Params& experiment);
 
 // Cheap: tables are shared, caches are not. One object per rank.

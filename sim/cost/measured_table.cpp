@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/usage.h"
+#include "sim/cost/profile.h"
 
 namespace kvlab {
 
@@ -53,6 +58,65 @@ Picoseconds MeasuredTable::time(std::size_t row, std::size_t column, TimeUnit un
   if (!(ps > 0)) fail(row, column, "a time must be above 0");
   if (ps > kMaxPicoseconds) fail(row, column, "more than 1000 s for one call; is the unit right?");
   return round_ps(ps);
+}
+
+std::optional<ShapeTable> ShapeTable::read_if_there(const std::string& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  UsageLog::note_file(file);
+  return ShapeTable(file);
+}
+
+std::vector<std::size_t> ShapeTable::rows_of(const Key& key) const {
+  std::vector<std::pair<std::size_t, std::string>> wanted;  // compares texts: numbers have no point
+  for (const auto& [column, value] : key) wanted.emplace_back(csv_.column(column), std::to_string(value));
+  std::vector<std::size_t> rows;
+  for (std::size_t row = 0; row < csv_.num_rows(); ++row) {
+    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return csv_.text(row, w.first) == w.second; });
+    if (is_wanted) rows.push_back(row);
+  }
+  return rows;
+}
+
+SampleGrid ShapeTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
+  std::vector<std::size_t> columns;
+  for (const std::string& axis : axes) columns.push_back(csv_.column(axis));
+  const std::size_t time_column = csv_.column(time);
+  std::vector<SampleGrid::Sample> samples;
+  std::vector<std::string> places;
+  for (const std::size_t row : rows_of(key)) {
+    SampleGrid::Sample s{{}, csv_.time(row, time_column, TimeUnit::kNs), 0};
+    for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv_.count(row, columns[i]);
+    samples.push_back(s);
+    places.push_back(csv_.place(row));
+  }
+  return samples.empty() ? SampleGrid() : checked_grid(axes.size(), std::move(samples), places);
+}
+
+std::vector<std::int64_t> ShapeTable::values(const std::string& column, const Key& key) const {
+  const std::size_t at = csv_.column(column);
+  std::set<std::int64_t> found;
+  for (const std::size_t row : rows_of(key)) found.insert(csv_.count(row, at));
+  return {found.begin(), found.end()};
+}
+
+GemmTable::GemmTable(SampleGrid grid) : grid_(std::move(grid)) {
+  std::set<std::int64_t> rows;
+  for (const SampleGrid::Sample& s : grid_.samples()) {
+    most_n_ = std::max(most_n_, s.at[0]);
+    most_k_ = std::max(most_k_, s.at[1]);
+    rows.insert(s.at[2]);
+  }
+  rows_.assign(rows.begin(), rows.end());
+}
+
+SampleGrid::Value GemmTable::at(std::int64_t n, std::int64_t k, std::int64_t m) const {
+  const std::int64_t own_n = std::min(n, most_n_), own_k = std::min(k, most_k_);
+  SampleGrid::Value value = grid_.at(std::array{static_cast<double>(own_n), static_cast<double>(own_k), static_cast<double>(m)});
+  if (own_n == n && own_k == k) return value;
+  value.ps *= static_cast<double>(n) / static_cast<double>(own_n) * static_cast<double>(k) / static_cast<double>(own_k);
+  value.footing = Footing::kExtrapolated;
+  return value;
 }
 
 }  // namespace kvlab

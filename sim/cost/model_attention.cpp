@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "serving/attention_windows.h"
-#include "serving/default_kv_heads.h"
 
 namespace kvlab {
 
@@ -20,9 +19,7 @@ bool has_linear(const Family& family) {
 }
 
 void read_heads(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
-  const std::int64_t q_heads = family.sizes.q_heads;
-  m.q_heads = q_heads > 0 ? p.optional<std::int64_t>("num_attention_heads", q_heads, 1, kMaxWidth, "query heads")
-                          : p.required<std::int64_t>("num_attention_heads", 1, kMaxWidth, "query heads");
+  m.q_heads = read_size(p, "num_attention_heads", family.sizes.q_heads, kMaxWidth, "query heads");
   const std::int64_t of_family = family.sizes.kv_heads > 0 ? family.sizes.kv_heads : default_kv_heads(m.family, m.q_heads);
   const std::int64_t untold = file.has_null_kv_heads ? m.q_heads : of_family;
   if (!p.has("num_key_value_heads") && m.q_heads % untold != 0)
@@ -133,6 +130,10 @@ void check_layer_types(Params& p, const Family& family) {
   for (const std::string& type : p.words("attn_type_list", "of each layer its attention"))
     if (type != "1" && !(type == "0" && family.attention == FamilyAttention::kLightning))
       p.fail_at("attn_type_list", fmt::format("'attn_type_list' has layers of type {}, which is not priced for {}", type, family.name));
+}
+
+std::int64_t read_size(Params& p, const char* key, std::int64_t fallback, std::int64_t max, const char* meaning) {
+  return fallback > 0 ? p.optional<std::int64_t>(key, fallback, 1, max, meaning) : p.required<std::int64_t>(key, 1, max, meaning);
 }
 
 void read_attention(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {

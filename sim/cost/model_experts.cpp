@@ -1,7 +1,7 @@
-#include "sim/cost/model_experts.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "sim/cost/model_attention.h"
 
 namespace kvlab {
 
@@ -12,11 +12,6 @@ std::int64_t any_of(Params& p, std::initializer_list<const char*> keys, std::int
   for (const char* key : keys)
     if (p.has(key)) return p.required<std::int64_t>(key, 0, kMaxWidth, meaning);
   return fallback;
-}
-
-std::int64_t width(Params& p, const char* key, std::int64_t fallback, const char* meaning) {
-  return fallback > 0 ? p.optional<std::int64_t>(key, fallback, 1, kMaxWidth, meaning)
-                      : p.required<std::int64_t>(key, 1, kMaxWidth, meaning);
 }
 
 // A list of layer numbers as flags.
@@ -91,7 +86,7 @@ std::int64_t shared_width(Params& p, const Family& family, const ModelSpec& m) {
 void read_mlps(Params& p, const Family& family, ModelSpec& m) {
   const FamilyExperts& e = family.experts;
   const char* const dense_key = family.name == "opt" ? "ffn_dim" : "intermediate_size";
-  const auto dense_width = [&] { return width(p, dense_key, family.sizes.intermediate, "width of the MLP"); };
+  const auto dense_width = [&] { return read_size(p, dense_key, family.sizes.intermediate, kMaxWidth, "width of the MLP"); };
   if (e.layers != ExpertLayers::kNone)
     m.experts = any_of(p, {"num_local_experts", "num_experts", "n_routed_experts"}, e.experts, "routed experts per layer");
   std::vector<bool> routed;
@@ -114,7 +109,8 @@ void read_mlps(Params& p, const Family& family, ModelSpec& m) {
   if (num_routed == m.layers) return;
   constexpr std::int64_t kLlama4Dense = 16384;
   const bool is_interleaved = e.layers == ExpertLayers::kInterleaved;
-  m.intermediate = is_interleaved ? width(p, "intermediate_size_mlp", kLlama4Dense, "width of the dense MLP") : dense_width();
+  m.intermediate =
+      is_interleaved ? read_size(p, "intermediate_size_mlp", kLlama4Dense, kMaxWidth, "width of the dense MLP") : dense_width();
   m.expert_layers = std::move(routed);
 }
 

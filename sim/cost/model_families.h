@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/config/params.h"
 
 namespace kvlab {
 
@@ -73,5 +76,18 @@ std::string text_family_of(const std::string& model_type);
 std::vector<std::string> family_names();
 // "": not known.
 std::string why_not_priced(const std::string& model_type);
+
+// Never changes weights, KV or FLOPs.
+bool is_harmless_model_key(std::string_view key);
+// On images or sound; only in the outer part of a multimodal config.
+bool is_multimodal_key(std::string_view key);
+// True if `word` is in a list of words with one space between them.
+bool has_word(std::string_view words, std::string_view word);
+
+// False, 0, and empty text, list or mapping.
+bool is_off(const std::string& yaml);
+
+// Throws InputError with its place for an unread key that may change weights, KV or FLOPs.
+void check_model_keys(Params& p, const Family& family);
 
 }  // namespace kvlab

@@ -11,14 +11,11 @@
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
 #include "base/text.h"
-#include "serving/longest_text.h"
-#include "sim/cost/hub_models.h"
+#include "serving/attention_windows.h"
 #include "sim/cost/model_attention.h"
-#include "sim/cost/model_experts.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
-#include "sim/cost/model_keys.h"
-#include "sim/cost/quantization.h"
+#include "sim/cost/quantization_schemes.h"
 #include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
@@ -27,10 +24,6 @@ namespace {
 
 constexpr std::array kDtypes{std::pair{"float16", Dtype::kFp16}, std::pair{"bfloat16", Dtype::kBf16}, std::pair{"float32", Dtype::kFp32},
                              std::pair{"fp8", Dtype::kFp8}, std::pair{"int8", Dtype::kInt8}};
-
-std::int64_t size(Params& p, const char* key, std::int64_t fallback, std::int64_t max, const char* meaning) {
-  return fallback > 0 ? p.optional<std::int64_t>(key, fallback, 1, max, meaning) : p.required<std::int64_t>(key, 1, max, meaning);
-}
 
 bool has_key(const Family& family, std::string_view key) {
   return std::find(family.keys.begin(), family.keys.end(), key) != family.keys.end();
@@ -132,7 +125,7 @@ void read_lengths(Params& p, const Family& family, ModelSpec& m) {
 std::int64_t read_num_layers(Params& p, const Family& family) {
   const char* const key = "layers_block_type";
   if (p.has(key) && has_key(family, key)) return static_cast<std::int64_t>(p.words(key, "the kind of each layer").size());
-  return size(p, "num_hidden_layers", family.sizes.layers, 10'000, "layers");
+  return read_size(p, "num_hidden_layers", family.sizes.layers, 10'000, "layers");
 }
 
 bool has_expert_scheme(Params& p) {
@@ -156,8 +149,8 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& path,
   m.file = path;
   m.family = file.family.empty() ? "llama" : file.family;
   m.layers = read_num_layers(p, family);
-  m.hidden = size(p, "hidden_size", family.sizes.hidden, kMaxWidth, "width of the residual stream");
-  m.vocabulary = size(p, "vocab_size", family.sizes.vocabulary, 1 << 24, "tokens in the vocabulary");
+  m.hidden = read_size(p, "hidden_size", family.sizes.hidden, kMaxWidth, "width of the residual stream");
+  m.vocabulary = read_size(p, "vocab_size", family.sizes.vocabulary, 1 << 24, "tokens in the vocabulary");
   read_lengths(p, family, m);
   m.embedding_width = p.optional<std::int64_t>("word_embed_proj_dim", m.hidden, 1, kMaxWidth, "width of the embedding table");
   read_attention(p, family, file, m);
@@ -181,17 +174,8 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& path,
 }  // namespace
 
 std::int64_t bits(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFp32:
-      return 32;
-    case Dtype::kFp8:
-    case Dtype::kInt8:
-      return 8;
-    case Dtype::kFp4:
-      return 4;
-    default:
-      return 16;
-  }
+  constexpr std::array<std::int64_t, kNumDtypes> kBits{16, 16, 32, 8, 8, 4};
+  return kBits[static_cast<std::size_t>(dtype)];
 }
 
 const char* dtype_name(Dtype dtype) {

@@ -10,9 +10,8 @@ namespace kvlab {
 // All tokens to every rank (vLLM's allgather_reducescatter), or each once per rank with one of its experts (deepep).
 enum class ExpertExchange : std::uint8_t { kAllGather, kDeepEp };
 
-// tp splits attention and dense layers, pp layers. dp > 1: ranks of tp x pp GPUs, each with scheduler and KV cache. ep = 1: experts are
-// split over tp x dp GPUs. ep > 1: whole experts on ep = tp x dp GPUs, or without dp on a multiple of tp; then ep / tp groups share a
-// scheduler's tokens evenly.
+// tp splits attention and dense layers, pp layers. dp > 1: ranks of tp x pp GPUs with own schedulers. ep = 1: experts are split over tp x
+// dp GPUs; else whole experts on ep GPUs, and without dp ep / tp groups share a scheduler's tokens.
 struct Parallel {
   int tp = 1, pp = 1, ep = 1, dp = 1;
   ExpertExchange exchange = ExpertExchange::kAllGather;  // dp > 1

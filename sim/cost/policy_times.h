@@ -1,21 +1,50 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "sim/cost/work_price.h"
+#include "sim/cost/sample_grid.h"
 
 namespace kvlab {
+
+// Batched call, counted as in kernels/ops.h.
+struct PolicySample {
+  // As in OpCall; host_to_device: copy from pinned memory; at_rest/RECIPE: unpacking and packing a step's sequences, bytes of K and V in
+  // the model's type (UnpackOps).
+  std::string op;
+  std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
+  Picoseconds time{};
+  double spread_frac = 0;
+};
+
+// launch + byte * bytes + flop * FLOPs, nonnegative, of least squared relative error.
+class WorkPrice {
+ public:
+  explicit WorkPrice(std::span<const PolicySample> samples);  // not empty
+  // Interpolated up to the samples' most bytes and FLOPs, else extrapolated.
+  [[nodiscard]] SampleGrid::Value at(double bytes, double flops) const;
+
+ private:
+  using Vector3 = std::array<double, 3>;
+  // Relative to the largest.
+  [[nodiscard]] Vector3 work(double bytes, double flops) const { return {1, bytes / most_bytes_, flops / most_flops_}; }
+
+  double most_bytes_ = 1, most_flops_ = 1;
+  Vector3 ps_{};  // per launch, most bytes, most FLOPs
+};
 
 // Policy operations by bytes per call, linear or log-log. Averages samples of equal bytes; continues along the last two, never falling;
 // level below the first.
 class PolicyTimes {
  public:
-  // kInSteps: timed in steps of recipes. Operations with FLOPs take a + b bytes + c FLOPs (WorkPrice), since prompts and decode differ in
-  // FLOPs per byte; others are linear. Charged work may exceed actual work, so the datasheet does not limit speed.
+  // kInSteps: timed in steps of recipes. Operations with FLOPs take a + b bytes + c FLOPs (WorkPrice); others are linear. Not limited by
+  // the datasheet.
   enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;

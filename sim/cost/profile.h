@@ -14,9 +14,46 @@
 #include "sim/cost/operations.h"
 #include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
-#include "sim/cost/skew_table.h"
+#include "sim/cost/step_prices.h"
 
 namespace kvlab {
+
+// Bin i: edge[i] < v <= edge[i + 1]; outer values go to outer bins.
+struct SkewAxis {
+  std::vector<double> edges;  // bins + 1, ascending
+  std::vector<std::string> labels;
+  [[nodiscard]] std::size_t bin(double value) const;
+};
+
+// LLMServingSim's skew_fit: alpha in [0, 1] by prompt tokens (exact), decode rows, skew, longest row, kv before the prompt; else
+// alpha_default.
+//   skew = var / (var + (longest - mean)^2) of decode lengths
+class SkewTable final : public SkewRule {
+ public:
+  struct Entry {
+    std::int64_t prompt_tokens;
+    std::size_t rows, skew, longest, before;  // bins
+    double alpha;
+  };
+  SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries);
+
+  [[nodiscard]] int bucket(const DecodeBatch& batch) const override;
+  [[nodiscard]] double alpha(int bucket) const override;
+  // prompt_tokens: sum over prompts; before: cached tokens, mean over prompt tokens.
+  [[nodiscard]] double mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, double before) const;
+
+  [[nodiscard]] const SkewAxis& axis(std::size_t i) const { return axes_[i]; }  // rows, skew, longest, before
+  [[nodiscard]] double alpha_default() const { return alpha_default_; }
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  [[nodiscard]] std::size_t cell(const DecodeBatch& batch, std::size_t before_bin) const;
+  std::vector<SkewAxis> axes_;
+  double alpha_default_;
+  std::vector<Entry> entries_;
+  std::vector<std::int64_t> prompt_tokens_;  // ascending
+  std::vector<std::vector<double>> alpha_;   // by profiled value: [rows][skew][longest][before]
+};
 
 struct ProfileOp {
   std::string name;
@@ -64,6 +101,8 @@ std::string profile_hash(const Profile& profile);
 Profile read_bundle(const std::string& folder, int tp);
 // Folders tp<N>/, ascending.
 std::vector<int> profile_tp_degrees(const std::string& folder);
+// Throws InputError if missing.
+std::string tp_folder(const std::string& folder, int tp);
 
 // meta.yaml of our format; checks version and unit only.
 inline constexpr int kProfileSchema = 1;

@@ -9,9 +9,8 @@
 #include <optional>
 
 #include "kernels/model/moe_experts/moe_experts.h"
-#include "sim/cost/attention_work.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/step_work.h"
-#include "sim/cost/table_limits.h"
 
 namespace kvlab {
 

@@ -13,11 +13,8 @@ struct LintFinding {
   std::string text;  // table, point, error, number of similar ones
 };
 
-// Compares entries with the datasheet. One finding per table and kind: the worst, and the count.
-//   error    faster than 1 / 1.02 of its FLOPs or bytes at peak rate
-//   warning  the same by bytes, but possible with operands in the L2 cache, rare in serving
-//   error    largest entries off the roofline by a factor of 300: wrong unit
-//   warning  falls by more than a fifth as work grows
+// Compares entries with the datasheet; per table and kind the worst, and the count. Errors: faster than the peak rates, or a wrong unit.
+// Warnings: fast by operands in the L2 cache, or falls as work grows.
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& model, const HardwareSpec& hardware);
 
 }  // namespace kvlab

@@ -116,9 +116,7 @@ Price ProfilePrices::experts(std::int64_t tokens) const {
   const bool has_own = own != profile_->ops.end();
   if (!has_own && profile_->moe.empty()) return roofline_->experts(tokens);
   const Value value = has_own ? time_of_op(*own, tokens, profile_->tile_rows) : moe(tokens);
-  Price price;
-  price.add(value.ps, value.footing);
-  return price;
+  return price_of(value.ps, value.footing);
 }
 
 Price ProfilePrices::head(std::int64_t rows) const {
@@ -240,9 +238,7 @@ Price ProfilePrices::policy(const PolicyOp& op) const {
   if (op.from_disk) return roofline_->policy(op);
   const std::optional<Value> value = profile_->policy.at(op.over_host_link ? name_of(OpId::kHostToDevice) : op.name, bytes, flops);
   if (!value) return roofline_->policy(op);
-  Price price;
-  price.add(launches * value->ps, value->footing);
-  return price;
+  return price_of(launches * value->ps, value->footing);
 }
 
 }  // namespace kvlab

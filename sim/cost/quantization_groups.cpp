@@ -5,8 +5,7 @@
 #include <optional>
 #include <set>
 
-#include "sim/cost/model_keys.h"
-#include "sim/cost/quantization_keys.h"
+#include "sim/cost/model_families.h"
 #include "sim/cost/quantization_schemes.h"
 #include "sim/cost/quantized_modules.h"
 

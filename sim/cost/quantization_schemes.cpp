@@ -5,23 +5,100 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <string_view>
 
-#include "sim/cost/model_keys.h"
-#include "sim/cost/quantization_keys.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "sim/cost/model_families.h"
+#include "sim/cost/quantized_modules.h"
 
 namespace kvlab {
 
 namespace {
 
+bool is_one_of_keys(std::initializer_list<const char*> keys, const std::string& key) {
+  return std::any_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; });
+}
+
+// Keys of calibration, files and kernels.
+constexpr std::string_view kHarmlessQuantizationKeys =
+    "activation_scheme amp autoround_version backend batch_size bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type "
+    "cache_block_outputs calib_data checkpoint_format damp_auto_increment damp_percent data_type dataset desc_act do_fuse "
+    "dequantize enable_minmax_tuning enable_quanted_input exllama_config export format fuse_max_seq_len global_compression_ratio "
+    "gradient_accumulate_steps group is_marlin_format iters linear_weights_not_to_quantize llm_int8_enable_fp32_cpu_offload "
+    "llm_int8_has_fp16_weight llm_int8_threshold low_gpu_mem_usage lr max_input_length meta minmax_lr mode model_file_base_name "
+    "model_name_or_path model_seqlen modules_to_fuse module_name_preceding_first_block not_use_best_mse nsamples offload_meta "
+    "observer packing_format pad_token_id producer quant_method quantization_status sampler scale_dtype scale_fmt seqlen "
+    "static_groups super_bits super_group_size sym tokenizer true_sequential use_cuda_fp16 use_exllama version zero_point fmt "
+    "block_name_to_quantize to_quant_block_names algo_config softmax_quant_spec lm_head quant_type_kwargs train "
+    "cache_examples_on_gpu scale_bits gguf_file optimize_dtype axis view_as_float quant_zero quant_scale actorder block_structure "
+    "dynamic strategy symmetric observer_kwargs zp_dtype min_memory_available pack_dtype offload_to_disk quant_mode uri quantizer "
+    "pre_quant_opt_config log_severity_level hyb_act";
+
+bool is_harmless_quantization_key(std::string_view key) { return key.starts_with("_") || has_word(kHarmlessQuantizationKeys, key); }
+
 using Scheme = QuantizedScheme;
+
+struct PartSum {
+  double parameters = 0, bits = 0;
+  std::array<double, kNumDtypes> by_type{};
+
+  void add(std::int64_t count, const Scheme& scheme) {
+    const auto n = static_cast<double>(count);
+    parameters += n;
+    bits += n * scheme.bits;
+    by_type[static_cast<std::size_t>(scheme.compute)] += n;
+  }
+  void to(WeightFormat& format) const {
+    if (parameters == 0) return;
+    format.bits = bits / parameters;
+    for (std::size_t t = 0; t < kNumDtypes; ++t) format.share[t] = by_type[t] / parameters;
+  }
+};
+
+void apply(const QuantizationPlan& plan, ModelSpec& m) {
+  const Scheme plain{static_cast<double>(bits(m.dtype)), m.dtype};
+  const ModulePatterns ignored(plan.ignored);
+  std::vector<std::optional<ModulePatterns>> targets;
+  for (const QuantizationPlan::Rule& rule : plan.rules)
+    targets.push_back(rule.targets ? std::optional<ModulePatterns>(*rule.targets) : std::nullopt);
+  const auto any = [](const ModulePatterns& patterns, const ModuleOfLayer& module) {
+    return std::any_of(module.names.begin(), module.names.end(), [&](const std::string& name) { return patterns.matches(name); });
+  };
+  const auto scheme_of = [&](const ModuleOfLayer& module) {
+    if ((plan.experts_only && module.part != ModuleOfLayer::Part::kExperts) || any(ignored, module)) return plain;
+    for (std::size_t r = 0; r < plan.rules.size(); ++r)
+      if (!targets[r] || any(*targets[r], module)) return plan.rules[r].scheme;
+    return plain;
+  };
+  std::array<PartSum, 3> sums;
+  for (std::int64_t layer = 0; layer < m.layers; ++layer)
+    for (const ModuleOfLayer& module : modules_of_layer(m, layer))
+      sums[static_cast<std::size_t>(module.part)].add(module.parameters, scheme_of(module));
+  sums[0].to(m.attention_weights);
+  sums[1].to(m.mlp_weights);
+  sums[2].to(m.expert_weights);
+  if (!plan.head || m.tied_embeddings) return;
+  m.head_weights.bits = plan.head->bits;
+  m.head_weights.share = {};
+  m.head_weights.share[static_cast<std::size_t>(plan.head->compute)] = 1;
+}
+
 using Rule = QuantizationPlan::Rule;
 using Plan = QuantizationPlan;
+
+// `keys`: of modules that keep the model's type.
+Plan plan_of(const Scheme& scheme, Params& q, std::initializer_list<const char*> keys) {
+  Plan plan;
+  plan.rules.push_back({std::nullopt, scheme});
+  plan.ignored = modules_under(q, keys);
+  return plan;
+}
 
 Plan read_fp8(Params& q, const ModelSpec& m) {
   check_quantization_keys(
       q, {"weight_block_size", "modules_to_not_convert", "ignored_layers", "ignore", "activation_scale_ub", "kv_cache_scheme",
           "moe_quant_algo", "config_groups", "quant_algo", "quantized_layers", "group_size", "expert_dtype"});
-  Plan plan;
   Scheme scheme{8, Dtype::kFp8};
   if (q.has("weight_block_size")) {
     const std::vector<double> block = q.numbers("weight_block_size", 1, 1 << 20, "rows and columns that share a scale");
@@ -29,15 +106,14 @@ Plan read_fp8(Params& q, const ModelSpec& m) {
     if (block.size() == 2) scheme.bits += kFp32 / (block[0] * block[1]);
   }
   if (q.has("moe_quant_algo")) {  // 'ignore' and config_groups are then the experts'
+    Plan plan;
     plan.rules.push_back({std::vector<std::string>{"experts"}, modelopt_scheme(q, q.text("moe_quant_algo", "scheme of the experts"), m)});
     plan.rules.push_back({std::nullopt, scheme});
     return plan;
   }
   for (const char* key : {"config_groups", "quant_algo", "quantized_layers"})
     if (q.has(key)) q.fail_at(key, fmt::format("'{}' of quantization_config is not understood with 'quant_method: fp8'", key));
-  plan.ignored = modules_under(q, {"modules_to_not_convert", "ignored_layers", "ignore"});
-  plan.rules.push_back({std::nullopt, scheme});
-  return plan;
+  return plan_of(scheme, q, {"modules_to_not_convert", "ignored_layers", "ignore"});
 }
 
 // GPTQ, AWQ, AutoRound. Counts zero points in the file.
@@ -51,11 +127,9 @@ Plan read_integers(Params& q, const ModelSpec& m) {
   const auto num_bits = q.required<std::int64_t>(q.has("w_bit") ? "w_bit" : "bits", 2, 8, "bits of a weight");
   const std::int64_t group = read_group_size(q, q.has("q_group_size") ? "q_group_size" : "group_size", 128);
   const bool has_zeros = q.flag("zero_point", false, "weights have a zero point") || !q.flag("sym", true, "no zero point");
-  Plan plan;
   const Scheme scheme{static_cast<double>(num_bits) + share_of_group(kScaleBits + (has_zeros ? static_cast<double>(num_bits) : 0), group),
                       m.dtype};
-  plan.rules.push_back({std::nullopt, scheme});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  Plan plan = plan_of(scheme, q, {"modules_to_not_convert"});
   if (q.flag("lm_head", false, "the head is quantized too")) plan.head = scheme;
   return plan;
 }
@@ -67,17 +141,12 @@ Plan read_bitsandbytes(Params& q, const ModelSpec& m) {
   const bool is_double = q.flag("bnb_4bit_use_double_quant", false, "scales are quantized");
   constexpr std::int64_t kBlock = 64, kOfScales = 256;  // weights per scale; scales per scale of scales
   const double scales = is_double ? share_of_group(8, kBlock) + share_of_group(32, kBlock * kOfScales) : share_of_group(32, kBlock);
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {is_four ? 4 + scales : 8, m.dtype}});
-  plan.ignored = modules_under(q, {"llm_int8_skip_modules"});
-  return plan;
+  return plan_of({is_four ? 4 + scales : 8, m.dtype}, q, {"llm_int8_skip_modules"});
 }
 
 Plan read_mxfp4(Params& q, const ModelSpec& m) {
   check_quantization_keys(q, {"modules_to_not_convert"});
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {4 + 8.0 / 32, m.dtype}});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  Plan plan = plan_of({4 + 8.0 / 32, m.dtype}, q, {"modules_to_not_convert"});
   plan.experts_only = m.family == "gpt_oss";
   return plan;
 }
@@ -88,12 +157,9 @@ Plan read_hqq(Params& q, const ModelSpec& m) {
   check_quantization_keys(config, {"weight_quant_params", "scale_quant_params", "zero_quant_params"});
   Params w = config.child("weight_quant_params", "weight_quant_params");
   check_quantization_keys(w, {"nbits", "group_size", "channel_wise", "round_zero"});
-  Plan plan;
   const auto num_bits = w.required<std::int64_t>("nbits", 1, 8, "bits of a weight");
-  plan.rules.push_back(
-      {std::nullopt, {static_cast<double>(num_bits) + share_of_group(2 * kScaleBits, read_group_size(w, "group_size", 64)), m.dtype}});
-  plan.ignored = modules_under(q, {"skip_modules"});
-  return plan;
+  const double scales = share_of_group(2 * kScaleBits, read_group_size(w, "group_size", 64));
+  return plan_of({static_cast<double>(num_bits) + scales, m.dtype}, q, {"skip_modules"});
 }
 
 Plan read_torchao(Params& q, const ModelSpec& m) {
@@ -123,10 +189,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
                                             {"int8wo", {8, m.dtype}}};
   const auto found = known.find(type);
   if (found == known.end()) q.fail_at("quant_type", fmt::format("'quant_type' = {} of quantization_config (torchao) is not priced", type));
-  Plan plan;
-  plan.rules.push_back({std::nullopt, found->second});
-  plan.ignored = modules_under(q, {"modules_to_not_convert"});
-  return plan;
+  return plan_of(found->second, q, {"modules_to_not_convert"});
 }
 
 // Quark: named type, group scales.
@@ -155,10 +218,7 @@ Plan read_quark(Params& q, ModelSpec& m) {
   if (q.has("kv_cache_quant_config") && !is_off(q.inline_text("kv_cache_quant_config", "")))
     q.fail_at("kv_cache_quant_config",
               "'kv_cache_quant_config' of quantization_config is not priced; give 'kv_cache_dtype: fp8' in a copy");
-  Plan plan;
-  plan.rules.push_back({std::nullopt, scheme});
-  plan.ignored = modules_under(q, {"exclude"});
-  return plan;
+  return plan_of(scheme, q, {"exclude"});
 }
 
 Plan read_aqlm(Params& q, ModelSpec& m) {
@@ -167,10 +227,10 @@ Plan read_aqlm(Params& q, ModelSpec& m) {
              books = q.optional<std::int64_t>("num_codebooks", 1, 1, 64, "indices of a group"),
              in = q.optional<std::int64_t>("in_group_size", 8, 1, 1 << 16, "columns of a group"),
              out = q.optional<std::int64_t>("out_group_size", 1, 1, 1 << 16, "rows of a group");
-  Plan plan;
-  plan.rules.push_back({std::nullopt, {static_cast<double>(index * books) / static_cast<double>(in * out), m.dtype}});
-  for (const std::string& name : modules_under(q, {"linear_weights_not_to_quantize"}))
-    plan.ignored.push_back(name.ends_with(".weight") ? name.substr(0, name.size() - 7) : name);
+  const Scheme scheme{static_cast<double>(index * books) / static_cast<double>(in * out), m.dtype};
+  Plan plan = plan_of(scheme, q, {"linear_weights_not_to_quantize"});
+  for (std::string& name : plan.ignored)
+    if (name.ends_with(".weight")) name.resize(name.size() - 7);
   m.remarks.emplace_back("the codebooks of aqlm are not counted in the weights");
   return plan;
 }
@@ -208,6 +268,41 @@ std::string method_of(Params& q) {
 }
 
 }  // namespace
+
+void check_quantization_keys(const Params& q, std::initializer_list<const char*> keys) {
+  for (const std::string& key : q.keys()) {
+    if (is_one_of_keys(keys, key) || is_harmless_quantization_key(key) || is_off(q.inline_text(key, ""))) continue;
+    q.fail_at(key,
+              fmt::format("'{}' of quantization_config is not understood and may change weights, KV or FLOPs; if it changes none of them, "
+                          "remove it from a copy of the file",
+                          key));
+  }
+}
+
+std::vector<std::string> modules_under(Params& q, std::initializer_list<const char*> keys) {
+  std::vector<std::string> all;
+  for (const char* key : keys) {
+    if (!q.has(key)) continue;
+    const std::vector<std::string> words = q.words(key, "modules that keep the model's type");
+    all.insert(all.end(), words.begin(), words.end());
+  }
+  return all;
+}
+
+std::int64_t read_group_size(Params& q, const char* key, std::int64_t fallback) {
+  return q.optional<std::int64_t>(key, fallback, -1, 1 << 20, "weights that share a scale");
+}
+
+void read_quantization(Params& q, bool kv_is_given, ModelSpec& m) {
+  const Dtype kv = m.kv_dtype;
+  const QuantizationPlan plan = read_quantization_plan(q, m);
+  if (kv_is_given) m.kv_dtype = kv;
+  try {
+    apply(plan, m);
+  } catch (const InputError& e) {
+    q.fail(std::string("quantization_config: ") + e.what());
+  }
+}
 
 QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m) {
   m.quantization = method_of(q);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +10,20 @@
 #include "sim/cost/model_spec.h"
 
 namespace kvlab {
+
+inline constexpr double kScaleBits = 16;  // default
+
+// Bits per weight; group <= 0: a row or more, negligible.
+constexpr double share_of_group(double count, std::int64_t group) { return group > 0 ? count / static_cast<double>(group) : 0; }
+
+// Throws InputError for an enabled key not in `keys` that may matter.
+void check_quantization_keys(const Params& q, std::initializer_list<const char*> keys);
+std::vector<std::string> modules_under(Params& q, std::initializer_list<const char*> keys);
+std::int64_t read_group_size(Params& q, const char* key, std::int64_t fallback);
+
+// `quantization_config`: weight formats, and KV's if not `kv_is_given`. The embedding, and a head that is not named, keep the model's type.
+// Throws InputError with its place if not priced or unknown.
+void read_quantization(Params& q, bool kv_is_given, ModelSpec& m);
 
 // bits: per weight with scales; compute: of products.
 struct QuantizedScheme {

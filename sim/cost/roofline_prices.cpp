@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/ceil_div.h"
-#include "sim/cost/expert_exchange.h"
+#include "sim/cost/collectives.h"
 
 namespace kvlab {
 
@@ -13,12 +13,6 @@ namespace {
 
 // PCIe 4.0 x16, for cards without a rate.
 constexpr double kHostLinkBytesPerS = 25e9;
-
-Price price_of(double ps, Footing footing = Footing::kRoofline) {
-  Price price;
-  price.add(ps, footing);
-  return price;
-}
 
 }  // namespace
 
@@ -113,7 +107,9 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   return price;
 }
 
-Price RooflinePrices::experts(std::int64_t tokens) const { return price_of(op_ps(experts_op(model_, parallel_, tokens))); }
+Price RooflinePrices::experts(std::int64_t tokens) const {
+  return price_of(op_ps(experts_op(model_, parallel_, tokens)), Footing::kRoofline);
+}
 
 Price RooflinePrices::exchange(const GroupTokens& group) const {
   const double bytes = exchange_message_bytes(model_, parallel_, group);
@@ -205,13 +201,13 @@ double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepSha
 Price RooflinePrices::mixed_attention(const StepShape& shape) const {
   double ps = 0;
   for (std::size_t c = 0; c < attention_.size(); ++c) ps += static_cast<double>(attention_[c].count) * mixed_layer_ps(c, shape);
-  return price_of(ps);
+  return price_of(ps, Footing::kRoofline);
 }
 
 Price RooflinePrices::policy(const PolicyOp& op) const {
   const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
   const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
-  if (!op.is_transfer()) return price_of(body + launches * launch_ps());
+  if (!op.is_transfer()) return price_of(body + launches * launch_ps(), Footing::kRoofline);
   // Each rank fetches its heads, and has its share of disks.
   const double link_rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
   const double rate = op.from_disk ? hardware_.disk_read_bytes_per_s : link_rate;
@@ -222,9 +218,7 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
 Price RooflinePrices::send(std::int64_t tokens) const {
   const SampleGrid::Value value =
       collectives_->time(Collective::kP2p, message_bytes(model_, parallel_, Collective::kP2p, tokens), 2, parallel_.gpus_of_rank() / 2);
-  Price price;
-  price.add(value.ps, value.footing);
-  return price;
+  return price_of(value.ps, value.footing);
 }
 
 }  // namespace kvlab

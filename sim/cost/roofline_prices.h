@@ -3,7 +3,6 @@
 #include <array>
 #include <memory>
 
-#include "sim/cost/attention_work.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"

@@ -7,12 +7,11 @@
 
 #include "base/ceil_div.h"
 #include "base/usage.h"
-#include "sim/cost/attention_work.h"
 #include "sim/cost/collective_files.h"
+#include "sim/cost/measured_table.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_format.h"
-#include "sim/cost/shape_tables.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {

@@ -386,11 +386,4 @@ void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>
   }
 }
 
-double StepCostModel::prefill_seconds(std::int32_t tokens, std::int32_t kv_before) {
-  const PrefillPiece piece{tokens, kv_before};
-  StepShape shape;
-  shape.prefills = std::span(&piece, 1);
-  return to_s(step(shape).total);
-}
-
 }  // namespace kvlab

@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/cost/attention_work.h"
 #include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
@@ -31,7 +30,6 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] AttentionWindows windows() const override {
     return {static_cast<std::int32_t>(model_.sliding_window), static_cast<std::int32_t>(model_.some_window)};
   }
-  double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
   [[nodiscard]] double peak_flops() const override { return peak_flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }
   [[nodiscard]] std::string likely_cause() const override { return likely_cause_; }

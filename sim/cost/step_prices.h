@@ -26,6 +26,12 @@ struct Price {
   }
 };
 
+inline Price price_of(double ps, Footing footing) {
+  Price price;
+  price.add(ps, footing);
+  return price;
+}
+
 // Per layer of each class, and once per step.
 struct TokenPrice {
   struct Layer {

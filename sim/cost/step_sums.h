@@ -8,7 +8,7 @@
 #include "base/checked_time.h"
 #include "base/int128.h"
 #include "sim/cost/cost_model.h"
-#include "sim/cost/op_work.h"
+#include "sim/cost/step_work.h"
 
 namespace kvlab {
 

@@ -96,12 +96,6 @@ class TokenWeave final : public CostModel {
     return {step(shape), {}, 1};
   }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages = {step(shape).total}; }
-  double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override {
-    const PrefillPiece piece{tokens, kv_before};
-    StepShape shape;
-    shape.prefills = std::span(&piece, 1);
-    return to_s(step(shape).total);
-  }
   [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return plain_->host_time(shape); }
   [[nodiscard]] int num_layers() const override { return plain_->num_layers(); }
   [[nodiscard]] AttentionWindows windows() const override { return plain_->windows(); }

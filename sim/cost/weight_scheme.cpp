@@ -4,7 +4,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
@@ -28,11 +27,6 @@ WeightScheme scheme_of(const YAML::Node& name, const YAML::Node& entry) {
 
 bool lists(const YAML::Node& list, const std::string& name) {
   return list.IsDefined() && std::any_of(list.begin(), list.end(), [&](const YAML::Node& item) { return item.Scalar() == name; });
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 }  // namespace

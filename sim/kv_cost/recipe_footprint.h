@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "policies/kv/footprint.h"
-#include "sim/kv_cost/expected_run.h"
 #include "sim/kv_cost/row_patterns.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/kv_cost/step_ops.h"
@@ -25,8 +24,7 @@ struct RecipePages {
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
 // Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other counts are at
-// their bounds. KvReads::kUnpacked: decode steps also unpack sequences without hashed blocks. Sequences that evict in decode count as
-// decoded afterwards.
+// their bounds.
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun; refuses questions and passes that lengths do not determine. at_rest: the profile's unpacking operation (UnpackOps),

@@ -6,10 +6,40 @@
 #include <string_view>
 #include <vector>
 
+#include "policies/kv/forward_passes.h"
+#include "policies/kv/needs.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/kv_cost/shape_observer.h"
+#include "policies/kv/step.h"
+#include "sim/kv_cost/count_sources.h"
 
 namespace kvlab {
+
+// Do not follow from lengths.
+struct InputSizes {
+  std::int32_t question_begin = -1;  // in the prompt; -1: unknown
+  std::int32_t future_tokens = 0;    // for oracles
+  std::vector<PassShape> pass;       // chunks
+  friend bool operator==(const InputSizes&, const InputSizes&) = default;
+};
+
+// In a step of serving: the assumed question, and the extra pass if it runs after this step.
+InputSizes input_sizes(const Needs& needs, const SeqStep& seq);
+
+// Counts and positions; data pointers are null.
+class ShapeObserver final : public Observer {
+ public:
+  // The spans outlive this.
+  ShapeObserver(const Needs& needs, std::span<const SeqStep> seqs, std::span<const InputSizes> inputs);
+  Observed observe(std::int32_t layer) override;
+
+ private:
+  Needs needs_;
+  std::vector<Queries> step_, window_, pre_rope_queries_, future_;
+  std::vector<const float*> no_floats_;
+  std::vector<const std::int32_t*> no_ints_;
+  std::vector<std::vector<PassQueries>> pass_;
+  std::vector<std::span<const PassQueries>> pass_spans_;
+};
 
 // Runs a recipe without tensors. Data-dependent counts come from `counts`, or are at their bounds.
 class ShapeRun {
@@ -100,5 +130,27 @@ struct SummedCall {
 };
 
 std::vector<SummedCall> summed(std::span<const OpCall> calls);
+
+// A recipe on shapes, for serving and `describe`.
+class ExpectedRun {
+ public:
+  // Errors as ShapeRun.
+  ExpectedRun(const Recipe& recipe, const ModelShape& model);
+  ExpectedRun(const ExpectedRun&) = delete;
+  ExpectedRun& operator=(const ExpectedRun&) = delete;
+
+  ShapeRun::Result step(const ShapeRun::Seq& seq);
+  // Counts at their bounds.
+  ShapeRun::Result step_at_bounds(std::span<const ShapeRun::Seq> batch);
+  ShapeRun& shapes() { return shapes_; }
+
+ private:
+  [[nodiscard]] std::int32_t cut_target(const ShapeRun::Seq& seq) const;
+
+  Budget budget_;
+  std::unique_ptr<Trigger> trigger_;
+  ExpectedCounts counts_;
+  ShapeRun shapes_;
+};
 
 }  // namespace kvlab

@@ -37,8 +37,7 @@ void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<
 void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times, FetchBeside beside = FetchBeside::kNothing);
 
 // Parts run once per kind of layer and KvPart::step_key, or at two lengths if costs between are affine. A batch is the exact sum over its
-// sequences. If these call different operations, all operations run over all rows, and a sequence counts what it adds to a batch of one per
-// kind.
+// sequences, unless these call different operations.
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;

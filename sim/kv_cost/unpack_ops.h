@@ -14,13 +14,9 @@
 
 namespace kvlab {
 
-// Unpacking and repacking in a decode step, if only codes stay between steps or a selector has a lower tier: one call per operation, layer
-// and sequence. Decodes codes into pages; copies other tokens in and out ("token_copy"), with positions and statistics. Encodes nothing;
-// copies from CPU memory are not counted.
-// Codes are as if all tokens had come with the prompt; tokens encoded in several decode steps may have more. Sequences that lose encoded
-// tokens in their prompt are packed here, but not in the engine.
-// A profile may measure all this as one operation `whole` per step, over bytes of packed K and V in the model's type, copies from CPU
-// memory included.
+// Unpacking and repacking in a decode step: one call per operation, layer and sequence. Decodes codes into pages and copies other tokens
+// ("token_copy"). Encodes nothing; copies from CPU memory are not counted. Codes are as if all tokens had come with the prompt. `whole`:
+// one measured operation per step, over bytes of packed K and V in the model's type.
 class UnpackOps {
  public:
   // Errors as ShapeRun. whole: "" if not measured.

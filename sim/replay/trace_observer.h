@@ -3,10 +3,17 @@
 #include <string>
 #include <vector>
 
+#include "kernels/model/rope/rotary.h"
 #include "policies/kv/policy/policy.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
+
+// By rope_base and rope_scaling. Throws InputError if unsupported, missing or invalid.
+RopeForm rope_of(const AttentionTrace& trace);
+
+// Throws InputError if pre-RoPE queries do not rotate into the trace's queries.
+void check_rotation(const AttentionTrace& trace, const RopeForm& rope);
 
 // kv_bytes: per uncompressed element.
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);

@@ -1,8 +1,9 @@
-#include "sim/cost/hub_models.h"
+#include <gmock/gmock.h>
 
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
+#include "sim/cost/model_file.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

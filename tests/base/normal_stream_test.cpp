@@ -1,10 +1,10 @@
-#include "base/normal_stream.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "base/random.h"
 
 namespace kvlab {
 namespace {

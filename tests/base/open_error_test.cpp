@@ -1,11 +1,11 @@
-#include "base/open_error.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+
+#include "base/read_file.h"
 
 namespace kvlab {
 namespace {

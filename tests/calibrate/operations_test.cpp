@@ -11,7 +11,6 @@
 #include "base/read_file.h"
 #include "base/text.h"
 #include "calibrate/tables.h"
-#include "sim/cost/attention_work.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/step_work.h"

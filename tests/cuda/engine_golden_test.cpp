@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/safetensors.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 #include "tests/cuda/engine_fixture.h"
 
 namespace kvlab {

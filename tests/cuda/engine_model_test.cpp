@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 #include "kernels/model/sampling/sampling.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED

@@ -1,7 +1,6 @@
 // Recording a model on a GPU gives the same tensors as on the CPU.
-#include "engine/backend/policy_record.h"
-
 #include "base/error.h"
+#include "engine/backend/engine_model.h"
 #include "sim/replay/replay.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/error_of.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/backend/policy_record.h"
+#include "engine/backend/engine_model.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/probe.h"
 #include "tests/recipes_in.h"

@@ -8,7 +8,6 @@
 #include "engine/label/head_rows.h"
 #include "engine/label/label_heads.h"
 #include "engine/label/probe_prompts.h"
-#include "engine/label/query_filters.h"
 #include "engine/model/recording_host.h"
 #include "tests/engine/probe.h"
 #include "tests/engine/small_model.h"

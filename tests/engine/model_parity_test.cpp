@@ -9,7 +9,7 @@
 
 #include "base/safetensors.h"
 #include "engine/cache/policy_cache.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 
 namespace kvlab {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/backend/policy_record.h"
+#include "engine/backend/engine_model.h"
 #include "tests/engine/probe.h"
 #include "tests/recipes_in.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/safetensors.h"
 #include "engine/backend/engine_model.h"
-#include "engine/model/plain_cache.h"
+#include "engine/model/transformer.h"
 
 namespace kvlab {
 

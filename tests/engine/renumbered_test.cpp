@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/error.h"
-#include "engine/backend/policy_record.h"
+#include "engine/backend/engine_model.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/engine/small_model.h"

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/serve/content.h"
 #include "tests/engine/serve_fixture.h"
 
 namespace kvlab {

@@ -1,10 +1,11 @@
+#include "engine/model/transformer.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/model/plain_cache.h"
 #include "tests/engine/probe.h"
 #include "tests/error_of.h"
 #include "tests/short_run.h"

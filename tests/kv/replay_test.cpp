@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "sim/replay/fidelity.h"
-#include "sim/replay/trace_rope.h"
+#include "sim/replay/trace_observer.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"

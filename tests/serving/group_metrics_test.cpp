@@ -1,6 +1,6 @@
-#include "serving/group_metrics.h"
-
 #include <gtest/gtest.h>
+
+#include "serving/metrics.h"
 
 namespace kvlab {
 namespace {

@@ -35,7 +35,7 @@ TEST(ModelSpec, KvBytesPerToken) {
   EXPECT_EQ(kv_bytes_per_token(tiny_with("kv_cache_dtype: fp8\n")), 2 * 2 * 2 * 4);
 }
 
-// As the engine reads them (engine/model/config_rope.cpp): the default of max_model_len is what it takes.
+// As the engine reads them (engine/model/config.cpp): the default of max_model_len is what it takes.
 TEST(ModelSpec, RopeScalingMakesTextsLonger) {
   const auto longest = [](const std::string& more) { return tiny_with("max_position_embeddings: 4096\n" + more).max_tokens; };
   EXPECT_EQ(longest(""), 4096);

@@ -1,9 +1,11 @@
 // Experts of a group of ranks: the tokens of all ranks, and the bytes that cross between them, by hand.
-#include "sim/cost/expert_exchange.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "kernels/model/moe_experts/moe_experts.h"
+#include "sim/cost/collectives.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

@@ -6,7 +6,7 @@
 
 #include "base/read_file.h"
 #include "base/usage.h"
-#include "sim/cost/hardware_keys.h"
+#include "sim/cost/hardware_spec.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

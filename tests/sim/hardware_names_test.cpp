@@ -1,5 +1,4 @@
 // Names of GPUs as drivers, clouds and shops write them give the card that they name, and never another.
-#include "sim/cost/hardware_names.h"
 
 #include <filesystem>
 

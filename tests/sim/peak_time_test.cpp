@@ -1,8 +1,9 @@
-#include "sim/peak_time.h"
+#include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "base/random.h"
+#include "sim/cost_totals.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "traces/logs/bench_lists.h"
 #include "traces/logs/log_format.h"
 
 namespace kvlab {

@@ -38,7 +38,7 @@ struct RealLog {
   std::string model{};                     // as named there; "": unknown
 };
 
-// Any format of LogFormatRegistry, by content; else an engine's log (engine_log.h). Throws InputError with file:line for missing values,
+// Any format of LogFormatRegistry, by content; else an engine's log. Throws InputError with file:line for missing values,
 // times that go backwards or exceed the longest run.
 RealLog read_real_log(const std::string& file);
 

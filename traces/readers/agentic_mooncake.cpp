@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"

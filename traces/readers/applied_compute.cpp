@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 
 namespace kvlab {
 
@@ -64,26 +64,12 @@ class AppliedCompute final : public JsonReader {
 
   void read_field(std::size_t key, JsonField field, Row& row) const {
     constexpr std::int64_t kMostTurns = 1'000'000;
-    switch (key) {
-      case kTurns:
-        row.num_turns = field.integer(0, kMostTurns);
-        break;
-      case kPrompt:
-        row.prompt = field.prompt_tokens();
-        break;
-      case kAnswers:
-        field.unsigned_list(row.answers);
-        break;
-      case kToolOutputs:
-        field.unsigned_list(row.tool_outputs);
-        break;
-      case kToolTimes:
-        field.time_list(kSecondNs, row.tool_times);
-        break;
-      default:
-        row.final_answer = field.output_tokens();
-        break;
-    }
+    if (key == kTurns) row.num_turns = field.integer(0, kMostTurns);
+    if (key == kPrompt) row.prompt = field.prompt_tokens();
+    if (key == kAnswers) field.unsigned_list(row.answers);
+    if (key == kToolOutputs) field.unsigned_list(row.tool_outputs);
+    if (key == kToolTimes) field.time_list(kSecondNs, row.tool_times);
+    if (key == kFinal) row.final_answer = field.output_tokens();
   }
 
   void check_count(Key key, std::size_t count, const Row& row) const {

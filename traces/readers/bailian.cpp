@@ -4,7 +4,6 @@
 
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -41,7 +40,7 @@ class Bailian final : public JsonReader {
       ids_.clear();
       if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, request, row); })) return false;
       if (row.chat == kNone) fail_missing_key(lines(), "chat_id");
-    } while (is_repeated(row.chat));
+    } while (is_repeated(row.chat, "chat_id"));
     if (request.prompt_tokens == 0) fail_missing_key(lines(), "input_length");
     if (request.output_tokens == 0) fail_missing_key(lines(), "output_length");
     if (!row.has_arrival) request.arrival = arrival_of_row_without();
@@ -50,37 +49,14 @@ class Bailian final : public JsonReader {
     return true;
   }
 
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "chat_id"));
-    return true;
-  }
-
   void read_field(std::size_t key, JsonField field, TraceRequest& request, Row& row) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-    switch (key) {
-      case kChat:
-        row.chat = field.integer(0, kMost);
-        break;
-      case kParent:
-        row.parent = field.integer(kNone, kMost, "; -1 marks the first turn of a chat");
-        break;
-      case kTime:
-        row.has_arrival = true;
-        request.arrival = Time(field.time(kSecondNs));
-        break;
-      case kInput:
-        request.prompt_tokens = field.prompt_tokens();
-        break;
-      case kOutput:
-        request.output_tokens = field.output_tokens();
-        break;
-      case kIds:
-        field.id_list(ids_);
-        break;
-      default:
-        break;  // `type` and `turn` are redundant
-    }
+    if (key == kChat) row.chat = field.integer(0, kMost);
+    if (key == kParent) row.parent = field.integer(kNone, kMost, "; -1 marks the first turn of a chat");
+    if (key == kTime) row.has_arrival = true, request.arrival = Time(field.time(kSecondNs));
+    if (key == kInput) request.prompt_tokens = field.prompt_tokens();
+    if (key == kOutput) request.output_tokens = field.output_tokens();
+    if (key == kIds) field.id_list(ids_);  // `type` and `turn` are redundant
   }
 
   // Numbered by the first turn. Only later turns are stored: another parent is a first turn, or precedes the file.
@@ -95,7 +71,6 @@ class Bailian final : public JsonReader {
   Options own_;
   std::vector<std::uint64_t> ids_;
   std::unordered_map<std::int64_t, std::int64_t> session_of_turn_;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Bailian, "bailian",

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/run_limit.h"
-#include "traces/logs/bench_lists.h"
 #include "traces/logs/log_format.h"
 #include "traces/readers/readers.h"
 

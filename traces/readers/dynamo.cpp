@@ -3,7 +3,6 @@
 
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -57,13 +56,6 @@ class DynamoTrace final : public JsonReader {
     return true;
   }
 
-  // Counts repeated ids.
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "request_id"));
-    return true;
-  }
-
   bool is_used(const Row& row) {
     if (row.event.empty()) fail_missing_key(lines(), "event_type");
     if (row.event != "request_end") return count("records other than request_end passed over"), false;
@@ -108,7 +100,6 @@ class DynamoTrace final : public JsonReader {
   }
 
   std::vector<std::uint64_t> hashes_;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(DynamoTrace, "dynamo",

@@ -31,35 +31,16 @@ class KvlabJsonl final : public JsonReader {
     bool has_arrival = false;
     facts_ = {};
     const bool found = rows_.next(kKeys, [&](std::size_t key, JsonField field) {
-      switch (key) {
-        case kTime:
-          has_arrival = true;
-          request.arrival = Time(Span(field.integer(0, kMaxTraceNs)));
-          break;
-        case kPrompt:
-          request.prompt_tokens = field.prompt_tokens();
-          break;
-        case kOutput:
-          request.output_tokens = field.output_tokens();
-          break;
-        case kSession:
-          request.session = field.integer(0, kMaxSession);
-          break;
-        case kDelay:
-          request.is_follow_up = true;
-          request.delay = Span(field.integer(0, kMaxTraceNs));
-          break;
-        case kHashTokens:
-          request.hash_tokens = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
-          break;
-        case kHashes:
-          field.unsigned_list(hashes_);
-          break;
-        default:
-          read_fact(static_cast<Fact>(key - kFacts), field, facts_);
-          request.facts = &facts_;
-          break;
-      }
+      if (key == kTime) has_arrival = true, request.arrival = Time(Span(field.integer(0, kMaxTraceNs)));
+      if (key == kPrompt) request.prompt_tokens = field.prompt_tokens();
+      if (key == kOutput) request.output_tokens = field.output_tokens();
+      if (key == kSession) request.session = field.integer(0, kMaxSession);
+      if (key == kDelay) request.is_follow_up = true, request.delay = Span(field.integer(0, kMaxTraceNs));
+      if (key == kHashTokens) request.hash_tokens = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+      if (key == kHashes) field.unsigned_list(hashes_);
+      if (key < kFacts) return;
+      read_fact(static_cast<Fact>(key - kFacts), field, facts_);
+      request.facts = &facts_;
     });
     if (!found) return false;
     if (request.prompt_tokens == 0) fail_missing_key(lines(), "prompt_tokens");

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/hash.h"
-#include "base/name_number.h"
 #include "traces/readers/readers.h"
 
 namespace kvlab {

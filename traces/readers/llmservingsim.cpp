@@ -102,23 +102,11 @@ class LlmServingSim final : public JsonReader {
   }
 
   void read_call_field(std::size_t key, JsonField field) {
-    switch (key) {
-      case kInput:
-        call_.prompt_tokens = field.prompt_tokens();
-        break;
-      case kOutput:
-        call_.output_tokens = field.output_tokens();
-        break;
-      case kInputIds:
-        field.unsigned_list(input_ids_);
-        break;
-      case kOutputIds:
-        field.unsigned_list(output_ids_);
-        break;
-      default:
-        call_.tool = field.time(1);
-        break;
-    }
+    if (key == kInput) call_.prompt_tokens = field.prompt_tokens();
+    if (key == kOutput) call_.output_tokens = field.output_tokens();
+    if (key == kInputIds) field.unsigned_list(input_ids_);
+    if (key == kOutputIds) field.unsigned_list(output_ids_);
+    if (key == kTool) call_.tool = field.time(1);
   }
 
   void start_call() {

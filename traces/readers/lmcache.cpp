@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -65,13 +64,6 @@ class LmCache final : public JsonReader {
     return true;
   }
 
-  // Counts repeated ids.
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "request_id"));
-    return true;
-  }
-
   void check_chunk_count(std::int32_t chunk, std::int32_t tokens) const {
     const auto full = static_cast<std::size_t>(tokens / chunk);
     if (hashes_.size() != full)
@@ -113,7 +105,6 @@ class LmCache final : public JsonReader {
 
   Options own_;
   std::vector<std::uint64_t> hashes_;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(LmCache, "lmcache", R"({"timestamp":...,"chunk_size":256,"seq_len":...,"chunk_hashes":["0x...",...]})",

@@ -3,7 +3,6 @@
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -59,17 +58,9 @@ class Mooncake final : public JsonReader {
     return true;
   }
 
-  // Counts repeated ids.
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "request_id"));
-    return true;
-  }
-
   Options own_;
   MooncakeRow row_;
   std::optional<std::int64_t> id_;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Mooncake, "mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})",

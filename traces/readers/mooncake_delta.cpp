@@ -3,10 +3,9 @@
 #include <optional>
 #include <unordered_map>
 
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -74,13 +73,6 @@ class MooncakeDelta final : public JsonReader {
     return true;
   }
 
-  // Counts repeated ids.
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "request_id"));
-    return true;
-  }
-
   void add_turn(Prompt& prompt) {
     prompt.tokens += row_.prompt_tokens;
     if (prompt.tokens > kMaxTokens)
@@ -113,7 +105,6 @@ class MooncakeDelta final : public JsonReader {
   std::optional<std::int64_t> id_;
   RequestFacts facts_;
   std::unordered_map<std::int64_t, Prompt> prompts_;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(

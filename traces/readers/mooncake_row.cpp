@@ -19,40 +19,22 @@ void MooncakeRow::read_field(std::size_t key, JsonField& field) {
     if (is_set) field.fail("the row has this column under another name as well");
   };
   if (field.is_null()) return;  // as if absent
-  switch (key) {
-    case kTime:
-    case kCreated:
-      only_once(at_ns.has_value());
-      at_ns = field.time_or_instant_ns(kUnitNs);
-      break;
-    case kInput:
-    case kInputTokens:
-      only_once(prompt_tokens > 0);
-      prompt_tokens = field.prompt_tokens();
-      break;
-    case kOutput:
-    case kOutputTokens:
-      only_once(output_tokens > 0);
-      output_tokens = field.output_tokens();
-      break;
-    case kIds:
-      field.id_list(ids);
-      has_ids = !ids.empty();
-      break;
-    case kBlock:
-      block_size = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
-      break;
-    case kSession:
-      session = field.session();
-      break;
-    case kDelay:
-    case kDelayMs:
-      only_once(delay.has_value());
-      delay = field.time(kUnitNs);
-      break;
-    default:
-      break;
+  if (key == kTime || key == kCreated) {
+    only_once(at_ns.has_value());
+    at_ns = field.time_or_instant_ns(kUnitNs);
+  } else if (key == kInput || key == kInputTokens) {
+    only_once(prompt_tokens > 0);
+    prompt_tokens = field.prompt_tokens();
+  } else if (key == kOutput || key == kOutputTokens) {
+    only_once(output_tokens > 0);
+    output_tokens = field.output_tokens();
+  } else if (key == kDelay || key == kDelayMs) {
+    only_once(delay.has_value());
+    delay = field.time(kUnitNs);
   }
+  if (key == kIds) field.id_list(ids), has_ids = !ids.empty();
+  if (key == kBlock) block_size = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+  if (key == kSession) session = field.session();
 }
 
 bool MooncakeRow::may_be(std::string_view line) {

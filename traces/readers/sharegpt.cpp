@@ -8,13 +8,11 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/name_number.h"
 #include "base/text.h"
 #include "traces/json_documents.h"
-#include "traces/json_text_decode.h"
+#include "traces/json_rows.h"
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -93,19 +91,13 @@ class ShareGpt final : public RowReader {
     Texts texts;
     if (!documents_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, texts); })) return false;
     if (!texts.has_messages) fail_missing_key(lines(), "conversations");
-    if (texts.id && is_repeated(*texts.id)) return true;
+    if (texts.id && is_repeated(*texts.id, "id", "conversations")) return true;
     Talk talk(own_.block_tokens, static_cast<std::uint64_t>(num_talks_) + 1);
     for (const std::string& first : {texts.system, texts.tools})
       if (!first.empty()) say(tokens_of(first), talk);
     for (const Message& message : texts.messages) end_message(message, talk);
     ++num_talks_;
     if (talk.turn == 0) count("conversations without an answered question passed over");
-    return true;
-  }
-
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("conversations", "id"));
     return true;
   }
 
@@ -194,7 +186,6 @@ class ShareGpt final : public RowReader {
   TurnQueue queue_;
   std::int64_t num_talks_ = 0;
   std::uint64_t num_pieces_ = 0;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(ShareGpt, "sharegpt", R"([{"id":...,"conversations":[{"from":"human","value":...},{"from":"gpt","value":...}]},...])",

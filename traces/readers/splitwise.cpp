@@ -1,6 +1,5 @@
-#include "base/name_number.h"
+#include "base/hash.h"
 #include "traces/readers/readers.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -34,15 +33,6 @@ class Splitwise final : public CsvReader {
     }
     return true;
   }
-
-  // Counts repeated ids.
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("rows", "request_id"));
-    return true;
-  }
-
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Splitwise, "splitwise", "...,arrival_timestamp,...,prompt_size,token_size",

@@ -7,13 +7,10 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/name_number.h"
 #include "traces/json_documents.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/turn_queue.h"
 #include "traces/readers/weka_session.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -110,7 +107,7 @@ class Weka final : public RowReader {
 
   void push_calls(WekaSession session) {
     queue_.clear();
-    if (session.number >= 0 && is_repeated(session.number)) return;
+    if (session.number >= 0 && is_repeated(session.number, "id", "sessions")) return;
     if (session.number < 0) session.number = number_of_name(fmt::format("{}:{}", lines().name(), num_sessions_));
     ++num_sessions_;
     count("duplicate requests dropped", session.num_duplicates);
@@ -129,12 +126,6 @@ class Weka final : public RowReader {
       if (latest == nullptr || end_of(call) >= end_of(*latest)) latest = &call;
     }
     if (turn == 0) count("sessions without requests");
-  }
-
-  bool is_repeated(std::int64_t id) {
-    if (seen_.is_first(id)) return false;
-    count(repeated_rows("sessions", "id"));
-    return true;
   }
 
   static Span end_of(const WekaCall& call) { return call.start + call.api_time.value_or(Span{0}); }
@@ -214,7 +205,6 @@ class Weka final : public RowReader {
   std::int64_t num_sessions_ = 0;
   std::set<std::string, std::less<>> models_;
   std::uint64_t num_calls_ = 0, num_serialized_ = 0, num_serialized_of_subagents_ = 0;
-  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Weka, "weka",

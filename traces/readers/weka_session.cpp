@@ -25,26 +25,14 @@ constexpr std::array<std::string_view, 22> kEntryKeys{
 }  // namespace
 
 void WekaSessionParser::read_field(std::size_t key, JsonField& field) {
-  switch (key) {
-    case kId:
-      session_.number = field.session();
-      break;
-    case kBlockSize:
-      session_.block_size = static_cast<std::int32_t>(field.integer(1, 1 << 20));
-      break;
-    case kScope: {
-      const std::string_view scope = field.text();
-      if (scope != "local" && scope != "global") field.fail(quoted(scope) + " is neither 'local' nor 'global'");
-      session_.has_local_ids = scope == "local";
-      break;
-    }
-    case kRequests:
-      has_requests_ = true;
-      read_entries(field, session_.calls, 0);
-      break;
-    default:
-      break;
+  if (key == kId) session_.number = field.session();
+  if (key == kBlockSize) session_.block_size = static_cast<std::int32_t>(field.integer(1, 1 << 20));
+  if (key == kScope) {
+    const std::string_view scope = field.text();
+    if (scope != "local" && scope != "global") field.fail(quoted(scope) + " is neither 'local' nor 'global'");
+    session_.has_local_ids = scope == "local";
   }
+  if (key == kRequests) has_requests_ = true, read_entries(field, session_.calls, 0);
 }
 
 void WekaSessionParser::read_entries(JsonField& field, std::vector<WekaCall>& to, int depth) {
@@ -55,44 +43,23 @@ void WekaSessionParser::read_entries(JsonField& field, std::vector<WekaCall>& to
 }
 
 void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entry& entry, int depth) {
-  switch (key) {
-    case kTime:
-      entry.start = field.time(kWekaUnitNs);
-      break;
-    case kType:
-      entry.type = field.text();
-      if (entry.type != "s" && entry.type != "n" && entry.type != "subagent")
-        field.fail(kvlab::quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
-      break;
-    case kIn:
-      entry.has_prompt = true;
-      entry.call.prompt_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
-      break;
-    case kOut:
-      entry.has_output = true;
-      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
-      break;
-    case kIds:
-      entry.call.ids_begin = session_.ids.size();
-      if (!field.is_null()) field.id_list(session_.ids);
-      entry.call.num_ids = session_.ids.size() - entry.call.ids_begin;
-      break;
-    case kApiTime:
-      if (!field.is_null()) entry.call.api_time = field.time(kWekaUnitNs);
-      break;
-    case kThinkTime:
-      if (!field.is_null()) entry.call.think_time = field.time(kWekaUnitNs);
-      break;
-    case kNested:
-      entry.has_requests = true;
-      read_entries(field, entry.nested, depth + 1);
-      break;
-    case kModel:
-      if (!field.is_null()) session_.models.emplace(field.text());
-      break;
-    default:
-      break;
+  WekaCall& call = entry.call;
+  const auto tokens = [&] { return static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request")); };
+  if (key == kTime) entry.start = field.time(kWekaUnitNs);
+  if (key == kType) entry.type = field.text();
+  if (key == kType && entry.type != "s" && entry.type != "n" && entry.type != "subagent")
+    field.fail(kvlab::quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
+  if (key == kIn) entry.has_prompt = true, call.prompt_tokens = tokens();
+  if (key == kOut) entry.has_output = true, call.output_tokens = tokens();
+  if (key == kIds) {
+    call.ids_begin = session_.ids.size();
+    if (!field.is_null()) field.id_list(session_.ids);
+    call.num_ids = session_.ids.size() - call.ids_begin;
   }
+  if (key == kApiTime && !field.is_null()) call.api_time = field.time(kWekaUnitNs);
+  if (key == kThinkTime && !field.is_null()) call.think_time = field.time(kWekaUnitNs);
+  if (key == kNested) entry.has_requests = true, read_entries(field, entry.nested, depth + 1);
+  if (key == kModel && !field.is_null()) session_.models.emplace(field.text());
 }
 
 void WekaSessionParser::end_entry(Entry& entry, std::vector<WekaCall>& to) {

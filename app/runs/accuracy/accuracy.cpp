@@ -12,7 +12,7 @@
 #include "app/runs/sweep/score_interval.h"
 #include "base/csv.h"
 #include "base/error.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {

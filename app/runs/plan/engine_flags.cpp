@@ -16,7 +16,6 @@
 #include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
-#include "base/config/yaml_line.h"
 #include "base/read_file.h"
 #include "base/text.h"
 

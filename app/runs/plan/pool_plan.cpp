@@ -12,7 +12,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
-#include "sim/cost/hub_models.h"
+#include "sim/cost/model_file.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {

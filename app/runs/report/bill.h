@@ -37,7 +37,7 @@ struct PoolUse {
   double peak_s = 0;  // PeakTime of its ranks
 };
 
-// Idle power, and the rest of peak power at peak (sim/peak_time.h). nullopt: unknown power.
+// Idle power, and the rest of peak power at peak (sim/cost_totals.h). nullopt: unknown power.
 std::optional<double> energy_j(Span duration, const PoolUse& pool);
 
 // Over pools, each with its hardware. Price: GPU hours from first arrival to last token.
