@@ -44,7 +44,7 @@ std::size_t count_new(const Names& names, const Names& known) {
 // With expected counts where data decides; a footprint charges their bounds, at which some recipes drop nothing.
 Names operations_of_prompt(const Recipe& recipe, const ModelShape& shape, std::int32_t tokens) {
   ExpectedRun run(recipe, shape);
-  ShapeRun::Seq seq{0, tokens, tokens, {}};
+  ShapeRun::Seq seq{0, tokens, tokens, {0}};
   seq.inputs = input_sizes(run.shapes().policy().needs(), seq.as_step());
   Names names;
   for (const OpCall& call : run.step(seq).calls) names.emplace(call.op);
