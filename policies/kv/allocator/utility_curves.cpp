@@ -12,11 +12,7 @@ class UtilityCurves final : public Allocator {
  public:
   explicit UtilityCurves(Params&) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.weights = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.weights = weights_ == nullptr}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require(kTensor);

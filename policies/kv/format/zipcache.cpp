@@ -33,11 +33,7 @@ class Zipcache final : public Format {
                 p.optional<std::int32_t>("block_tokens", 100, 1, 1 << 16, "tokens of decode encoded together")},
         due_(*this, {0, probes_.block_tokens}) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
   // The probes so far in decode.
@@ -139,12 +135,11 @@ class Zipcache final : public Format {
     std::int32_t* const line = step.ops.host_ints(step.kv.num_rows);
     std::int32_t* const row = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) row[r] = r, line[r] = keys.entries(r) > 0 ? r : -1;
-    ChannelStats largest;
-    largest.kv = step.kv;
-    largest.source = ChannelStats::Source::kValues;
-    largest.listed = keys;
-    largest.line = line;
-    largest.out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim);
+    ChannelStats largest{.kv = step.kv,
+                         .source = ChannelStats::Source::kValues,
+                         .listed = keys,
+                         .line = line,
+                         .out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim)};
     step.ops(largest);
     step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, line, ChannelDivisors::Kind::kSmooth, largest.out});
     return {largest.out, row};

@@ -45,9 +45,7 @@ class Quest final : public PagedSelector {
     return step.kv.len[r] <= tokens(step, r) || pages <= chosen ? Plan{} : Plan{pages, chosen};
   }
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
-    PageScores scores = page_scores(step, summaries_.rows(step), rows.first);
-    scores.heads = PageScores::Heads::kMax;
-    return best_by(step, scores, unites_, rows);
+    return best_by(step, page_scores(step, summaries_.rows(step), rows.first), unites_, rows);
   }
 
  private:
