@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores in every head.
+// Protected tokens have infinite scores in every head.
 class Ada final : public Allocator {
   using Ties = TopKPooled::Ties;
 

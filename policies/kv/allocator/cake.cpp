@@ -8,7 +8,6 @@ namespace kvlab {
 
 namespace {
 
-// CAKE, Qin et al. 2025, arXiv:2503.12491.
 class Cake final : public Allocator {
  public:
   explicit Cake(Params& p)

@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// DynamicKV, Zhou et al. 2024, arXiv:2412.14838, algorithm 1. Heads of a layer keep equal counts.
+// Heads of a layer keep equal counts.
 class DynamicLayers final : public Allocator {
  public:
   explicit DynamicLayers(Params& p)

@@ -7,7 +7,6 @@ namespace kvlab {
 
 namespace {
 
-// KVzip, Kim et al. 2025, arXiv:2505.23416.
 class Global final : public Allocator {
   enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
 

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. A cut keeps the share ratio (decay + (1 - decay) (cos(pi l / L) + 1) / 2) of a group.
+// A cut keeps the share ratio (decay + (1 - decay) (cos(pi l / L) + 1) / 2) of a group.
 class GroupShare final : public Allocator {
  public:
   explicit GroupShare(Params& p)

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// KVCompose, Akulov et al. 2025, arXiv:2509.05165. Composite tokens: the means over heads of j-th largest scores.
+// Composite tokens: the means over heads of j-th largest scores.
 class LayerGlobal final : public Allocator {
  public:
   explicit LayerGlobal(Params& p)

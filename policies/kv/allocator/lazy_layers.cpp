@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// SimLayerKV, Zhang et al. 2024, arXiv:2410.13846. Lazy layers: the last query's attention to first and latest tokens, mean over heads,
-// exceeds tau.
+// Lazy layers: the last query's attention to first and latest tokens, mean over heads, exceeds tau.
 class LazyLayers final : public Allocator {
  public:
   explicit LazyLayers(Params& p)

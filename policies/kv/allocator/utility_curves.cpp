@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// LU-KV, Tang et al. 2026, arXiv:2602.08585. "prune_ratios" [99, layers, KV heads]: line i - 1 has the dropped shares at i %.
+// "prune_ratios" [99, layers, KV heads]: line i - 1 has the dropped shares at i %.
 class UtilityCurves final : public Allocator {
  public:
   explicit UtilityCurves(Params&) {}

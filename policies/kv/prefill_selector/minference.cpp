@@ -10,7 +10,6 @@ namespace kvlab {
 
 namespace {
 
-// MInference, Jiang et al. 2024, arXiv:2407.02490.
 class MInference final : public BlockSelector {
  public:
   explicit MInference(Params& p)

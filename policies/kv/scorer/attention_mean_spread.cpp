@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// RoCo, Ren and Zhu 2024. The recent and sink share of the budget is kept by spread.
+// The recent and sink share of the budget is kept by spread.
 class AttentionMeanSpread final : public Scorer {
  public:
   explicit AttentionMeanSpread(Params& p)

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// CORM, Dai et al. 2024. Important: more attention than an even share of the sequence, or of the held tokens.
+// Important: more attention than an even share of the sequence, or of the held tokens.
 class AttentionRecencyRing final : public Scorer {
  public:
   explicit AttentionRecencyRing(Params& p)

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Expected Attention, Devoto et al. 2025. Future queries are normal with the prompt's moments; the value norm is a factor.
+// Future queries are normal with the prompt's moments; the value norm is a factor.
 class ExpectedAttentionScore final : public Scorer {
  public:
   explicit ExpectedAttentionScore(Params& p)

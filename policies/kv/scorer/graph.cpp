@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// GraphKV, Li et al. 2025. The most similar source decides (ours), since the product underflows.
+// The most similar source decides (ours), since the product underflows.
 class Graph final : public ScorerWrapper {
  public:
   explicit Graph(Params& p)

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Keyformer, Adnan et al. 2024. The temperature rises from 1 to 2 during decode.
+// The temperature rises from 1 to 2 during decode.
 class GumbelAttention final : public Scorer {
  public:
   explicit GumbelAttention(Params& p)

@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Scores are computed once per token, from low-rank keys against learned sink keys. Tensors
-// layers.L.NAME as published.
+// Scores are computed once per token, from low-rank keys against learned sink keys. Tensors layers.L.NAME as published.
 class HiddenGate final : public Scorer {
  public:
   explicit HiddenGate(Params& p)

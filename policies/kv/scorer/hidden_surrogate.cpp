@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// KVzap, Jegou and Jeblick 2026, arXiv:2601.07891. Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors as
-// published: layers.L.weight [kv_heads, hidden_dim] and layers.L.bias, or layers.L.0 and layers.L.2.
+// Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors as published: layers.L.weight [kv_heads, hidden_dim]
+// and layers.L.bias, or layers.L.0 and layers.L.2.
 class HiddenSurrogate final : public Scorer {
  public:
   explicit HiddenSurrogate(Params& p)

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// LagKV, Liang et al. 2025. The last full partition and the tail stay.
+// The last full partition and the tail stay.
 class LagRelative final : public Scorer {
  public:
   explicit LagRelative(Params& p)

@@ -21,7 +21,7 @@ std::int32_t read_sketch(Params& p) {
   return p.optional<std::int32_t>("sketch_dim", 48, 1, 1 << 12, "dimensions that keys are randomly projected to, at most the head's");
 }
 
-// Compactor, Chari and Van Durme 2025. Uses keys before RoPE.
+// Uses keys before RoPE.
 class Leverage final : public Scorer {
  public:
   explicit Leverage(Params& p) : sketch_dim_(read_sketch(p)) {}

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Scissorhands, Liu et al. 2023, algorithm 2. Keeps one bit per token and query.
+// Keeps one bit per token and query.
 class LowAttentionCount final : public Scorer {
  public:
   explicit LowAttentionCount(Params& p)

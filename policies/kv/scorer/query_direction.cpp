@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Q-Filters, Godey et al. 2025. From `weights`: q_filters [layers, kv_heads, head_dim] as published, pointing away from queries (score:
-// minus the product), or from the prompt's last queries (ours).
+// From `weights`: q_filters [layers, kv_heads, head_dim] as published, pointing away from queries (score: minus the product), or from the
+// prompt's last queries (ours).
 class QueryDirection final : public Scorer {
  public:
   explicit QueryDirection(Params& p)

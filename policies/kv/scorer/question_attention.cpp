@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// FINCH, Corallo and Papotti 2024. Queries are weighted by the number of tokens they see.
+// Queries are weighted by the number of tokens they see.
 class QuestionAttention final : public Scorer {
   enum class Weigh : std::uint8_t { kVisible, kVisibleMinusOne, kNone };
 

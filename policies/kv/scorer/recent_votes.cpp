@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. A sum per token replaces stored attention rows.
+// A sum per token replaces stored attention rows.
 class RecentVotes final : public Scorer {
  public:
   explicit RecentVotes(Params& p)

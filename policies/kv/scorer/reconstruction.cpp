@@ -6,8 +6,8 @@ namespace kvlab {
 
 namespace {
 
-// KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2. The softmax covers sinks, the chunk's cached tokens and the repetition. `gradient`
-// weighs by the effect on the last hidden states (KVgrad).
+// The softmax covers sinks, the chunk's cached tokens and the repetition. `gradient` weighs by the effect on the last hidden states
+// (KVgrad).
 class Reconstruction final : public Scorer {
  public:
   explicit Reconstruction(Params& p)

@@ -7,7 +7,6 @@ namespace kvlab {
 
 namespace {
 
-// LazyEviction, Zhang et al. 2025.
 class RecurrenceInterval final : public Scorer {
  public:
   explicit RecurrenceInterval(Params& p)

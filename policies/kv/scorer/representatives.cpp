@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// KVCrush, Jha et al. 2025. One set for all heads.
+// One set for all heads.
 class RepresentativeTokens final : public ScorerWrapper {
   using Anchor = Representatives::Anchor;
 

@@ -11,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// Locret, Huang et al. 2024, arXiv:2410.01805. Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded
-// tokens. Tensors layers.L.fc1.weight and layers.L.fc2.weight.
+// Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded tokens. Tensors layers.L.fc1.weight and
+// layers.L.fc2.weight.
 class RetainingHeads final : public Scorer {
  public:
   explicit RetainingHeads(Params& p)

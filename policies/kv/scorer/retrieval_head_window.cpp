@@ -11,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// CompressKV, Lin et al. 2025, arXiv:2508.02401. Heads come from `weights` (semantic [layers, q_heads]) or a list, or (ours) are those
-// whose window attends most to middle tokens.
+// Heads come from `weights` (semantic [layers, q_heads]) or a list, or (ours) are those whose window attends most to middle tokens.
 class RetrievalHeadWindow final : public Scorer {
  public:
   explicit RetrievalHeadWindow(Params& p)

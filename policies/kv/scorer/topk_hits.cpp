@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Attendre, Yang and Hua 2024. New tokens start with the current time and one hit.
+// New tokens start with the current time and one hit.
 class TopKHits final : public Scorer {
  public:
   explicit TopKHits(Params& p)

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// SnapKV, Li et al. 2024, arXiv:2404.14469, eq. 1-3. The softmax sees all keys; the window is protected.
+// The softmax sees all keys; the window is protected.
 class WindowAttention final : public Scorer {
  public:
   explicit WindowAttention(Params& p)

@@ -11,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook comes from the prompt's keys before RoPE; far queries are
-// rotated to one fixed distance.
+// The codebook comes from the prompt's keys before RoPE; far queries are rotated to one fixed distance.
 class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit A2ats(Params& p)

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias,
-// as published); without `weights`, a decaying sum (our definition). History rows cover attended tokens; every few steps attend to all.
+// All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias, as published); without `weights`, a decaying sum (our
+// definition). History rows cover attended tokens; every few steps attend to all.
 class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit AttentionPredictor(Params& p)

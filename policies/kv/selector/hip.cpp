@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// HiP attention, Lee et al. 2024, arXiv:2406.09827. Sinks and newest tokens are always read.
+// Sinks and newest tokens are always read.
 class Hip final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Hip(Params& p)

@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The query is guessed from the layer before's input; `previous` takes
-// the last step's, for recordings without inputs.
+// The query is guessed from the layer before's input; `previous` takes the last step's, for recordings without inputs.
 class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit InfiniGen(Params& p)

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// KCache, He and Wu 2024, arXiv:2404.18057, section 3. Attention is renormalized over fetched values.
+// Attention is renormalized over fetched values.
 class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit KCache(Params& p)

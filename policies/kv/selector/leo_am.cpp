@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// LeoAM, Sun et al. 2025, arXiv:2506.20187. The tree is our definition.
+// The tree is our definition.
 class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit LeoAm(Params& p)

@@ -24,7 +24,6 @@ struct LServeOptions {
   }
 };
 
-// LServe, Yang et al. 2025, arXiv:2502.14866.
 class LServe final : public PagedSelector {
  public:
   explicit LServe(Params& p) : LServe(LServeOptions(p)) {}

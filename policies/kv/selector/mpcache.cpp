@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// MPCache, Zeng et al. 2025, arXiv:2501.06807. Neighboring layers share a choice.
+// Neighboring layers share a choice.
 class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit MpCache(Params& p)

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// PQCache, Zhang et al. 2024, arXiv:2407.12820. The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
+// The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
 class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit PqCache(Params& p)

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Recycled Attention, Xu et al. 2024, arXiv:2411.05787. Generated tokens replace the least recycled ones.
+// Generated tokens replace the least recycled ones.
 class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Recycled(Params& p)

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. An exact search, priced as reading a share of the keys, or HNSW
-// replaces the paper's graph.
+// An exact search, priced as reading a share of the keys, or HNSW replaces the paper's graph.
 class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit RetrievalAttention(Params& p)

@@ -13,8 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// SentenceKV, Zhu et al. 2025, arXiv:2504.00970, section 3. Candidates: generated tokens and prompt tokens that its last queries attended
-// to.
+// Candidates: generated tokens and prompt tokens that its last queries attended to.
 class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Sentence(Params& p)

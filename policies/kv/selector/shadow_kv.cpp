@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Keys are in CPU memory too, unless the format has low-rank keys on the
-// GPU. As in the authors' code, the budget counts only chosen chunks and scales the outliers.
+// Keys are in CPU memory too, unless the format has low-rank keys on the GPU. As in the authors' code, the budget counts only chosen chunks
+// and scales the outliers.
 class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ShadowKv(Params& p)

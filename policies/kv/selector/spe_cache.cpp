@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3. Recordings have no guessed tokens: the guess is the last step's query, or the
-// step's own (a right guess).
+// Recordings have no guessed tokens: the guess is the last step's query, or the step's own (a right guess).
 class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit SpeCache(Params& p)

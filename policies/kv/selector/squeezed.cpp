@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688. Generated tokens are always read.
+// Generated tokens are always read.
 class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Squeezed(Params& p)

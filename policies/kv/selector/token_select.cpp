@@ -9,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// TokenSelect, Wu et al. 2024, arXiv:2411.02886.
 class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TokenSelect(Params& p)

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// Twilight, Lin et al. 2025, arXiv:2502.02770. Estimates attention on a low-bit copy of the keys.
+// Estimates attention on a low-bit copy of the keys.
 class Twilight final : public QuerySelector<UnitTraffic> {
  public:
   explicit Twilight(Params& p)

@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// StreamingLLM, Xiao et al. 2023, arXiv:2309.17453, section 3.2.
 class WindowSinks final : public Budgeted<Selector> {
  public:
   explicit WindowSinks(Params& p)
