@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9: mean + gamma * variance, smoothed.
+// Mean + gamma * variance, smoothed.
 class WindowMeanVariance final : public Scorer {
  public:
   explicit WindowMeanVariance(Params& p)

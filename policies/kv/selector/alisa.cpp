@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV: half of the budget each for newest and older tokens. Unread tokens keep older
-// probabilities.
+// Half of the budget each for newest and older tokens. Unread tokens keep older probabilities.
 class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Alisa(Params& p)

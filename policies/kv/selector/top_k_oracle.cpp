@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1: upper bound of selection by attention mass, the mean over a KV head's query heads.
+// Upper bound of selection by attention mass, the mean over a KV head's query heads.
 class TopKOracle final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TopKOracle(Params& p)
