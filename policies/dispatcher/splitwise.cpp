@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "policies/dispatcher/room.h"

@@ -44,9 +44,6 @@ class Cake final : public Allocator {
       ops.settle("cake", layer.layer, all_counts(layer));
     }
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
-  }
 
  private:
   void measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, const ScoredLayer& layer) {

@@ -27,9 +27,6 @@ class DynamicLayers final : public Allocator {
     compete(ops, sequences, layers);
     for (const ScoredLayer& l : layers) ops.settle("dynamic_layers", l.layer, all_counts(l));
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
-  }
 
  private:
   [[nodiscard]] std::int64_t first_tokens(std::int32_t target) const {

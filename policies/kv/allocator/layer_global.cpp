@@ -55,9 +55,6 @@ class LayerGlobal final : public Allocator {
       ops.settle("layer_global", layer.layer, all_counts(layer));
     }
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
-  }
 
  private:
   static std::int32_t shortest_row(const KvRows& kv, std::int32_t s) {

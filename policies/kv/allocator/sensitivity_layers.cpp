@@ -1,4 +1,3 @@
-#include <cmath>
 
 #include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/layer_allocator.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/error.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"

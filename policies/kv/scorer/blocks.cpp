@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/scorer/scorer_wrapper.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/error.h"
 #include "policies/kv/scorer/representatives_op.h"

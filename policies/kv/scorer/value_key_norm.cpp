@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <limits>
 
 #include "kernels/score/chunk_pool_op.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/score_map_op.h"
