@@ -3,12 +3,9 @@
 
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
-#include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/take_due_op.h"
-#include "policies/kv/format/due_tokens.h"
-#include "policies/kv/format/format.h"
+#include "policies/kv/format/grouped.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
@@ -76,11 +73,6 @@ class Zipcache final : public Format {
   struct Parted {
     ListedTokens high, low;
   };
-  struct ChannelScales {
-    const float* lines = nullptr;
-    const std::int32_t* row = nullptr;
-  };
-
   [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
 
   void add_probes(LayerStep& step) {
@@ -146,11 +138,8 @@ class Zipcache final : public Format {
   }
 
   static void encode(LayerStep& step, const ListedTokens& tokens, GroupCodec codec, std::int32_t bits, const ChannelScales& scales) {
-    if (tokens.total() == 0) return;
     codec.bits = bits;
-    auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
-    step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
-    step.decode(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+    encode_groups(step, tokens, codec, scales);
   }
 
   std::int32_t high_bits_, low_bits_;
