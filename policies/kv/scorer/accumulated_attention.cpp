@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// H2O, Zhang et al. 2023, algorithm 1. `per_query` removes the bias to early tokens (kvpress's ObservedAttention), `weigh_by_visible` that
-// against long rows.
+// Algorithm 1. `per_query` removes the bias to early tokens (kvpress's ObservedAttention), `weigh_by_visible` that against long rows.
 class AccumulatedAttention final : public Scorer {
  public:
   explicit AccumulatedAttention(Params& p)

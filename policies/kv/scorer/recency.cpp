@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// StreamingLLM, Xiao et al. 2023, section 3.1.
 class Recency final : public Scorer {
  public:
   explicit Recency(Params& p)

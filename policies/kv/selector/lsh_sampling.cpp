@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
+// Section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
 class LshSampling final : public QuerySelector<TierTraffic> {
  public:
   explicit LshSampling(Params& p)

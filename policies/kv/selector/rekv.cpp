@@ -12,8 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// ReKV, Di et al. 2025, arXiv:2503.00540, section 3. Frames: fixed-length parts of the prompt. The first frame, the question and the answer
-// are always read.
+// Section 3. Frames: fixed-length parts of the prompt. The first frame, the question and the answer are always read.
 class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ReKv(Params& p)
