@@ -95,10 +95,10 @@ UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* fi
 // To -infinity in [0, head[r]) and [tail[r], end).
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores);
 
-// Of all rows up to their ends.
+// Of all rows.
 Selection expand(const LayerStep& step, ExpandUnits units);
 
-// The units of `from` at the places `picks`.
+// Units of `from` at places `picks`.
 UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks);
 
 inline UnitLists no_units(const LayerStep& step) {
