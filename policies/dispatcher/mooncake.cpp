@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Qin et al. 2024, algorithm 1; early rejection: section 7. Not modelled: prompts spread over several instances.
+// Algorithm 1; early rejection: section 7. Not modelled: prompts spread over several instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "policies/dispatcher/room.h"
@@ -9,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Patel et al. 2023, section IV; MixedPoolScheduler of the authors' splitwise-sim, scheduler.py. A machine that takes a prompt out of turn
-// also decodes it.
+// Section IV; MixedPoolScheduler of the authors' splitwise-sim, scheduler.py. A machine that takes a prompt out of turn also decodes it.
 class Splitwise final : public Dispatcher {
  public:
   explicit Splitwise(Params& p)

@@ -12,8 +12,8 @@ namespace kvlab {
 
 namespace {
 
-// Hu et al. 2024, sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins.
-// Until then KV stays on the prefill instance.
+// Sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins. Until then KV
+// stays on the prefill instance.
 class TetriInfer final : public Dispatcher {
  public:
   explicit TetriInfer(Params& p)

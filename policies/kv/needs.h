@@ -28,11 +28,11 @@ struct Needs {
   bool token_ids = false;
   bool question = false;
   bool future_queries = false;  // for oracles
-  std::string pass;
+  std::string pass = {};
   bool pass_hidden = false;
   bool weights = false;  // trained tensors were not given: costs only
   // Why backend cuda refuses the recipe, after "recipe 'x' "; empty: it does not. A string literal.
-  std::string_view cpu_only;
+  std::string_view cpu_only = {};
   void add(const Needs& other);
   // Keeps an earlier reason.
   void run_only_on_cpu(std::string_view reason) { cpu_only = cpu_only.empty() ? reason : cpu_only; }

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <vector>
 
 #include "policies/order/swapping_order.h"

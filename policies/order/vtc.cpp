@@ -16,8 +16,8 @@ namespace kvlab {
 
 namespace {
 
-// Sheng et al. 2024, arXiv:2401.00588, algorithm 2. A client that returns to an empty queue is lifted to the smallest waiting counter, or
-// to that of the client with the last emptied queue. No preemption. Weights divide costs.
+// Algorithm 2. A client that returns to an empty queue is lifted to the smallest waiting counter, or to that of the client with the last
+// emptied queue. No preemption. Weights divide costs.
 class Vtc final : public Order {
  public:
   explicit Vtc(Params& p)

@@ -68,10 +68,10 @@ std::int32_t LayerSkipper::add_set(StepPlan& plan, const LayerSet& set) {
   return static_cast<std::int32_t>(plan.layer_sets.size());
 }
 
-void LayerSkipper::check_layers(const Params& p, const std::string& key, std::int32_t value) const {
-  if (value <= layers_ || p.is_describing()) return;
-  p.fail_at(key, "'" + key + "' = " + std::to_string(value) + " is above the " + std::to_string(layers_) +
-                     " layers of the model: give at most " + std::to_string(layers_));
+void check_layers(const Params& p, const std::string& key, std::int32_t value, std::int32_t layers) {
+  if (value <= layers || p.is_describing()) return;
+  p.fail_at(key, "'" + key + "' = " + std::to_string(value) + " is above the " + std::to_string(layers) +
+                     " layers of the model: give at most " + std::to_string(layers));
 }
 
 }  // namespace kvlab

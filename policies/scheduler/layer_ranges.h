@@ -16,6 +16,9 @@ EngineSetting told_setting(const Params& p);
 // kMostLayers while parameters are described. Throws InputError without a model or above kMostLayers.
 std::int32_t model_layers(const Params& p);
 
+// Throws InputError if `value` is above the model's layers.
+void check_layers(const Params& p, const std::string& key, std::int32_t value, std::int32_t layers);
+
 // Takes layers out of entries planned by scheduler `batching`. Blocks hold all layers.
 class LayerSkipper : public Scheduler {
  public:
@@ -45,8 +48,6 @@ class LayerSkipper : public Scheduler {
     return entry.tokens == 1 && view.info(entry.request).computed_tokens >= view.info(entry.request).prompt_tokens;
   }
   static std::int32_t add_set(StepPlan& plan, const LayerSet& set);
-  // Throws InputError if `value` is above the model's layers.
-  void check_layers(const Params& p, const std::string& key, std::int32_t value) const;
 
  private:
   std::int32_t layers_;

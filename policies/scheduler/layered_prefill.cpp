@@ -28,9 +28,7 @@ class LayeredPrefill final : public Scheduler {
         budget_tokens_(p.optional<std::int32_t>("budget_tokens", 8192, 1, 1 << 24,
                                                 "most tokens of a cohort; a longer prompt is cut, and goes on in the next cohort")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 256, 1, 1 << 20, "most running requests")) {
-    if (stages_ > layers_)
-      p.fail_at("stages", "'stages' = " + std::to_string(stages_) + " is above the " + std::to_string(layers_) +
-                              " layers of the model: give at most " + std::to_string(layers_));
+    check_layers(p, "stages", stages_, layers_);
   }
 
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, budget_tokens_ + max_num_seqs_}; }

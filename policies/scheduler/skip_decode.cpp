@@ -19,8 +19,8 @@ class SkipDecode final : public LayerSkipper {
         warmup_layers_(p.optional<std::int32_t>("warmup_layers", 1, 0, kMostLayers,
                                                 "of the layers that a token passes, those at the bottom of the model; the others are the "
                                                 "top ones")) {
-    check_layers(p, "most_layers", most_layers_);
-    check_layers(p, "least_layers", least_layers_);
+    check_layers(p, "most_layers", most_layers_, layers());
+    check_layers(p, "least_layers", least_layers_, layers());
     if (p.is_describing()) return;
     if (most_layers_ == 0) most_layers_ = layers();
     if (least_layers_ > most_layers_) p.fail_at("least_layers", "'least_layers' is above 'most_layers': the layers of a token only fall");

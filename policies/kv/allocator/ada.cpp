@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores in every head.
+// Protected tokens have infinite scores in every head.
 class Ada final : public Allocator {
   using Ties = TopKPooled::Ties;
 
@@ -99,12 +99,15 @@ class Ada final : public Allocator {
         l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
       }
     }
-    TopKPooled pooled;
-    pooled.num_pools = sequences, pooled.rows_per_pool = heads;
-    pooled.first = l.kv.first, pooled.scores = l.scores;
-    pooled.budget = total, pooled.floor_tokens = least, pooled.keep = l.keep;
-    pooled.ties = ties_, pooled.marked = l.marks;
-    ops(pooled);
+    ops(TopKPooled{.num_pools = sequences,
+                   .rows_per_pool = heads,
+                   .first = l.kv.first,
+                   .scores = l.scores,
+                   .budget = total,
+                   .floor_tokens = least,
+                   .keep = l.keep,
+                   .ties = ties_,
+                   .marked = l.marks});
     if (!forced_first_)
       for (std::int32_t s = 0; s < sequences; ++s) blend(l, s, total[s]);
     ops.settle("ada", l.layer, all_counts(l));

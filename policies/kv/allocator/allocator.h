@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -34,8 +35,10 @@ class Allocator : public KvPart {
   virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
   // Tokens that a row keeps of n; if data decides, the mean, or counts with the layer's sum.
-  [[nodiscard]] virtual std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
-                                              std::int32_t n) const = 0;
+  [[nodiscard]] virtual std::int32_t expected(const ModelShape& /*model*/, std::int32_t /*layer*/, std::int32_t /*head*/,
+                                              std::int32_t target, std::int32_t n) const {
+    return std::min(target, n);
+  }
   [[nodiscard]] virtual bool depends_on_data() const { return false; }
   [[nodiscard]] virtual bool reads_scores() const { return true; }
   // True: without data all layers keep the same.

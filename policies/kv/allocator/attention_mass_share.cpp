@@ -15,11 +15,7 @@ class AttentionMassShare final : public Allocator {
       : tau_(p.optional<double>("tau", 0.975, 0, 1, "share of the attention that stays")),
         window_(p.optional<std::int32_t>("window_tokens", 128, 1, 4096, "last prompt queries that are looked at")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {

@@ -8,7 +8,6 @@ namespace kvlab {
 
 namespace {
 
-// CAKE, Qin et al. 2025, arXiv:2503.12491.
 class Cake final : public Allocator {
  public:
   explicit Cake(Params& p)
@@ -16,11 +15,7 @@ class Cake final : public Allocator {
         tau_entropy_(p.optional<double>("tau_entropy", 1, 0.01, 100, "the larger, the less the width of attention counts")),
         tau_variance_(p.optional<double>("tau_variance", 1, 0.01, 100, "the larger, the less the change of attention counts")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] Scope scope() const override { return Scope::kCascade; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
 
@@ -49,19 +44,13 @@ class Cake final : public Allocator {
       ops.settle("cake", layer.layer, all_counts(layer));
     }
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
-  }
 
  private:
   void measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, const ScoredLayer& layer) {
     const auto count = static_cast<std::int32_t>(seqs.size());
     const std::vector<Queries> window = last_queries(layer.in->window, window_, model);
-    WindowMoments moments;
-    moments.kv = layer.kv;
-    moments.queries = window.data();
-    moments.wants_spread = true;
-    moments.entropy = ops.floats(count), moments.variance = ops.floats(count);
+    WindowMoments moments{
+        .kv = layer.kv, .queries = window.data(), .wants_spread = true, .entropy = ops.floats(count), .variance = ops.floats(count)};
     ops(moments);
     std::vector<float> out(seqs.size());
     ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});

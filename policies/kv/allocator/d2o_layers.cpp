@@ -14,9 +14,9 @@ std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t ind
   return total * (index + 1) / count - total * index / count;
 }
 
-// D2O, Wan et al. 2024, arXiv:2406.13035. Shares are the softmax of a layer's negative score variance, at least a hundredth. Ours: dense
-// layers take at most half of the model's budget, or more if the others have no room; protected tokens do not count. Allocates at the
-// prompt's end, or in decode once over budget. With entropy and no dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650.
+// Shares are the softmax of a layer's negative score variance, at least a hundredth. Ours: dense layers take at most half of the model's
+// budget, or more if the others have no room; protected tokens do not count. Allocates at the prompt's end, or in decode once over budget.
+// With entropy and no dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)

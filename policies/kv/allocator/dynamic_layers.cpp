@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// DynamicKV, Zhou et al. 2024, arXiv:2412.14838, algorithm 1. Heads of a layer keep equal counts.
+// Heads of a layer keep equal counts.
 class DynamicLayers final : public Allocator {
  public:
   explicit DynamicLayers(Params& p)
@@ -26,9 +26,6 @@ class DynamicLayers final : public Allocator {
     if (done % every_ != 0 && done != model.num_layers) return;
     compete(ops, sequences, layers);
     for (const ScoredLayer& l : layers) ops.settle("dynamic_layers", l.layer, all_counts(l));
-  }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
   }
 
  private:

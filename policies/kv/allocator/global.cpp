@@ -1,4 +1,3 @@
-#include <cmath>
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
@@ -7,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// KVzip, Kim et al. 2025, arXiv:2505.23416.
 class Global final : public Allocator {
   enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
 
@@ -60,9 +58,6 @@ class Global final : public Allocator {
         layers[l].keep[r] = keep[r / heads * rows_per_pool + static_cast<std::int32_t>(l) * heads + r % heads];
       ops.settle("global", layers[l].layer, all_counts(layers[l]));
     }
-  }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
   }
 
  private:

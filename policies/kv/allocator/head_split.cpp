@@ -64,11 +64,7 @@ class HeadSplit final : public Allocator {
   [[nodiscard]] bool reads_scores() const override { return false; }
   [[nodiscard]] bool keeps_no_state() const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    if (finds_heads()) needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = finds_heads() ? window_ : 0}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     if (!retrieval_.empty()) throw InputError("'retrieval_heads' and 'weights' exclude each other: delete one of them");

@@ -8,8 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// EpiCache, Kim et al. 2025, arXiv:2509.17396. Weights are (1 - (s - min s) / (max s - min s))^power; s: offline mean cosine of keys with
-// and without other blocks. Other layers pay for least shares by weight (ours).
+// Weights are (1 - (s - min s) / (max s - min s))^power; s: offline mean cosine of keys with and without other blocks. Other layers pay for
+// least shares by weight (ours).
 class KeySimilarityLayers final : public LayerAllocator {
  public:
   explicit KeySimilarityLayers(Params& p)

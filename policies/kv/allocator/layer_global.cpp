@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// KVCompose, Akulov et al. 2025, arXiv:2509.05165. Composite tokens: the means over heads of j-th largest scores.
+// Composite tokens: the means over heads of j-th largest scores.
 class LayerGlobal final : public Allocator {
  public:
   explicit LayerGlobal(Params& p)
@@ -54,9 +54,6 @@ class LayerGlobal final : public Allocator {
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(layer, s, keep[s * members + l]);
       ops.settle("layer_global", layer.layer, all_counts(layer));
     }
-  }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
   }
 
  private:

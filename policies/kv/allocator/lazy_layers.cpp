@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// SimLayerKV, Zhang et al. 2024, arXiv:2410.13846. Lazy layers: the last query's attention to first and latest tokens, mean over heads,
-// exceeds tau.
+// Lazy layers: the last query's attention to first and latest tokens, mean over heads, exceeds tau.
 class LazyLayers final : public Allocator {
  public:
   explicit LazyLayers(Params& p)
@@ -19,11 +18,7 @@ class LazyLayers final : public Allocator {
                           "kept_tokens: attention on what a lazy layer keeps; kvpress: as kvpress 0.5.4, without the query's own token and "
                           "with one more before them")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = 1;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = 1}; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {

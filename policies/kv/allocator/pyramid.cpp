@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// PyramidKV, Cai et al. 2024, arXiv:2406.02069. With w window tokens, C = B - w and n tokens, the last layer has w + C / beta, the first w
-// + 2 C - C / beta, at most n. Layers l and L - 1 - l are rounded together, so the mean is B.
+// With w window tokens, C = B - w and n tokens, the last layer has w + C / beta, the first w + 2 C - C / beta, at most n. Layers l and L -
+// 1 - l are rounded together, so the mean is B.
 class Pyramid final : public LayerAllocator {
  public:
   explicit Pyramid(Params& p)

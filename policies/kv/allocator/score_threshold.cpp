@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// CORM, Dai et al. 2024. Ignores the budget. With waiting tokens protected, like DMS without training (Lancucki et al. 2025,
-// arXiv:2506.05345).
+// Ignores the budget. With waiting tokens protected, like DMS without training (Lancucki et al. 2025, arXiv:2506.05345).
 class ScoreThreshold final : public Allocator {
  public:
   explicit ScoreThreshold(Params& p)

@@ -1,4 +1,3 @@
-#include <cmath>
 
 #include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/layer_allocator.h"
@@ -8,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// CompressKV, Lin et al. 2025, arXiv:2508.02401: clip(least + importance * rest, least, factor * B); importance: offline relative output
-// error. The rest goes to other layers.
+// clip(least + importance * rest, least, factor * B); importance: offline relative output error. The rest goes to other layers.
 class SensitivityLayers final : public LayerAllocator {
  public:
   explicit SensitivityLayers(Params& p)

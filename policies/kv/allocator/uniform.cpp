@@ -15,9 +15,6 @@ class Uniform final : public Allocator {
     for (ScoredLayer& l : layers)
       for (std::int32_t r = 0; r < l.kv.num_rows; ++r) l.keep[r] = std::min(l.kv.len[r], l.target[l.kv.sequence(r)]);
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
-    return std::min(target, n);
-  }
   [[nodiscard]] bool is_uniform() const override { return true; }
   [[nodiscard]] bool has_shares() const override { return false; }  // equal ones
 };

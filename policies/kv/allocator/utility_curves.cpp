@@ -7,16 +7,12 @@ namespace kvlab {
 
 namespace {
 
-// LU-KV, Tang et al. 2026, arXiv:2602.08585. "prune_ratios" [99, layers, KV heads]: line i - 1 has the dropped shares at i %.
+// "prune_ratios" [99, layers, KV heads]: line i - 1 has the dropped shares at i %.
 class UtilityCurves final : public Allocator {
  public:
   explicit UtilityCurves(Params&) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.weights = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.weights = weights_ == nullptr}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require(kTensor);

@@ -134,8 +134,7 @@ void KvPages::copy_from(const KvPages& other, std::int32_t from, std::int32_t to
 void KvPages::copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to) {
   CudaContext* const cuda = memory_.on_host() ? other.memory_.cuda() : memory_.cuda();
   const auto copy = [&](const Array& source, const Array& target, std::int64_t token_bytes, std::int64_t plane) {
-    PageCopy op;
-    op.page_bytes = page_tokens_ * token_bytes, op.pages = std::ssize(to);
+    PageCopy op{.pages = std::ssize(to), .page_bytes = page_tokens_ * token_bytes};
     op.from = static_cast<const std::uint8_t*>(source.data) + plane * other.capacity_ * op.page_bytes;
     op.to = static_cast<std::uint8_t*>(target.data) + plane * capacity_ * op.page_bytes;
     op.from_page = from.data(), op.to_page = to.data();

@@ -166,18 +166,17 @@ void KvStore::list_pages() {
 KvRows KvStore::rows() {
   count_first();
   if (has_data() && !is_listed_) list_pages();
-  KvRows kv;
-  kv.num_rows = num_rows();
-  kv.kv_heads = model_.kv_heads;
-  kv.group = model_.group();
-  kv.head_dim = model_.head_dim;
-  kv.kv_bytes = model_.kv_bytes;
-  kv.len = len_.data();
-  kv.first = first_.data();
-  kv.page_begin = page_begin_.data();
-  kv.page = page_.data();
-  kv.page_tokens = kPageTokens;
-  kv.num_words = num_words_;
+  KvRows kv{.num_rows = num_rows(),
+            .kv_heads = model_.kv_heads,
+            .group = model_.group(),
+            .head_dim = model_.head_dim,
+            .kv_bytes = model_.kv_bytes,
+            .len = len_.data(),
+            .first = first_.data(),
+            .page_begin = page_begin_.data(),
+            .page = page_.data(),
+            .page_tokens = kPageTokens,
+            .num_words = num_words_};
   if (has_data()) pages_->fill(kv);
   return kv;
 }

@@ -24,11 +24,7 @@ class KernelState final : public InPlaceDisposal {
                                           "width between the two layers of a map; priced where no weights are given")) {}
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    needs.run_only_on_cpu("weighs its states by each query in attention");
-    needs.weights = weights_ == nullptr;
-    return needs;
+    return {.step_queries = true, .weights = weights_ == nullptr, .cpu_only = "weighs its states by each query in attention"};
   }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <map>
 
 #include "policies/kv/disposal/disposal.h"

@@ -24,11 +24,7 @@ class LowPrecision final : public Disposal {
     codec_.bits = p.optional<std::int32_t>("bits", 2, 1, 8, "of a code");
   }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = balances_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = balances_}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   // Low-precision tokens are stored elsewhere, unmarked.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
@@ -48,10 +44,7 @@ class LowPrecision final : public Disposal {
     step.ops(queries);
     const std::int32_t* const completed = prompt_rows(step);
     if (completed == nullptr) return;
-    ChannelStats largest_k;
-    largest_k.kv = step.kv;
-    largest_k.line = completed;
-    largest_k.out = divisors_.lines(step, step.kv.head_dim);
+    ChannelStats largest_k{.kv = step.kv, .line = completed, .out = divisors_.lines(step, step.kv.head_dim)};
     step.ops(largest_k);
     ChannelDivisors balance{step.kv.num_rows, step.kv.head_dim, completed, ChannelDivisors::Kind::kBalance, largest_k.out};
     balance.largest_q = largest_q;

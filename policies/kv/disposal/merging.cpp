@@ -40,11 +40,7 @@ Needs attention_mass::needs() {
 }
 
 void attention_mass::observe(LayerStep& step, std::int32_t first_word) {
-  TokenStats stats;
-  stats.kv = step.kv;
-  stats.queries = step.in.step.data();
-  stats.first_word = first_word;
-  step.ops(stats);
+  step.ops(TokenStats{.kv = step.kv, .queries = step.in.step.data(), .first_word = first_word});
 }
 
 const float* attention_mass::sum(LayerStep& step, std::int32_t first_word) {

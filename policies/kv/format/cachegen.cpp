@@ -38,9 +38,6 @@ class Cachegen final : public Format {
   }
 
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
-  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
-    return 2LL * tokens * m.head_dim * m.kv_bytes;
-  }
   [[nodiscard]] std::int64_t transfer_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
     return measured_.of(layer, row_bytes(m, layer, tokens));
   }

@@ -19,7 +19,9 @@ class Format : public KvPart {
   // store() touches only the prompt's keys, once complete.
   [[nodiscard]] virtual bool stores_prompt_keys_alone() const { return false; }
   // K and V, newest tokens in full precision if the format says so.
-  [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
+  [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t /*layer*/, std::int32_t tokens) const {
+    return 2LL * tokens * model.head_dim * model.kv_bytes;
+  }
   // On the way to another tier or node, and there.
   [[nodiscard]] virtual std::int64_t transfer_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const {
     return row_bytes(model, layer, tokens);

@@ -63,10 +63,7 @@ class Gear final : public Format {
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
     step.ops(Quantize{tokens, codec, nullptr, nullptr, packed});
     step.ops(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kSubtract});
-    LowRankFactor error;
-    error.tokens = tokens;
-    error.rank = rank;
-    error.seed = step.seed + static_cast<std::uint64_t>(step.layer);
+    LowRankFactor error{.tokens = tokens, .rank = rank, .seed = step.seed + static_cast<std::uint64_t>(step.layer)};
     error.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(error) + 1) / 2));
     error.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(error) + 1) / 2));
     step.ops(error);

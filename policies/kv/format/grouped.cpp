@@ -11,7 +11,7 @@ std::int64_t GroupedSide::bytes(const ModelShape& m, std::int32_t tokens) const 
   return packed_bytes(codec, encoded, m.head_dim) + static_cast<std::int64_t>(tokens - encoded) * m.head_dim * m.kv_bytes;
 }
 
-void Grouped::encode(LayerStep& step, const ListedTokens& tokens, const GroupCodec& codec, const Scales& scales) {
+void encode_groups(LayerStep& step, const ListedTokens& tokens, const GroupCodec& codec, const ChannelScales& scales) {
   if (tokens.total() == 0) return;
   auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
   step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
@@ -19,10 +19,10 @@ void Grouped::encode(LayerStep& step, const ListedTokens& tokens, const GroupCod
 }
 
 void Grouped::store(LayerStep& step) {
-  const Scales scales = key_scales(step);
+  const ChannelScales scales = key_scales(step);
   const ListedTokens keys = k_due_.take(step, first_word());
-  encode(step, keys, k_.codec, scales);
-  encode(step, v_due_.take(step, first_word()).of_values(), v_.codec, {});
+  encode_groups(step, keys, k_.codec, scales);
+  encode_groups(step, v_due_.take(step, first_word()).of_values(), v_.codec, {});
 }
 
 std::int64_t Grouped::row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const {

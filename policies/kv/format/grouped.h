@@ -25,6 +25,13 @@ struct GroupedSide {
   }
 };
 
+// Channel divisors [*, head_dim]. Null: no scaling.
+struct ChannelScales {
+  const float* lines = nullptr;
+  const std::int32_t* row = nullptr;
+};
+void encode_groups(LayerStep& step, const ListedTokens& tokens, const GroupCodec& codec, const ChannelScales& scales);
+
 // Groups of codes with fp16 zero and scale.
 class Grouped : public Format {
  public:
@@ -36,18 +43,12 @@ class Grouped : public Format {
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const override;
 
  protected:
-  // Channel divisors [*, head_dim] by state_rows(), updated for prompts that this step completes. Null: no scaling.
-  struct Scales {
-    const float* lines = nullptr;
-    const std::int32_t* row = nullptr;
-  };
-  virtual Scales key_scales(LayerStep&) { return {}; }
+  // By state_rows(), updated for prompts that this step completes.
+  virtual ChannelScales key_scales(LayerStep&) { return {}; }
   // Per row.
   [[nodiscard]] virtual std::int64_t scale_bytes(const ModelShape&) const { return 0; }
 
  private:
-  void encode(LayerStep& step, const ListedTokens& tokens, const GroupCodec& codec, const Scales& scales);
-
   GroupedSide k_, v_;
   DueTokens k_due_, v_due_;
 };

@@ -18,8 +18,7 @@ struct KiviParameters {
   }
 };
 
-// KIVI, Liu et al. 2024, algorithm 1. K is encoded in blocks of residual_tokens, V token by token. The prompt's attention reads unencoded K
-// and V.
+// K is encoded in blocks of residual_tokens, V token by token. The prompt's attention reads unencoded K and V.
 class Kivi final : public Grouped {
  public:
   explicit Kivi(Params& p) : Kivi(KiviParameters(p)) {}

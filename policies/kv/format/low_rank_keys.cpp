@@ -22,11 +22,7 @@ class LowRankKeys final : public Format {
         is_pre_rope_(p.choice("keys", {{"before_rope", true}, {"after_rope", false}}, true,
                               "which keys are factored; before RoPE they must be observed")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_keys = is_pre_rope_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_keys = is_pre_rope_}; }
   [[nodiscard]] std::string refuses(const ModelShape& m) const override {
     const std::int32_t width = m.kv_heads * m.head_dim;
     if (rank(m) < width) return "";

@@ -12,9 +12,6 @@ class Native final : public Format {
   [[nodiscard]] bool encodes() const override { return false; }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }
-  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
-    return 2LL * tokens * m.head_dim * m.kv_bytes;
-  }
 };
 
 KVLAB_REGISTER(Format, Native, "native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180");

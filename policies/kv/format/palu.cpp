@@ -69,8 +69,8 @@ class LatentCode final : public VectorCode {
   std::span<const float> bases_;
 };
 
-// Palu, Chang et al. 2024, arXiv:2407.21118. Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], orthonormal rows,
-// replace the paper's folded weights; without them each prompt gives its basis.
+// Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], orthonormal rows, replace the paper's folded weights; without
+// them each prompt gives its basis.
 class Palu final : public CodedVectors {
  public:
   explicit Palu(Params& p) : Palu(p.optional<double>("rank_frac", 0.5, 0.001, 1, "latent numbers as a share of head_dim")) {}

@@ -48,10 +48,7 @@ void run_pieces(const ProbeSums& a, Run&& run) {
   std::vector<Queries> queries(sequences);
   for (std::int64_t j = 0; j < most; ++j) {
     for (std::size_t s = 0; s < sequences; ++s) queries[s] = a.first[s] + j < a.first[s + 1] ? a.pieces[a.first[s] + j] : Queries{};
-    TokenStats stats;
-    stats.kv = a.kv;
-    stats.queries = queries.data();
-    stats.first_word = a.channel;
+    TokenStats stats{.kv = a.kv, .queries = queries.data(), .first_word = a.channel};
     run(stats);
   }
 }

@@ -15,14 +15,10 @@ class Smoothed : public Grouped {
       : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)), exponent_(exponent), outliers_(outliers) {}
 
  protected:
-  Scales key_scales(LayerStep& step) override {
+  ChannelScales key_scales(LayerStep& step) override {
     float* const lines = table_.lines(step, step.kv.head_dim);
     if (const std::int32_t* const completed = prompt_rows(step); completed != nullptr) {
-      ChannelStats largest;
-      largest.kv = step.kv;
-      largest.line = completed;
-      largest.out = lines;
-      step.ops(largest);
+      step.ops(ChannelStats{.kv = step.kv, .line = completed, .out = lines});
       step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, completed, ChannelDivisors::Kind::kSmooth, lines, exponent_, true,
                                outliers_});
     }

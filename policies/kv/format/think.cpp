@@ -27,21 +27,13 @@ class Think final : public Format {
  public:
   explicit Think(Params& p) : Think(ThinkParameters(p)) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = parameters_.window_tokens;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = parameters_.window_tokens}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
 
   void store(LayerStep& step) override {
     float* const scores = scores_.lines(step, step.kv.head_dim);
     if (const std::int32_t* const completed = prompt_rows(step); completed != nullptr) {
-      ChannelStats size;
-      size.kv = step.kv;
-      size.kind = ChannelStats::Kind::kMeanSquare;
-      size.line = completed;
-      size.out = scores;
+      ChannelStats size{.kv = step.kv, .kind = ChannelStats::Kind::kMeanSquare, .line = completed, .out = scores};
       step.ops(size);
       const std::vector<Queries> window = last_queries(step.in.window, parameters_.window_tokens, step.model);
       size.source = ChannelStats::Source::kQueries;

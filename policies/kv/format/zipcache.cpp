@@ -3,12 +3,9 @@
 
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
-#include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/take_due_op.h"
-#include "policies/kv/format/due_tokens.h"
-#include "policies/kv/format/format.h"
+#include "policies/kv/format/grouped.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
@@ -33,11 +30,7 @@ class Zipcache final : public Format {
                 p.optional<std::int32_t>("block_tokens", 100, 1, 1 << 16, "tokens of decode encoded together")},
         due_(*this, {0, probes_.block_tokens}) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
   // The probes so far in decode.
@@ -80,11 +73,6 @@ class Zipcache final : public Format {
   struct Parted {
     ListedTokens high, low;
   };
-  struct ChannelScales {
-    const float* lines = nullptr;
-    const std::int32_t* row = nullptr;
-  };
-
   [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
 
   void add_probes(LayerStep& step) {
@@ -139,23 +127,19 @@ class Zipcache final : public Format {
     std::int32_t* const line = step.ops.host_ints(step.kv.num_rows);
     std::int32_t* const row = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) row[r] = r, line[r] = keys.entries(r) > 0 ? r : -1;
-    ChannelStats largest;
-    largest.kv = step.kv;
-    largest.source = ChannelStats::Source::kValues;
-    largest.listed = keys;
-    largest.line = line;
-    largest.out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim);
+    ChannelStats largest{.kv = step.kv,
+                         .source = ChannelStats::Source::kValues,
+                         .listed = keys,
+                         .line = line,
+                         .out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim)};
     step.ops(largest);
     step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, line, ChannelDivisors::Kind::kSmooth, largest.out});
     return {largest.out, row};
   }
 
   static void encode(LayerStep& step, const ListedTokens& tokens, GroupCodec codec, std::int32_t bits, const ChannelScales& scales) {
-    if (tokens.total() == 0) return;
     codec.bits = bits;
-    auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
-    step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
-    step.decode(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+    encode_groups(step, tokens, codec, scales);
   }
 
   std::int32_t high_bits_, low_bits_;

@@ -71,10 +71,7 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
   for (std::size_t s = 0; s < acting.seqs.size(); ++s) full[s] = parts_.trigger->full(acting.seqs[s], recipe_.budget);
   for (const std::int32_t l : layers) {
     views.push_back(acting.view(layer_step(step, l)));
-    ScoredLayer s;
-    s.layer = l;
-    s.kv = views.back().kv;
-    s.target = acting.target.data(), s.full = full;
+    ScoredLayer s{.layer = l, .kv = views.back().kv, .target = acting.target.data(), .full = full};
     s.scores = with_protected(views.back(), of_rows(views.back(), s.target), held_scores(step, l));
     s.marks = protects_share_ ? nullptr : held_scores(step, l);
     s.keep = step.ops.host_ints(s.kv.num_rows);

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// MInference, Jiang et al. 2024, algorithm 3.
+// Algorithm 3.
 class BlockTopK final : public BlockSelector {
  public:
   explicit BlockTopK(Params& p)

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Delta Attention, Willette et al. 2025, arXiv:2505.11254: adds a dense query's difference to the queries after it.
+// Adds a dense query's difference to the queries after it.
 class DeltaCorrection final : public PrefillSelector {
  public:
   explicit DeltaCorrection(Params& p)

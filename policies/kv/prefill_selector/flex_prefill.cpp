@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// FlexPrefill, Lai et al. 2025, arXiv:2502.20766.
 class FlexPrefill final : public BlockSelector {
  public:
   explicit FlexPrefill(Params& p)

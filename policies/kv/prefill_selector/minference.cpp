@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/error.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
@@ -10,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// MInference, Jiang et al. 2024, arXiv:2407.02490.
 class MInference final : public BlockSelector {
  public:
   explicit MInference(Params& p)

@@ -15,8 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2, and the newest tokens. Sets per KV head, and zeros for other queries, are our
-// definition.
+// Section 3.2, and the newest tokens. Sets per KV head, and zeros for other queries, are our definition.
 class ProbedTokens final : public PrefillSelector {
  public:
   explicit ProbedTokens(Params& p)

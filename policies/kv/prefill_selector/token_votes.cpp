@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// TokenSelect, Wu et al. 2024, arXiv:2411.02886. Each chunk also attends to itself, the first and the preceding tokens.
+// Each chunk also attends to itself, the first and the preceding tokens.
 class TokenVotes final : public PrefillSelector {
  public:
   explicit TokenVotes(Params& p)

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// MInference, Jiang et al. 2024, arXiv:2407.02490, algorithm 2.
+// Algorithm 2.
 class VerticalSlashSelector final : public BlockSelector {
  public:
   explicit VerticalSlashSelector(Params& p)

@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// XAttention, Xu et al. 2025, arXiv:2503.16428.
 class XAttention final : public BlockSelector {
  public:
   explicit XAttention(Params& p)

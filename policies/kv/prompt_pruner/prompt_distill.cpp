@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// PromptDistill, Jin et al. 2025, arXiv:2503.23274: mean over heads without a softmax, smoothed. The last token remains and counts as 0 for
-// its neighbors.
+// Mean over heads without a softmax, smoothed. The last token remains and counts as 0 for its neighbors.
 class PromptDistill final : public PromptPruner {
  public:
   explicit PromptDistill(Params& p)

@@ -11,12 +11,7 @@ namespace kvlab {
 // Later layers compute only passed prompt tokens. Prompts come in one piece, counts follow from sizes. CPU only.
 class PromptPruner : public KvPart {
  public:
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    needs.run_only_on_cpu("prunes prompts between layers");
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .cpu_only = "prunes prompts between layers"}; }
   [[nodiscard]] virtual std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                           std::int32_t prompt_tokens) const = 0;
   // Tokens at both ends that pass every layer; the last one always does.

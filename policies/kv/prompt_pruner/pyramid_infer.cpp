@@ -10,8 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532: layer l keeps the share ratio + (1 - ratio) (cos(pi l / L) + 1) / 2 of its older
-// tokens.
+// Layer l keeps the share ratio + (1 - ratio) (cos(pi l / L) + 1) / 2 of its older tokens.
 class PyramidInfer final : public PromptPruner {
  public:
   explicit PyramidInfer(Params& p)

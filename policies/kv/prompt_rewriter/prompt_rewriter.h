@@ -15,12 +15,7 @@ namespace kvlab {
 // counts follow from lengths. CPU only.
 class PromptRewriter : public KvPart {
  public:
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.question = true;
-    needs.run_only_on_cpu("rewrites prompts");
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.question = true, .cpu_only = "rewrites prompts"}; }
   struct Scan {
     std::int32_t layers = 0;  // from the first; the last one computes only queries, keys and values
     std::int32_t chunk_tokens = 0;

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// H2O, Zhang et al. 2023, algorithm 1. `per_query` removes the bias to early tokens (kvpress's ObservedAttention), `weigh_by_visible` that
-// against long rows.
+// Algorithm 1. `per_query` removes the bias to early tokens (kvpress's ObservedAttention), `weigh_by_visible` that against long rows.
 class AccumulatedAttention final : public Scorer {
  public:
   explicit AccumulatedAttention(Params& p)
@@ -21,28 +20,17 @@ class AccumulatedAttention final : public Scorer {
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
   [[nodiscard]] bool keeps_no_state() const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_, false, recent_frac_}; }
 
   void observe(LayerStep& step) override {
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = step.in.step.data();
-    stats.first_word = first_word();
-    stats.decay = decay_;
-    stats.weigh_by_visible = weigh_;
-    step.ops(stats);
+    step.ops(
+        TokenStats{.kv = step.kv, .queries = step.in.step.data(), .first_word = first_word(), .decay = decay_, .weigh_by_visible = weigh_});
   }
   void score(LayerStep& step, float* scores) override {
-    TokenScores s{step.kv, divide_ ? TokenScores::Kind::kMean : TokenScores::Kind::kSum, first_word()};
-    s.end_position = end_positions(step);
-    s.scores = scores;
-    step.ops(s);
+    const TokenScores::Kind kind = divide_ ? TokenScores::Kind::kMean : TokenScores::Kind::kSum;
+    step.ops(TokenScores{step.kv, kind, first_word(), 0, end_positions(step), nullptr, scores});
   }
 
  private:

@@ -23,20 +23,10 @@ class AppendedAttention final : public Scorer {
         shares_heads_(
             p.choice("heads", {{"shared", true}, {"own", false}}, true, "the mean over KV heads for all of them, or one score each")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pass = pass_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pass = pass_}; }
 
   void score(LayerStep& step, float* scores) override {
-    PassAttention attention;
-    attention.kv = step.kv;
-    attention.pass = step.in.pass;
-    attention.queries = queries_;
-    attention.group = group_;
-    attention.scores = scores;
-    step.ops(attention);
+    step.ops(PassAttention{.kv = step.kv, .pass = step.in.pass, .queries = queries_, .group = group_, .scores = scores});
     if (shares_heads_) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kMean, scores});
   }
 

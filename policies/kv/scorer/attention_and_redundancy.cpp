@@ -12,8 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// R-KV, Cai et al. 2025: lambda * attention - (1 - lambda) * redundancy. Queries are in a ring outside the cache; zeros there make
-// attention uniform.
+// lambda * attention - (1 - lambda) * redundancy. Queries are in a ring outside the cache; zeros there make attention uniform.
 class AttentionAndRedundancy final : public Scorer {
  public:
   explicit AttentionAndRedundancy(Params& p)

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// RoCo, Ren and Zhu 2024. The recent and sink share of the budget is kept by spread.
+// The recent and sink share of the budget is kept by spread.
 class AttentionMeanSpread final : public Scorer {
  public:
   explicit AttentionMeanSpread(Params& p)
@@ -17,21 +17,12 @@ class AttentionMeanSpread final : public Scorer {
         spread_frac_(p.optional<double>("spread_frac", 0.3, 0.0, 1.0, "share of the budget held for its spread, beside the sinks")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] Protected protects() const override { return {sinks_, newest_}; }
 
   void observe(LayerStep& step) override {
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = step.in.step.data();
-    stats.kind = TokenStats::Kind::kMoments;
-    stats.first_word = first_word();
-    step.ops(stats);
+    step.ops(TokenStats{.kv = step.kv, .queries = step.in.step.data(), .kind = TokenStats::Kind::kMoments, .first_word = first_word()});
   }
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});

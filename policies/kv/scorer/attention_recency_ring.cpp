@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// CORM, Dai et al. 2024. Important: more attention than an even share of the sequence, or of the held tokens.
+// Important: more attention than an even share of the sequence, or of the held tokens.
 class AttentionRecencyRing final : public Scorer {
  public:
   explicit AttentionRecencyRing(Params& p)
@@ -16,24 +16,18 @@ class AttentionRecencyRing final : public Scorer {
                           "the share is 1 / tokens of the sequence, or of those still held")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return TokenStats::ring_words(window_); }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void observe(LayerStep& step) override {
     const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = latest.data();
-    stats.kind = TokenStats::Kind::kRing;
-    stats.first_word = first_word();
-    stats.ring_tokens = window_;
-    stats.threshold_by_position = !visible_;
-    step.ops(stats);
+    step.ops(TokenStats{.kv = step.kv,
+                        .queries = latest.data(),
+                        .kind = TokenStats::Kind::kRing,
+                        .first_word = first_word(),
+                        .ring_tokens = window_,
+                        .threshold_by_position = !visible_});
   }
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kRingSet, first_word(), window_, end_positions(step), nullptr, scores});

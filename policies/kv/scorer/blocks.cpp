@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
@@ -9,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// KeyDiff, Park et al. 2025, section 4, as in kvpress's BlockPress: cuts once, as if after each block.
+// Section 4, as in kvpress's BlockPress: cuts once, as if after each block.
 class Blocks final : public ScorerWrapper {
  public:
   explicit Blocks(Params& p)

@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// KVCompose, Akulov et al. 2025.
 class Composite final : public ScorerWrapper {
  public:
   explicit Composite(Params& p) : ScorerWrapper(p, "window_attention", {.wrapper = "composite", .adds_scores = true}) {}

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// CurDKV, Sengupta et al. 2025, section 3. Norms are shares of a window of neighbours.
+// Section 3. Norms are shares of a window of neighbours.
 class Cur final : public Scorer {
   enum class Leverage : std::uint8_t { kProduct, kMean, kKey, kValue };
 

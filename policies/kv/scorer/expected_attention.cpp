@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Expected Attention, Devoto et al. 2025. Future queries are normal with the prompt's moments; the value norm is a factor.
+// Future queries are normal with the prompt's moments; the value norm is a factor.
 class ExpectedAttentionScore final : public Scorer {
  public:
   explicit ExpectedAttentionScore(Params& p)
@@ -22,11 +22,7 @@ class ExpectedAttentionScore final : public Scorer {
         value_norm_(p.flag("value_norm", true, "multiplies by the norm of the value")),
         epsilon_(p.optional<float>("epsilon", 0.0F, 0.0F, 1.0F, "added to the attention before the value's norm")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_queries = needs.turns = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_queries = true, .turns = true}; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
 
   void score(LayerStep& step, float* scores) override {

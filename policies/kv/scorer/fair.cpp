@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "policies/kv/scorer/scorer_wrapper.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "policies/kv/scorer/diversify_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
@@ -7,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// GraphKV, Li et al. 2025. The most similar source decides (ours), since the product underflows.
+// The most similar source decides (ours), since the product underflows.
 class Graph final : public ScorerWrapper {
  public:
   explicit Graph(Params& p)

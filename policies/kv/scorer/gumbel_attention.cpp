@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Keyformer, Adnan et al. 2024. The temperature rises from 1 to 2 during decode.
+// The temperature rises from 1 to 2 during decode.
 class GumbelAttention final : public Scorer {
  public:
   explicit GumbelAttention(Params& p)
@@ -17,32 +17,22 @@ class GumbelAttention final : public Scorer {
         recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for the latest tokens")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    needs.run_only_on_cpu("draws its noise in double precision");
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .cpu_only = "draws its noise in double precision"}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   [[nodiscard]] Protected protects() const override { return {0, 0, false, recent_frac_}; }
 
   void observe(LayerStep& step) override {
     std::int32_t* steps = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
     for (std::size_t s = 0; s < step.seqs.size(); ++s) steps[s] = std::clamp(step.seqs[s].end() - step.seqs[s].prompt_tokens, 0, max_new_);
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = step.in.step.data();
-    stats.first_word = first_word();
-    stats.noise_seeds = sequence_seeds(step);
-    stats.noise_steps = steps;
-    stats.temperature_per_step = 1.0F / static_cast<float>(max_new_);
-    step.ops(stats);
+    step.ops(TokenStats{.kv = step.kv,
+                        .queries = step.in.step.data(),
+                        .first_word = first_word(),
+                        .noise_seeds = sequence_seeds(step),
+                        .noise_steps = steps,
+                        .temperature_per_step = 1.0F / static_cast<float>(max_new_)});
   }
   void score(LayerStep& step, float* scores) override {
-    TokenScores s{step.kv, TokenScores::Kind::kSum, first_word()};
-    s.end_position = end_positions(step);
-    s.scores = scores;
-    step.ops(s);
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kSum, first_word(), 0, end_positions(step), nullptr, scores});
   }
 
  private:

@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Scores are computed once per token, from low-rank keys against learned sink keys. Tensors
-// layers.L.NAME as published.
+// Scores are computed once per token, from low-rank keys against learned sink keys. Tensors layers.L.NAME as published.
 class HiddenGate final : public Scorer {
  public:
   explicit HiddenGate(Params& p)
@@ -19,12 +18,7 @@ class HiddenGate final : public Scorer {
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, always kept")),
         recent_(p.optional<std::int32_t>("recent_tokens", 32, 0, 1 << 20, "latest tokens that are never evicted")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.hidden = true;
-    needs.weights = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.hidden = true, .weights = weights_ == nullptr}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require("layers.0.q_norm.weight");

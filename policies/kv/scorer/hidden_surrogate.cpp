@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// KVzap, Jegou and Jeblick 2026, arXiv:2601.07891. Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors as
-// published: layers.L.weight [kv_heads, hidden_dim] and layers.L.bias, or layers.L.0 and layers.L.2.
+// Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors as published: layers.L.weight [kv_heads, hidden_dim]
+// and layers.L.bias, or layers.L.0 and layers.L.2.
 class HiddenSurrogate final : public Scorer {
  public:
   explicit HiddenSurrogate(Params& p)
@@ -21,12 +21,7 @@ class HiddenSurrogate final : public Scorer {
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens, always kept")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.hidden = true;
-    needs.weights = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.hidden = true, .weights = weights_ == nullptr}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     const bool is_linear = weights->has("layers.0.weight");

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// KeyDiff, Park et al. 2025: minus the cosine with the mean of the held, normalised keys.
+// Minus the cosine with the mean of the held, normalised keys.
 class KeyDiversity final : public Scorer {
  public:
   explicit KeyDiversity(Params&) {}

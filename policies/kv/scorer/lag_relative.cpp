@@ -1,15 +1,15 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/score/fill_scores_op.h"
 #include "policies/kv/scorer/lag_scores_op.h"
 #include "policies/kv/scorer/scorer.h"
+#include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 
 namespace {
 
-// LagKV, Liang et al. 2025. The last full partition and the tail stay.
+// The last full partition and the tail stay.
 class LagRelative final : public Scorer {
  public:
   explicit LagRelative(Params& p)
@@ -29,7 +29,7 @@ class LagRelative final : public Scorer {
     std::int32_t *partitions = step.ops.host_ints(kv.num_rows), *tail = step.ops.host_ints(kv.num_rows);
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       zero[r] = 0;
-      begin[r] = std::min(kv.len[r], std::max(sinks_, revisits_ ? 0 : settled(step, r)));
+      begin[r] = std::min(kv.len[r], std::max(sinks_, revisits_ ? 0 : settled_.at(step, r)));
       partitions[r] = std::max(0, (kv.len[r] - begin[r]) / lag_ - 1);
       tail[r] = begin[r] + partitions[r] * lag_;
     }
@@ -43,18 +43,12 @@ class LagRelative final : public Scorer {
     step.ops(LagScores{kv, begin, partitions, lag_, ranks_, epsilon_, scores});
   }
 
-  void forget(std::int32_t sequence) override {
-    for (std::vector<std::int32_t>& layer : settled_)
-      for (std::size_t h = 0; h < kv_heads_; ++h)
-        if (const std::size_t at = static_cast<std::size_t>(sequence) * kv_heads_ + h; at < layer.size()) layer[at] = 0;
-  }
-
   void refine(LayerStep& step, std::int32_t* keep, float*) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       if (keep[r] >= step.kv.len[r]) continue;
-      const std::int32_t begin = std::min(step.kv.len[r], std::max(sinks_, settled(step, r)));
+      const std::int32_t begin = std::min(step.kv.len[r], std::max(sinks_, settled_.at(step, r)));
       const std::int32_t scored = std::max(0, (step.kv.len[r] - begin) / lag_ - 1) * lag_;
-      settled(step, r) = std::max(0, keep[r] - (step.kv.len[r] - begin - scored));
+      settled_.at(step, r) = std::max(0, keep[r] - (step.kv.len[r] - begin - scored));
     }
   }
 
@@ -62,22 +56,11 @@ class LagRelative final : public Scorer {
   // Scores are < 1; tail and settled tokens rank above.
   static constexpr float kTail = 1.0F, kSettled = 4.0F, kRecency = 1e-6F;
 
-  std::int32_t& settled(const LayerStep& step, std::int32_t row) {
-    kv_heads_ = static_cast<std::size_t>(step.kv.kv_heads);
-    const std::size_t at = (static_cast<std::size_t>(step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].index) * kv_heads_ +
-                            static_cast<std::size_t>(row % step.kv.kv_heads));
-    const auto layer = static_cast<std::size_t>(step.layer);
-    if (settled_.size() <= layer) settled_.resize(layer + 1);
-    if (settled_[layer].size() <= at) settled_[layer].resize(at + 1);
-    return settled_[layer][at];
-  }
-
   std::int32_t sinks_, lag_;
   bool ranks_;
   float epsilon_;
   bool recent_first_, revisits_;
-  std::size_t kv_heads_ = 1;
-  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head]
+  PerRow<std::int32_t> settled_{*this};
 };
 
 KVLAB_REGISTER(Scorer, LagRelative, "lag_relative", "spread of keys and values relative to the tokens that follow",

@@ -17,11 +17,7 @@ class LastQueryAttention final : public Scorer {
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
         recent_frac_(p.optional<double>("recent_frac", 0.0, 0.0, 1.0, "share of the budget for further latest tokens")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   // Heads are averaged by place.
   [[nodiscard]] bool is_order_free(const FewTokens& few) const override { return few.alike || !shares_heads_; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_, false, recent_frac_}; }

@@ -21,15 +21,11 @@ std::int32_t read_sketch(Params& p) {
   return p.optional<std::int32_t>("sketch_dim", 48, 1, 1 << 12, "dimensions that keys are randomly projected to, at most the head's");
 }
 
-// Compactor, Chari and Van Durme 2025. Uses keys before RoPE.
+// Uses keys before RoPE.
 class Leverage final : public Scorer {
  public:
   explicit Leverage(Params& p) : sketch_dim_(read_sketch(p)) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_keys = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_keys = true}; }
   void score(LayerStep& step, float* scores) override { standardised_leverage(step, sketch_dim_, scores); }
 
  private:
@@ -51,11 +47,7 @@ class Compactor final : public Scorer {
         cuts_ends_(p.choice("ends", {{"scored", false}, {"left_out", true}}, false,
                             "always kept tokens are scored with the others; or left out of attention, leverage and their moments, as in "
                             "kvpress, whose chunks begin after the first tokens")) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_keys = needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .pre_rope_keys = true}; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void set_budget(const Budget& budget) override { budget_ = budget; }

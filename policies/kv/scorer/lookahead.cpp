@@ -14,29 +14,18 @@ class Lookahead final : public Scorer {
       : window_(p.optional<std::int32_t>("window_tokens", 8, 0, 4096, "last prompt queries that vote too; their tokens stay")),
         pool_(p, ScorePooling::kMax, 7) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pass = passes::kLookahead;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_, .pass = passes::kLookahead}; }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void score(LayerStep& step, float* scores) override {
-    PassAttention ahead;
-    ahead.kv = step.kv;
-    ahead.pass = step.in.pass;
-    ahead.queries = PassAttention::Reduce::kSum;
-    ahead.group = PassAttention::Group::kMean;
-    ahead.scores = scores;
-    step.ops(ahead);
+    step.ops(PassAttention{.kv = step.kv,
+                           .pass = step.in.pass,
+                           .queries = PassAttention::Reduce::kSum,
+                           .group = PassAttention::Group::kMean,
+                           .scores = scores});
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     if (window_ > 0) {
-      AttentionStats stats;
-      stats.kv = step.kv;
-      stats.queries = window.data();
-      stats.sum = scores;
-      step.ops(stats);
+      step.ops(AttentionStats{.kv = step.kv, .queries = window.data(), .sum = scores});
     }
     pool_.smooth(
         step, [&](std::int32_t) { return window_; }, scores);

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Scissorhands, Liu et al. 2023, algorithm 2. Keeps one bit per token and query.
+// Keeps one bit per token and query.
 class LowAttentionCount final : public Scorer {
  public:
   explicit LowAttentionCount(Params& p)
@@ -15,23 +15,14 @@ class LowAttentionCount final : public Scorer {
         recent_(p.optional<std::int32_t>("recent_tokens", 10, 0, 1 << 20, "latest tokens that are never evicted")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return TokenStats::ring_words(window_); }
   [[nodiscard]] Protected protects() const override { return {0, recent_}; }
 
   void observe(LayerStep& step) override {
     const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = latest.data();
-    stats.kind = TokenStats::Kind::kRing;
-    stats.first_word = first_word();
-    stats.ring_tokens = window_;
-    step.ops(stats);
+    step.ops(TokenStats{
+        .kv = step.kv, .queries = latest.data(), .kind = TokenStats::Kind::kRing, .first_word = first_word(), .ring_tokens = window_});
   }
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kRingClear, first_word(), window_, end_positions(step), nullptr, scores});

@@ -8,11 +8,7 @@ namespace {
 class NoncausalChunk final : public Scorer {
  public:
   explicit NoncausalChunk(Params& p) : attention_(p) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void observe(LayerStep& step) override { attention_.observe(step, first_word()); }
   void score(LayerStep& step, float* scores) override { attention_.score(step, first_word(), scores); }

@@ -9,11 +9,7 @@ namespace {
 class Oracle final : public Scorer {
  public:
   explicit Oracle(Params&) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.future_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.future_queries = true}; }
   void score(LayerStep& step, float* scores) override { sum_attention(step, step.in.future.data(), scores); }
 };
 

@@ -10,7 +10,6 @@ namespace kvlab {
 
 namespace {
 
-// CriticalKV, Feng et al. 2025, arXiv:2502.03805, algorithm 1.
 class OutputAware final : public ScorerWrapper {
  public:
   explicit OutputAware(Params& p)

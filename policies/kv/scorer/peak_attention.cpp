@@ -15,11 +15,7 @@ class PeakAttention final : public Scorer {
       : share_(p.optional<double>("queries_frac", 0.2, 0.001, 1, "last queries of the prompt that are looked at")),
         window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "the most of them")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   // No row becomes empty.
   [[nodiscard]] Protected protects() const override { return {0, 1}; }
 
@@ -30,12 +26,7 @@ class PeakAttention final : public Scorer {
       const auto share = static_cast<std::int32_t>(share_ * step.seqs[s].prompt_tokens);
       last.push_back(last_queries(step.in.window.subspan(s, 1), std::clamp(share, 1, window_), step.model).front());
     }
-    AttentionStats stats;
-    stats.kv = step.kv;
-    stats.queries = last.data();
-    stats.wants_sum = false, stats.wants_max = true;
-    stats.max = scores;
-    step.ops(stats);
+    step.ops(AttentionStats{.kv = step.kv, .queries = last.data(), .wants_sum = false, .wants_max = true, .max = scores});
   }
 
  private:

@@ -23,12 +23,7 @@ class QueryCenterScore final : public Scorer {
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
         keeps_prompt_(p.flag("keep_prompt", false, "what is left of the prompt is never evicted; it counts against the budget")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.turns = true;
-    needs.pre_rope_queries = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_queries = weights_ == nullptr, .turns = true}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require(kMean);

@@ -9,18 +9,14 @@ namespace kvlab {
 
 namespace {
 
-// Q-Filters, Godey et al. 2025. From `weights`: q_filters [layers, kv_heads, head_dim] as published, pointing away from queries (score:
-// minus the product), or from the prompt's last queries (ours).
+// From `weights`: q_filters [layers, kv_heads, head_dim] as published, pointing away from queries (score: minus the product), or from the
+// prompt's last queries (ours).
 class QueryDirection final : public Scorer {
  public:
   explicit QueryDirection(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 128, 1, 1 << 16, "last prompt queries that the direction comes from")),
         iterations_(p.optional<std::int32_t>("iterations", 32, 1, 1 << 10, "steps of the power iteration")) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    if (weights_ == nullptr) needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = weights_ == nullptr ? window_ : 0}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require(kFilters);

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// FINCH, Corallo and Papotti 2024. Queries are weighted by the number of tokens they see.
+// Queries are weighted by the number of tokens they see.
 class QuestionAttention final : public Scorer {
   enum class Weigh : std::uint8_t { kVisible, kVisibleMinusOne, kNone };
 
@@ -18,12 +18,7 @@ class QuestionAttention final : public Scorer {
         weigh_(p.choice("weigh", {{"visible", Weigh::kVisible}, {"visible_minus_one", Weigh::kVisibleMinusOne}, {"none", Weigh::kNone}},
                         Weigh::kVisible, "factor on a query's attention: tokens that it sees, one less (as kvpress counts), or 1")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    needs.question = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_, .question = true}; }
 
   void score(LayerStep& step, float* scores) override {
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
@@ -38,13 +33,11 @@ class QuestionAttention final : public Scorer {
       asked.push_back(queries_from(window[s], begin[s], step.model));
     }
     clear_scores(step, scores);
-    AttentionStats stats;
-    stats.kv = step.kv;
-    stats.queries = asked.data();
-    stats.weigh_by_visible = weigh_ != Weigh::kNone;
-    stats.visible_offset = weigh_ == Weigh::kVisibleMinusOne ? -1 : 0;
-    stats.sum = scores;
-    step.ops(stats);
+    step.ops(AttentionStats{.kv = step.kv,
+                            .queries = asked.data(),
+                            .weigh_by_visible = weigh_ != Weigh::kNone,
+                            .visible_offset = weigh_ == Weigh::kVisibleMinusOne ? -1 : 0,
+                            .sum = scores});
     step.ops(Protect{step.kv, zero, begin, scores});
   }
 

@@ -22,11 +22,7 @@ class RandomScores final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
   void score(LayerStep& step, float* scores) override {
     if (torch_) return step.ops(TorchUniform{step.kv, static_cast<std::uint32_t>(torch_seed_), scores});
-    TokenScores s{step.kv, TokenScores::Kind::kRandom};
-    s.end_position = end_positions(step);
-    s.seeds = sequence_seeds(step);
-    s.scores = scores;
-    step.ops(s);
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kRandom, 0, 0, end_positions(step), sequence_seeds(step), scores});
   }
 
  private:

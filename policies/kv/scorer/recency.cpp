@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// StreamingLLM, Xiao et al. 2023, section 3.1.
 class Recency final : public Scorer {
  public:
   explicit Recency(Params& p)
@@ -18,10 +17,7 @@ class Recency final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
   [[nodiscard]] bool cuts_affinely() const override { return true; }
   void score(LayerStep& step, float* scores) override {
-    TokenScores s{step.kv, TokenScores::Kind::kPosition};
-    s.end_position = end_positions(step);
-    s.scores = scores;
-    step.ops(s);
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kPosition, 0, 0, end_positions(step), nullptr, scores});
   }
 
  private:

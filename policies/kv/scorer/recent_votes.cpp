@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. A sum per token replaces stored attention rows.
+// A sum per token replaces stored attention rows.
 class RecentVotes final : public Scorer {
  public:
   explicit RecentVotes(Params& p)
@@ -16,11 +16,7 @@ class RecentVotes final : public Scorer {
         last_weight_(p.optional<double>("last_weight", 1.2, 0, 100, "weight of the last vote; the first has 1, others are between")) {}
   [[nodiscard]] bool keeps_no_state() const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
 
   void observe(LayerStep& step) override {

@@ -6,8 +6,8 @@ namespace kvlab {
 
 namespace {
 
-// KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2. The softmax covers sinks, the chunk's cached tokens and the repetition. `gradient`
-// weighs by the effect on the last hidden states (KVgrad).
+// The softmax covers sinks, the chunk's cached tokens and the repetition. `gradient` weighs by the effect on the last hidden states
+// (KVgrad).
 class Reconstruction final : public Scorer {
  public:
   explicit Reconstruction(Params& p)
@@ -34,26 +34,21 @@ class Reconstruction final : public Scorer {
   }
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pass = pass_;
-    needs.pass_hidden = norms_ == Norms::kHidden;
-    needs.output_weights = norms_ != Norms::kNone;
+    Needs needs{.output_weights = norms_ != Norms::kNone, .pass = pass_, .pass_hidden = norms_ == Norms::kHidden};
     if (norms_ == Norms::kGradient) needs.run_only_on_cpu("has a backward pass");
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {protects_ ? sinks_ : 0, 0}; }
 
   void score(LayerStep& step, float* scores) override {
-    PassAttention attention;
-    attention.kv = step.kv;
-    attention.pass = step.in.pass;
-    attention.sinks = sinks_;
-    attention.group = group_;
-    attention.norms = norms_;
-    attention.w_o = step.in.w_o;
-    attention.hidden_dim = step.model.hidden_dim;
-    attention.scores = scores;
-    step.ops(attention);
+    step.ops(PassAttention{.kv = step.kv,
+                           .pass = step.in.pass,
+                           .sinks = sinks_,
+                           .group = group_,
+                           .norms = norms_,
+                           .w_o = step.in.w_o,
+                           .hidden_dim = step.model.hidden_dim,
+                           .scores = scores});
   }
 
  private:

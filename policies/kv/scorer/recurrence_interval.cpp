@@ -7,7 +7,6 @@ namespace kvlab {
 
 namespace {
 
-// LazyEviction, Zhang et al. 2025.
 class RecurrenceInterval final : public Scorer {
  public:
   explicit RecurrenceInterval(Params& p)
@@ -15,20 +14,12 @@ class RecurrenceInterval final : public Scorer {
         recent_(p.optional<std::int32_t>("recent_tokens", 128, 0, 1 << 20, "latest tokens that are never evicted")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] Protected protects() const override { return {0, recent_}; }
 
   void observe(LayerStep& step) override {
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = step.in.step.data();
-    stats.kind = TokenStats::Kind::kRecurrence;
-    stats.first_word = first_word();
+    TokenStats stats{.kv = step.kv, .queries = step.in.step.data(), .kind = TokenStats::Kind::kRecurrence, .first_word = first_word()};
     stats.group = AttentionStats::Group::kMax;  // one query head suffices
     stats.threshold = threshold_;
     step.ops(stats);

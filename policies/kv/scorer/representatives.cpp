@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/error.h"
 #include "policies/kv/scorer/representatives_op.h"
@@ -8,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// KVCrush, Jha et al. 2025. One set for all heads.
+// One set for all heads.
 class RepresentativeTokens final : public ScorerWrapper {
   using Anchor = Representatives::Anchor;
 

@@ -11,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// Locret, Huang et al. 2024, arXiv:2410.01805. Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded
-// tokens. Tensors layers.L.fc1.weight and layers.L.fc2.weight.
+// Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded tokens. Tensors layers.L.fc1.weight and
+// layers.L.fc2.weight.
 class RetainingHeads final : public Scorer {
  public:
   explicit RetainingHeads(Params& p)
@@ -20,12 +20,7 @@ class RetainingHeads final : public Scorer {
                                           "width between the two layers that is priced where no weights are given")),
         recent_(p.optional<std::int32_t>("recent_tokens", 2500, 0, 1 << 20, "latest tokens that are never evicted")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_queries = needs.pre_rope_keys = true;
-    needs.weights = weights_ == nullptr;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_queries = true, .pre_rope_keys = true, .weights = weights_ == nullptr}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     weights->require(name(0, 1));

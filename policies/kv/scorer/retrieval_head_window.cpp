@@ -11,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// CompressKV, Lin et al. 2025, arXiv:2508.02401. Heads come from `weights` (semantic [layers, q_heads]) or a list, or (ours) are those
-// whose window attends most to middle tokens.
+// Heads come from `weights` (semantic [layers, q_heads]) or a list, or (ours) are those whose window attends most to middle tokens.
 class RetrievalHeadWindow final : public Scorer {
  public:
   explicit RetrievalHeadWindow(Params& p)
@@ -26,11 +25,7 @@ class RetrievalHeadWindow final : public Scorer {
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     if (!heads_.empty()) throw InputError("'heads' and 'weights' exclude each other: delete one of them");

@@ -43,11 +43,7 @@ class RowParts {
     if (positions == Positions::kOwn) step.ops(LocalPositions{rows(), own_positions_});
   }
 
-  static Needs kept() {
-    Needs needs;
-    needs.pre_rope_queries = needs.pre_rope_keys = needs.token_ids = needs.output_weights = true;
-    return needs;
-  }
+  static Needs kept() { return {.pre_rope_queries = true, .pre_rope_keys = true, .output_weights = true, .token_ids = true}; }
 
   [[nodiscard]] LayerStep step() const {
     return {whole_.ops, whole_.model, whole_.layer, seqs_, rows(), observed(), whole_.seed, whole_.tensors, whole_.keeper};

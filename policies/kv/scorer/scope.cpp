@@ -48,11 +48,7 @@ class ScopeScorer final : public Scorer {
     if (!all_decode) prompt_->score(step, scores);
     if (!any_decode) return;
     clear_scores(step, scores, true);
-    AttentionStats stats;
-    stats.kv = step.kv;
-    stats.queries = current.data();
-    stats.sum = scores;
-    step.ops(stats);
+    step.ops(AttentionStats{.kv = step.kv, .queries = current.data(), .sum = scores});
   }
 
  private:

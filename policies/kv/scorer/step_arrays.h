@@ -63,11 +63,7 @@ inline void clear_scores(LayerStep& step, float* scores, bool decode_only = fals
 // Attention summed over queries, mean over the group.
 inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
   clear_scores(step, scores);
-  AttentionStats stats;
-  stats.kv = step.kv;
-  stats.queries = queries;
-  stats.sum = scores;
-  step.ops(stats);
+  step.ops(AttentionStats{.kv = step.kv, .queries = queries, .sum = scores});
 }
 
 }  // namespace kvlab

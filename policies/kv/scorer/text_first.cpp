@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// LOOK-M, Wan et al. 2024, section 3.2 (text prior). Image tokens have one id; without it scores are unchanged.
+// Section 3.2 (text prior). Image tokens have one id; without it scores are unchanged.
 class TextFirst final : public ScorerWrapper {
  public:
   explicit TextFirst(Params& p)

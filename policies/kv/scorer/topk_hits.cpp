@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Attendre, Yang and Hua 2024. New tokens start with the current time and one hit.
+// New tokens start with the current time and one hit.
 class TopKHits final : public Scorer {
  public:
   explicit TopKHits(Params& p)
@@ -16,21 +16,12 @@ class TopKHits final : public Scorer {
         top_(p.optional<std::int32_t>("top_tokens", 32, 1, 1 << 16, "most attended tokens of a query that count as hit")) {}
   [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
 
   void observe(LayerStep& step) override {
-    TokenStats stats;
-    stats.kv = step.kv;
-    stats.queries = step.in.step.data();
-    stats.kind = TokenStats::Kind::kTopHits;
-    stats.first_word = first_word();
-    stats.top = top_;
-    step.ops(stats);
+    step.ops(TokenStats{
+        .kv = step.kv, .queries = step.in.step.data(), .kind = TokenStats::Kind::kTopHits, .first_word = first_word(), .top = top_});
   }
   void score(LayerStep& step, float* scores) override {
     const TokenScores::Kind kind = counts_ ? TokenScores::Kind::kHits : TokenScores::Kind::kLastHit;

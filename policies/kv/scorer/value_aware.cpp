@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// VATP, Guo et al. 2024. First tokens have small values, so they are protected.
+// First tokens have small values, so they are protected.
 class ValueAware final : public ScorerWrapper {
  public:
   explicit ValueAware(Params& p)

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <limits>
 
 #include "kernels/score/chunk_pool_op.h"
@@ -12,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// PagedEviction, Chitty-Venkata et al. 2025, section 4. Mean over KV heads; decoded tokens by their page's mean, never the newest page.
+// Section 4. Mean over KV heads; decoded tokens by their page's mean, never the newest page.
 class ValueKeyNorm final : public Scorer {
  public:
   explicit ValueKeyNorm(Params& p)

@@ -17,11 +17,7 @@ class CapKv final : public Scorer {
         tau_(p.optional<float>("tau", 5.0F, 0.0F, 1e3F, "sharpness of the weights exp(tau cos)")),
         epsilon_(p.optional<float>("epsilon", 1e-6F, 0.0F, 1.0F, "added to the weights in the sum over values")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.pre_rope_queries = needs.turns = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_queries = true, .turns = true}; }
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
 
   void score(LayerStep& step, float* scores) override {

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/score_map_op.h"
@@ -10,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// SnapKV, Li et al. 2024, arXiv:2404.14469, eq. 1-3. The softmax sees all keys; the window is protected.
+// The softmax sees all keys; the window is protected.
 class WindowAttention final : public Scorer {
  public:
   explicit WindowAttention(Params& p)
@@ -22,22 +21,13 @@ class WindowAttention final : public Scorer {
                        "their attention is summed, or that is divided by window_tokens")) {}
   [[nodiscard]] bool keeps_no_state() const override { return true; }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void score(LayerStep& step, float* scores) override {
     step.ops.zero(scores, step.kv.total());
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
-    AttentionStats stats;
-    stats.kv = step.kv;
-    stats.queries = window.data();
-    stats.group = group_;
-    stats.sum = scores;
-    step.ops(stats);
+    step.ops(AttentionStats{.kv = step.kv, .queries = window.data(), .group = group_, .sum = scores});
     if (mean_)
       step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, scores, 1.0F / static_cast<float>(window_), 0.0F, false,
                         nullptr, nullptr, scores});

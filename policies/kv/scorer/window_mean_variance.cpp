@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9: mean + gamma * variance, smoothed.
+// Mean + gamma * variance, smoothed.
 class WindowMeanVariance final : public Scorer {
  public:
   explicit WindowMeanVariance(Params& p)
@@ -15,22 +15,12 @@ class WindowMeanVariance final : public Scorer {
         gamma_(p.optional<float>("gamma", 200, 0, 1e6, "weight of the variance")),
         pool_(p, ScorePooling::kAvg, 5) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void score(LayerStep& step, float* scores) override {
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
-    WindowMoments moments;
-    moments.kv = step.kv;
-    moments.queries = window.data();
-    moments.wants_scores = true;
-    moments.gamma = gamma_;
-    moments.scores = scores;
-    step.ops(moments);
+    step.ops(WindowMoments{.kv = step.kv, .queries = window.data(), .wants_scores = true, .gamma = gamma_, .scores = scores});
     pool_.smooth(
         step, [&](std::int32_t) { return window_; }, scores);
   }

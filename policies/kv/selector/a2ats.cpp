@@ -11,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook comes from the prompt's keys before RoPE; far queries are
-// rotated to one fixed distance.
+// The codebook comes from the prompt's keys before RoPE; far queries are rotated to one fixed distance.
 class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit A2ats(Params& p)
@@ -25,11 +24,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
         far_(p.optional<std::int32_t>("far_tokens", 2048, 0, 1 << 20, "distance at which far queries count")),
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.prompt_queries = needs.turns = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .prompt_queries = true, .turns = true}; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
@@ -46,9 +41,9 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     assign.kv = step.kv;
     const std::vector<float> frequencies = rope_frequencies(step, 0);
     assign.frequencies = or_null(frequencies);
-    assign.from = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
+    assign.from = per_row(step, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
     assign.to = per_row(
-        step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).local); });
+        step, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).local); });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
     assign.codes = codes(step);
     assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
@@ -58,11 +53,11 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).coded; });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(n, first, keep)) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).coded; });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
+    if (keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
@@ -77,14 +72,8 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     scores.scores = step.ops.floats(group * first[n]);
     step.ops(scores);
     UnitLists found = united(step, best_units(step.ops, n, group, first, scores.scores, keep), first, keep);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = found;
-    tokens.base = tokens.head = head;
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    const Selection selection = expand(step.ops, tokens);
-    const std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return static_cast<std::int32_t>(found.size(r)); });
+    const Selection selection = expand(step, {.lists = found, .base = head, .head = head, .tail = tail});
+    const std::int32_t* count = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(found.size(r)); });
     traffic_.track(step, in_row(step, selection, head, count), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -125,7 +114,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }
   const std::int32_t* codes(const LayerStep& step) {
-    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).codes; });
+    return per_row(step, [&](std::int32_t r) { return rows_.at(step, r).codes; });
   }
   float* const* root(const LayerStep& step) {
     return root_.rows(step, [&](std::int32_t) { return static_cast<std::int64_t>(step.kv.head_dim) * step.kv.head_dim; });

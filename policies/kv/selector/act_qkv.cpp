@@ -24,11 +24,7 @@ class ActQkv final : public PagedSelector {
  public:
   explicit ActQkv(Params& p) : ActQkv(ActQkvOptions(p)) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override {
     key.add(std::min(window_, seq.end()), seq.end() < window_ ? 1 : StepKey::kForEver);
   }
@@ -54,8 +50,8 @@ class ActQkv final : public PagedSelector {
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
     float* scores = judge(step, rows.first);
     const std::int32_t* keep = share(step, rows, scores);
-    mask_ends(step.ops, step.kv.num_rows, rows.first, rows.head, rows.end, scores);
-    return best_units(step.ops, step.kv.num_rows, 1, rows.first, scores, keep);
+    mask_ends(step, rows.first, rows.head, rows.end, scores);
+    return best_units(step, rows.first, scores, keep);
   }
 
  private:
@@ -78,53 +74,45 @@ class ActQkv final : public PagedSelector {
       fresh.push_back(seq.decoding() ? step.in.step[at] : seq.completes_prompt() ? step.in.window[at] : Queries{});
       held_.of_sequence(step, s) = seq.decoding() || seq.completes_prompt() ? std::min(window_, seq.end()) : 0;
     }
-    KeepQueries ring;
-    ring.num_sequences = sequences;
-    ring.width = width;
-    ring.ring_tokens = window_;
-    ring.queries = fresh.data();
-    ring.in_half = true;
-    ring.ring = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; });
-    step.ops(ring);
+    step.ops(KeepQueries{.num_sequences = sequences,
+                         .width = width,
+                         .ring_tokens = window_,
+                         .queries = fresh.data(),
+                         .ring = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; }),
+                         .in_half = true});
   }
 
   float* judge(LayerStep& step, const std::int64_t* first) {
     const std::int32_t sequences = step.kv.num_sequences();
-    ProbeQuery probe;
-    probe.num_sequences = sequences;
-    probe.width = step.model.q_heads * step.model.head_dim;
-    probe.held = per_row(step.ops, sequences, [&](std::int32_t s) { return held_.of_sequence(step, s); });
-    probe.ring = ring_.sequences(step, [](std::int32_t) { return 0; });
+    ProbeQuery probe{.num_sequences = sequences,
+                     .width = step.model.q_heads * step.model.head_dim,
+                     .held = per_row(step.ops, sequences, [&](std::int32_t s) { return held_.of_sequence(step, s); }),
+                     .ring = ring_.sequences(step, [](std::int32_t) { return 0; })};
     probe.probe = step.ops.floats(static_cast<std::int64_t>(sequences) * probe.width);
     step.ops(probe);
     std::vector<Queries> probes;
     for (std::int32_t s = 0; s < sequences; ++s)
       probes.push_back({probe.probe == nullptr ? nullptr : probe.probe + static_cast<std::int64_t>(s) * probe.width, 1, 0});
-    PageScores scores = page_scores(step, summaries_.rows(step), first);
+    PageScores scores = page_scores(step, summaries_.rows(step), first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     scores.queries = probes.data();
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kMean;
     scores.softmax = true;
-    scores.scores = step.ops.floats(first[step.kv.num_rows]);
-    step.ops(scores);
-    return scores.scores;
+    return run_scores(step, scores);
   }
 
   const std::int32_t* share(LayerStep& step, const RowPlans& rows, const float* scores) {
     const std::int32_t n = step.kv.num_rows;
-    EntropyShare share;
-    share.num_sequences = step.kv.num_sequences();
-    share.kv_heads = step.kv.kv_heads;
-    share.layer = step.layer;
-    share.num_layers = step.model.num_layers;
-    share.first = rows.first;
-    share.probabilities = scores;
-    share.average = rows.keep;
+    EntropyShare share{.num_sequences = step.kv.num_sequences(),
+                       .kv_heads = step.kv.kv_heads,
+                       .layer = step.layer,
+                       .num_layers = step.model.num_layers,
+                       .first = rows.first,
+                       .probabilities = scores,
+                       .average = rows.keep};
     const LayerStep all_layers{step.ops, step.model, 0, step.seqs, step.kv, step.in, step.seed, step.tensors};
     share.entropies = entropies_.sequences(all_layers, [&](std::int32_t) { return step.model.num_layers; });
-    share.keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(2 * rows.keep[r], rows.end[r]); });
+    share.keep = per_row(step, [&](std::int32_t r) { return std::min(2 * rows.keep[r], rows.end[r]); });
     step.ops(share);
-    step.ops.settle("selected_chunks", step.layer, {share.keep, static_cast<std::size_t>(n)});
+    settle_rows(step, "selected_chunks", share.keep);
     for (std::int32_t r = 0; r < n; ++r) share.keep[r] = std::min(share.keep[r], std::max(0, rows.end[r] - rows.head[r]));
     return share.keep;
   }

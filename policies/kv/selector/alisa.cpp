@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV: half of the budget each for newest and older tokens. Unread tokens keep older
-// probabilities.
+// Half of the budget each for newest and older tokens. Unread tokens keep older probabilities.
 class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Alisa(Params& p)
@@ -30,16 +29,14 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
     const std::int32_t* tail = per_row(
-        step.ops, n, [&](std::int32_t r) { return std::min(older_tokens(step, r), len[r] - recent(len[r], tokens_of(budget_, step, r))); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
-      return std::clamp(attended(len[r], tokens_of(budget_, step, r)) - (len[r] - tail[r]), 0, tail[r]);
-    });
-    const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+        step, [&](std::int32_t r) { return std::min(older_tokens(step, r), len[r] - recent(len[r], tokens_of(budget_, step, r))); });
+    const std::int32_t* keep = per_row(
+        step, [&](std::int32_t r) { return std::clamp(attended(len[r], tokens_of(budget_, step, r)) - (len[r] - tail[r]), 0, tail[r]); });
+    const std::int64_t* older = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     Selection selection;
-    if (keeps_all(n, older, keep)) {
+    if (keeps_all(step, older, keep)) {
       traffic_.read_all(step);
       step.fetch(selection);
       push(step, {}, false);
@@ -47,9 +44,9 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
     }
     float* scores = step.ops.floats(step.kv.total());
     step.ops(TokenScores{step.kv, TokenScores::Kind::kWordSum, first_word(), 0, nullptr, nullptr, scores, rows_});  // section IV-A
-    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    mask_ends(step.ops, n, step.kv.first, head, tail, scores);
-    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
+    const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
+    mask_ends(step, step.kv.first, head, tail, scores);
+    const UnitLists lists = best_units(step, step.kv.first, scores, keep);
     selection = tokens_and_tail(step, lists, nullptr, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     step.fetch(selection);
@@ -77,15 +74,13 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   void push(LayerStep& step, const Selection& selection, bool lists) {
-    PushAttention rows;
-    rows.kv = step.kv;
-    rows.queries = step.in.step.data();
-    rows.lists_tokens = lists;
-    rows.index_first = selection.index_first;
-    rows.index = selection.index;
-    rows.first_word = first_word();
-    rows.ring = rows_;
-    step.ops(rows);
+    step.ops(PushAttention{.kv = step.kv,
+                           .queries = step.in.step.data(),
+                           .lists_tokens = lists,
+                           .index_first = selection.index_first,
+                           .index = selection.index,
+                           .first_word = first_word(),
+                           .ring = rows_});
   }
 
   double budget_frac_;

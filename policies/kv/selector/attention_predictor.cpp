@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias,
-// as published); without `weights`, a decaying sum (our definition). History rows cover attended tokens; every few steps attend to all.
+// All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias, as published); without `weights`, a decaying sum (our
+// definition). History rows cover attended tokens; every few steps attend to all.
 class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit AttentionPredictor(Params& p)
@@ -22,11 +22,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
         every_(p.optional<std::int32_t>("dense_every", 5, 0, 1 << 20, "steps from one that attends to all tokens to the next; 0: none")),
         decay_(p.optional<double>("decay", 0.9, 0, 1, "without weights: a query's share of the sum, to that of the query after it")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.window_queries = rows_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = rows_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override {
     if (every_ == 0) return;
     const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens) % every_;
@@ -57,10 +53,9 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return is_dense(step, r) ? 0 : tail_of(step, r); });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return is_dense(step, r) ? 0 : tail_of(step, r); });
     Selection chosen;
-    if (!all_whole(n, tail)) chosen = predict(step, tail);
+    if (!all_whole(step, tail)) chosen = predict(step, tail);
     push(step, step.in.step.data(), chosen);
     return chosen;
   }
@@ -115,11 +110,9 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   Selection predict(LayerStep& step, const std::int32_t* tail) {
     const std::int32_t n = step.kv.num_rows;
-    PredictBlocks predict;
-    predict.num_rows = n;
-    predict.begin = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks / block_; });
-    predict.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : tail[r] / block_ - predict.begin[r]; });
-    predict.next = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
+    PredictBlocks predict{.num_rows = n, .begin = per_row(step, [&](std::int32_t r) { return sizes(step, r).sinks / block_; })};
+    predict.first = prefix_sums(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : tail[r] / block_ - predict.begin[r]; });
+    predict.next = per_row(step, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
     predict.history_rows = rows_;
     predict.history = history(step);
     predict.has_network = weights_ != nullptr;
@@ -130,30 +123,25 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     }
     predict.scores = step.ops.floats(predict.first[n]);
     step.ops(predict);
-    const std::int32_t* keep = per_row(
-        step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_blocks(sizes(step, r), step.kv.len[r], tail[r] / block_); });
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = best_units(step.ops, n, 1, predict.first, predict.scores, keep);
-    traffic_.track(step, tokens.lists);
-    tokens.unit_tokens = block_;
-    tokens.base = per_row(step.ops, n, [&](std::int32_t r) { return predict.begin[r] * block_; });
-    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : predict.begin[r] * block_; });
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const std::int32_t* keep =
+        per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_blocks(sizes(step, r), step.kv.len[r], tail[r] / block_); });
+    const UnitLists lists = best_units(step, predict.first, predict.scores, keep);
+    traffic_.track(step, lists);
+    const std::int32_t* base = per_row(step, [&](std::int32_t r) { return predict.begin[r] * block_; });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : base[r]; });
+    return expand(step, {.lists = lists, .unit_tokens = block_, .base = base, .head = head, .tail = tail});
   }
 
   void push(LayerStep& step, const Queries* queries, const Selection& chosen) {
     const std::int32_t n = step.kv.num_rows;
     PushBlockAttention push{step.kv, queries};
-    push.fresh = per_row(step.ops, n, [&](std::int32_t r) {
+    push.fresh = per_row(step, [&](std::int32_t r) {
       Mark& mark = marks_.at(step, r);
       const bool goes_on = mark.queries > 0 && mark.row.grew_to(seq_of(step, r), step.kv.len[r]);
       if (!goes_on) mark.queries = 0;
       return goes_on ? 0 : 1;
     });
-    push.start = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
+    push.start = per_row(step, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
     push.lists_tokens = chosen.index_first != nullptr;
     push.index_first = chosen.index_first, push.index = chosen.index;
     push.block_tokens = block_, push.history_rows = rows_;

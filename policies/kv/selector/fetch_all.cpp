@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// FlexGen, Sheng et al. 2023, arXiv:2303.06865, algorithm 1. The GPU holds the current and the next layer.
+// The GPU holds the current and the next layer.
 class FetchAll final : public Selector {
  public:
   explicit FetchAll(Params& p)

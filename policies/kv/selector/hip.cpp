@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// HiP attention, Lee et al. 2024, arXiv:2406.09827. Sinks and newest tokens are always read.
+// Sinks and newest tokens are always read.
 class Hip final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Hip(Params& p)
@@ -22,32 +22,25 @@ class Hip final : public Budgeted<QuerySelector<UnitTraffic>> {
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* blocks = per_row(step.ops, n, [&](std::int32_t r) {
+    const std::int32_t* blocks = per_row(step, [&](std::int32_t r) {
       const AttendedParts size = sizes(step, r);
       const std::int32_t between = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) - size.sinks;
       return between / block_ <= size.top / block_ || between <= size.top ? 0 : between / block_;
     });
-    if (all_whole(n, blocks)) return {};
-    HalvingSearch search;
-    search.kv = step.kv;
-    search.queries = step.in.step.data();
-    search.block_tokens = block_;
-    search.base = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).sinks; });
-    search.blocks = blocks;
-    search.keep = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).top / block_; });
-    search.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return search.keep[r]; });
+    if (all_whole(step, blocks)) return {};
+    HalvingSearch search{.kv = step.kv,
+                         .queries = step.in.step.data(),
+                         .block_tokens = block_,
+                         .base = per_row(step, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).sinks; }),
+                         .blocks = blocks,
+                         .keep = per_row(step, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).top / block_; })};
+    search.first = prefix_sums(step, [&](std::int32_t r) { return search.keep[r]; });
     search.block = step.ops.ints(search.first[n]);
     step.ops(search);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists.first = search.first;
-    tokens.lists.unit = search.block;
-    traffic_.track(step, tokens.lists);
-    tokens.unit_tokens = block_;
-    tokens.base = tokens.head = search.base;
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return search.base[r] + blocks[r] * block_; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const UnitLists lists{.first = search.first, .unit = search.block};
+    traffic_.track(step, lists);
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return search.base[r] + blocks[r] * block_; });
+    return expand(step, {.lists = lists, .unit_tokens = block_, .base = search.base, .head = search.base, .tail = tail});
   }
 
  private:

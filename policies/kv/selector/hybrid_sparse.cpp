@@ -37,11 +37,11 @@ class HybridSparse final : public PagedSelector {
     pages.head_dim = step.kv.head_dim, pages.kv_bytes = step.kv.kv_bytes, pages.page_tokens = page_;
     pages.queries = step.in.step.data();
     pages.bounds = summaries_.rows(step);
-    pages.channels = per_row(step.ops, n, [&](std::int32_t r) { return channels(step, r); });
+    pages.channels = per_row(step, [&](std::int32_t r) { return channels(step, r); });
     pages.first = rows.first;
     pages.scores = step.ops.floats(rows.first[n]);
     step.ops(pages);
-    return best_units(step.ops, n, 1, rows.first, pages.scores, rows.keep);
+    return best_units(step, rows.first, pages.scores, rows.keep);
   }
 
  private:

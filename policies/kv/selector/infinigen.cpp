@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The query is guessed from the layer before's input; `previous` takes
-// the last step's, for recordings without inputs.
+// The query is guessed from the layer before's input; `previous` takes the last step's, for recordings without inputs.
 class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit InfiniGen(Params& p)
@@ -50,12 +49,9 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (step.layer < dense_layers_) return;
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     choose_basis(step);
-    ProjectKeys project;
-    project.kv = step.kv;
-    project.width = width(step);
-    project.copies_channels = !skew_;
+    ProjectKeys project{.kv = step.kv, .width = width(step), .copies_channels = !skew_};
     const std::int32_t* covered = progress_.advance(step);
-    project.from = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
+    project.from = per_row(step, [&](std::int32_t r) {
       const char state = has_basis_.of_sequence(step, step.kv.sequence(r));
       return state == kNew ? 0 : state == kKnown ? covered[r] : step.kv.len[r];
     });
@@ -66,13 +62,13 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
       char& state = has_basis_.of_sequence(step, s);
       if (state == kNew) state = kKnown;
     }
-    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) keep_query(step);
+    if (!all_decode(step)) keep_query(step);
   }
 
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
     PartialScores scores;
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim;
@@ -80,14 +76,14 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     scores.queries = queries(step).data();
     scores.basis = basis(step);
     scores.partial = partial(step);
-    scores.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    scores.first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     scores.scores = step.ops.floats(scores.first[n]);
     step.ops(scores);
-    const std::int32_t* cap = per_row(step.ops, n, [&](std::int32_t r) { return cap_tokens(tail[r], tokens_of(budget_, step, r)); });
-    std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return cap[r]; });
+    const std::int32_t* cap = per_row(step, [&](std::int32_t r) { return cap_tokens(tail[r], tokens_of(budget_, step, r)); });
+    std::int32_t* count = per_row(step, [&](std::int32_t r) { return cap[r]; });
     step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
-    step.ops.settle("selected_tokens", step.layer, {count, static_cast<std::size_t>(n)});
-    const UnitLists lists = best_units(step.ops, n, 1, scores.first, scores.scores, count);
+    settle_rows(step, "selected_tokens", count);
+    const UnitLists lists = best_units(step, scores.first, scores.scores, count);
     keep_query(step);
     const Selection selection = tokens_and_tail(step, lists, nullptr, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);

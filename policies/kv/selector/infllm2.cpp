@@ -44,25 +44,19 @@ class InfLlm2 final : public PagedSelector {
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t* const first =
-        prefix_sums(step.ops, n, [&](std::int32_t r) { return rows.end[r] == 0 ? 0 : summaries_.units(step.kv.len[r]); });
-    PageScores scores = page_scores(step, summaries_.rows(step), first);
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kSum;
+        prefix_sums(step, [&](std::int32_t r) { return rows.end[r] == 0 ? 0 : summaries_.units(step.kv.len[r]); });
+    PageScores scores = page_scores(step, summaries_.rows(step), first, PageScores::Kind::kDot, PageScores::Heads::kSum);
     scores.softmax = true;
-    scores.scores = step.ops.floats(first[n]);
-    step.ops(scores);
-    BlockMax blocks;
-    blocks.num_rows = n;
-    blocks.stride = own_.block_tokens / own_.stride_tokens;
-    blocks.before = own_.kernel_tokens / own_.stride_tokens - 1;
+    const float* of_means = run_scores(step, scores);
+    BlockMax blocks{.num_rows = n, .stride = own_.block_tokens / own_.stride_tokens, .before = own_.kernel_tokens / own_.stride_tokens - 1};
     blocks.span = blocks.stride + blocks.before;
     blocks.in_first = first;
-    blocks.in = scores.scores;
+    blocks.in = of_means;
     blocks.first = rows.first;
     blocks.out = step.ops.floats(rows.first[n]);
     step.ops(blocks);
-    mask_ends(step.ops, n, rows.first, rows.head, rows.end, blocks.out);
-    return best_units(step.ops, n, 1, rows.first, blocks.out, rows.keep);
+    mask_ends(step, rows.first, rows.head, rows.end, blocks.out);
+    return best_units(step, rows.first, blocks.out, rows.keep);
   }
 
  private:

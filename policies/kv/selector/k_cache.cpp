@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// KCache, He and Wu 2024, arXiv:2404.18057, section 3. Attention is renormalized over fetched values.
+// Attention is renormalized over fetched values.
 class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit KCache(Params& p)
@@ -28,19 +28,15 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(tokens_of(budget_, step, r), tail[r]); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
-    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(tokens_of(budget_, step, r), tail[r]); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
+    if (step.layer < dense_layers_ || keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
-    NearestKeys nearest;
-    nearest.kv = step.kv;
-    nearest.queries = step.in.step.data();
-    nearest.begin = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    nearest.end = tail;
-    nearest.keep = keep;
+    NearestKeys nearest{
+        .kv = step.kv, .queries = step.in.step.data(), .begin = per_row(step, [](std::int32_t) { return 0; }), .end = tail, .keep = keep};
     UnitLists lists;
     lists.first = nearest.index_first = prefix_sums(step.ops, n * step.kv.group, [&](std::int32_t i) { return keep[i / step.kv.group]; });
     lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * step.kv.group]);

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// LeoAM, Sun et al. 2025, arXiv:2506.20187. The tree is our definition.
+// The tree is our definition.
 class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit LeoAm(Params& p)
@@ -35,17 +35,15 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     const std::int32_t n = step.kv.num_rows;
-    PageSummaries leaves;
-    leaves.kv = step.kv;
-    leaves.kind = PageSummaries::Kind::kBounds;
+    PageSummaries leaves{.kv = step.kv, .kind = PageSummaries::Kind::kBounds};
     leaves.span_tokens = leaves.stride_tokens = leaf_;
     leaves.from = progress_.advance(step);
     leaves.out = level(step, 0);
     step.ops(leaves);
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
       MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
-      merge.from = per_row(step.ops, n, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
-      merge.children = per_row(step.ops, n, [&](std::int32_t r) { return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
+      merge.from = per_row(step, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
+      merge.children = per_row(step, [&](std::int32_t r) { return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
       merge.child = level(step, j);
       merge.parent = level(step, j + 1);
       step.ops(merge);
@@ -54,12 +52,12 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r) / leaf_ * leaf_; });
-    const std::int32_t* leaves = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / leaf_; });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r) / leaf_ * leaf_; });
+    const std::int32_t* leaves = per_row(step, [&](std::int32_t r) { return tail[r] / leaf_; });
     const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r], tokens_of(budget_, step, r))); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return leaves[r]; });
-    if (keeps_all(n, first, keep)) {
+        per_row(step, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r], tokens_of(budget_, step, r))); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return leaves[r]; });
+    if (keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
@@ -72,22 +70,14 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     tree.bounds = bounds;
     tree.leaves = leaves;
     tree.keep = keep;
-    tree.index_first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
+    tree.index_first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
     tree.index = step.ops.ints(tree.index_first[n]);
     step.ops(tree);
-    UnitLists chosen;
-    chosen.first = tree.index_first;
-    chosen.unit = tree.index;
+    UnitLists chosen{.first = tree.index_first, .unit = tree.index};
     const std::int64_t leaf_numbers = 2LL * leaf_ * step.kv.head_dim;
     traffic_.track(step, chosen, chosen, leaf_numbers * step.kv.kv_bytes, from_disk(leaf_numbers));
     for (std::int32_t r = 0; r < n; ++r) traffic_.hold_from(step, r, leaves[r]);  // the open leaf was read too
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = chosen;
-    tokens.unit_tokens = leaf_;
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    return expand(step, {.lists = chosen, .unit_tokens = leaf_, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {

@@ -26,8 +26,8 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t n = step.kv.num_rows, sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     check_lengths(step.kv);
     const auto is_sparse = [&](std::int32_t s) { return step.kv.len[s * heads] > tokens_of(budget_, step, s * heads); };
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return is_sparse(r / heads) ? step.kv.len[r] : 0; });
-    if (all_whole(n, tail)) return {};
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return is_sparse(r / heads) ? step.kv.len[r] : 0; });
+    if (all_whole(step, tail)) return {};
     IndexScores scores{step.kv, step.in.step.data(), codes(step)};
     scores.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return is_sparse(s) ? step.kv.len[s * heads] : 0; });
     scores.out = step.ops.floats(scores.first[sequences]);
@@ -37,14 +37,9 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
     const UnitLists chosen = best_units(step.ops, sequences, 1, scores.first, scores.out, keep);
     lists_.assign(static_cast<std::size_t>(n), nullptr);
     for (std::int32_t r = 0; r < n && step.ops.computes(); ++r) lists_[static_cast<std::size_t>(r)] = chosen.row(r / heads);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists.rows = lists_.data();
-    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return keep[r / heads]; });
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    traffic_.track(step, tokens.lists);
-    return expand(step.ops, tokens);
+    const UnitLists lists{.rows = lists_.data(), .count = per_row(step, [&](std::int32_t r) { return keep[r / heads]; })};
+    traffic_.track(step, lists);
+    return expand(step, {.lists = lists, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {

@@ -24,7 +24,6 @@ struct LServeOptions {
   }
 };
 
-// LServe, Yang et al. 2025, arXiv:2502.14866.
 class LServe final : public PagedSelector {
  public:
   explicit LServe(Params& p) : LServe(LServeOptions(p)) {}
@@ -32,14 +31,10 @@ class LServe final : public PagedSelector {
 
   Selection select(LayerStep& step) override {
     if (is_dense(step.layer)) return {};
-    const std::int32_t n = step.kv.num_rows;
     refresh(step);
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
-    if (all_whole(n, tail)) return {};
-    UnitLists lists;
-    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
-    lists.rows = pages_.rows(step, [](std::int32_t) { return 0; });
-    return read(step, lists, tail, nullptr);
+    const std::int32_t* tail = choices_.tails(step);
+    if (all_whole(step, tail)) return {};
+    return read(step, choices_.lists(step), tail, nullptr);
   }
 
  protected:
@@ -51,8 +46,7 @@ class LServe final : public PagedSelector {
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
     const std::int32_t n = step.kv.num_rows, lists = unites_ ? step.kv.group : 1;
     const auto pages_of = [&](std::int32_t i) { return rows.first[i / lists + 1] - rows.first[i / lists]; };
-    const std::int64_t* logical_first =
-        prefix_sums(step.ops, n, [&](std::int32_t r) { return ratio_ * (rows.first[r + 1] - rows.first[r]); });
+    const std::int64_t* logical_first = prefix_sums(step, [&](std::int32_t r) { return ratio_ * (rows.first[r + 1] - rows.first[r]); });
     PageScores scores = page_scores(step, summaries_.rows(step), logical_first);
     scores.heads = unites_ ? PageScores::Heads::kEach : PageScores::Heads::kMax;
     scores.scores = step.ops.floats(logical_first[n] * lists);
@@ -80,12 +74,6 @@ class LServe final : public PagedSelector {
         reuse_steps_(o.reuse_steps),
         unites_(o.unites) {}
 
-  // tail 0: the whole row is read.
-  struct Choice {
-    RowMark mark;
-    std::int32_t tail = 0, count = 0;
-  };
-
   // From the prompt's end, so that work depends on lengths only.
   [[nodiscard]] std::int32_t age(const SeqStep& seq) const { return std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_; }
 
@@ -93,29 +81,26 @@ class LServe final : public PagedSelector {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t *keep = step.ops.host_ints(n), *end = step.ops.host_ints(n);
     for (std::int32_t r = 0; r < n; ++r) {
-      Choice& c = choices_.at(step, r);
+      KeptUnits::Choice& c = choices_.at(step, r);
       keep[r] = end[r] = 0;
       const SeqStep& seq = seq_of(step, r);
       if (age(seq) > 0 && c.mark.grew_to(seq, step.kv.len[r])) continue;
       const Plan plan = this->plan(step, r);
-      c = plan.units == 0 ? Choice{} : Choice{{step.kv.len[r], seq.end()}, plan.units * unit_tokens(), plan.keep};
+      c = {};
+      if (plan.units > 0) c = {{step.kv.len[r], seq.end()}, plan.units * unit_tokens(), plan.keep};
       keep[r] = plan.keep, end[r] = plan.units;
     }
-    if (all_whole(n, keep)) return;
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
-    CopyUnits kept;
-    kept.num_rows = n;
-    kept.lists = choose(step, {first, keep, nullptr, end});
-    kept.to = pages_.rows(step, [&](std::int32_t r) { return kept.lists.size(r); });
-    step.ops(kept);
+    if (all_whole(step, keep)) return;
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return end[r]; });
+    const UnitLists chosen = choose(step, {first, keep, nullptr, end});
+    choices_.keep(step, chosen);
     for (std::int32_t r = 0; r < n; ++r)
-      if (keep[r] > 0) choices_.at(step, r).count = static_cast<std::int32_t>(kept.lists.size(r));
+      if (keep[r] > 0) choices_.at(step, r).count = static_cast<std::int32_t>(chosen.size(r));
   }
 
   std::int32_t ratio_, reuse_steps_;
   bool unites_;
-  RowMemory<std::int32_t> pages_{*this};
-  PerRow<Choice> choices_{*this};
+  KeptUnits choices_{*this};  // pages
 };
 
 KVLAB_REGISTER(Selector, LServe, "lserve", "large pages judged by the key bounds of their logical pages, chosen every few steps",

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
+// Section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
 class LshSampling final : public QuerySelector<TierTraffic> {
  public:
   explicit LshSampling(Params& p)
@@ -20,11 +20,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
         dense_every_(
             p.optional<std::int32_t>("dense_every", 16, 0, 4096, "layer 0 and every that many layers on are dense, on the GPU; 0: none")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.run_only_on_cpu("has hash tables in CPU memory");
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .cpu_only = "has hash tables in CPU memory"}; }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (model.group() <= 32) return "";
     return "selector 'lsh_sampling' takes at most 32 query heads per KV head, the model has " + std::to_string(model.group()) +
@@ -43,10 +39,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
-    LshBuild build;
-    build.kv = step.kv;
-    build.shape = shape_;
-    build.projections = projections(step);
+    LshBuild build{.kv = step.kv, .shape = shape_, .projections = projections(step)};
     std::int32_t *begin = step.ops.host_ints(n), *end = step.ops.host_ints(n);
     build.begin = begin, build.end = end;
     for (std::int32_t r = 0; r < n; ++r) {
@@ -67,20 +60,18 @@ class LshSampling final : public QuerySelector<TierTraffic> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* keys = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).keys(); });
+    const std::int32_t* keys = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).keys(); });
     weights_ = nullptr, weighs_ = false;
-    if (all_whole(n, keys)) {
+    if (all_whole(step, keys)) {
       traffic_.read_all(step);
       return {};
     }
     LshSample sample = sample_keys(step, keys);
     ExpandUnits tokens;
-    tokens.num_rows = n;
     tokens.lists.first = sample.first, tokens.lists.unit = sample.unit, tokens.lists.count = sample.count;
-    tokens.base = tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).begin; });
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).end; });
-    tokens.len = step.kv.len;
-    const Selection selection = expand(step.ops, tokens);
+    tokens.base = tokens.head = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).begin; });
+    tokens.tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).end; });
+    const Selection selection = expand(step, tokens);
     step.fetch(selection);
     LshWeights weights;
     weights.kv = step.kv, weights.shape = shape_, weights.queries = step.in.step.data();
@@ -141,16 +132,16 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     sample.kv = step.kv, sample.shape = shape_, sample.queries = step.in.step.data();
     sample.projections = projections(step);
     sample.keys = keys, sample.table = tables(step);
-    sample.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keys[r]; });
+    sample.first = prefix_sums(step, [&](std::int32_t r) { return keys[r]; });
     sample.unit = step.ops.ints(sample.first[n]);
     sample.heads = reinterpret_cast<std::uint32_t*>(step.ops.ints(sample.first[n]));
-    sample.count = per_row(step.ops, n, [&](std::int32_t r) { return keys[r]; });
-    sample.looked_at = per_row(step.ops, n, [&](std::int32_t r) {
+    sample.count = per_row(step, [&](std::int32_t r) { return keys[r]; });
+    sample.looked_at = per_row(step, [&](std::int32_t r) {
       return static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{keys[r]} * shape_.tables * step.kv.group, 1 << 30));
     });
     step.ops(sample);
-    step.ops.settle("sampled_tokens", step.layer, {sample.count, static_cast<std::size_t>(n)});
-    step.ops.settle("bucket_entries", step.layer, {sample.looked_at, static_cast<std::size_t>(n)});
+    settle_rows(step, "sampled_tokens", sample.count);
+    settle_rows(step, "bucket_entries", sample.looked_at);
     step.ops(LshBuckets{n, sample.looked_at});
     return sample;
   }

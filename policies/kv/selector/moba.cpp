@@ -27,9 +27,7 @@ class Moba final : public PagedSelector {
     return fits || full_units(step, r) < top ? Plan{} : Plan{full_units(step, r), top - 1};
   }
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
-    PageScores gate = page_scores(step, summaries_.rows(step), rows.first);
-    gate.kind = PageScores::Kind::kDot;
-    return best_by(step, gate, true, rows);
+    return best_by(step, page_scores(step, summaries_.rows(step), rows.first, PageScores::Kind::kDot), true, rows);
   }
 
  private:

@@ -14,12 +14,12 @@ Selection PagedSelector::select(LayerStep& step) {
   std::vector<Plan> plans;
   for (std::int32_t r = 0; r < n; ++r) plans.push_back(plan(step, r));
   const auto each = [&](std::int32_t Plan::*number) {
-    return per_row(step.ops, n, [&](std::int32_t r) { return plans[static_cast<std::size_t>(r)].*number; });
+    return per_row(step, [&](std::int32_t r) { return plans[static_cast<std::size_t>(r)].*number; });
   };
   const std::int32_t* const end = each(&Plan::units);
-  if (all_whole(n, end)) return {};
-  const std::int32_t* const tail = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * unit_; });
-  const std::int64_t* const first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
+  if (all_whole(step, end)) return {};
+  const std::int32_t* const tail = per_row(step, [&](std::int32_t r) { return end[r] * unit_; });
+  const std::int64_t* const first = prefix_sums(step, [&](std::int32_t r) { return end[r]; });
   const RowPlans rows{first, each(&Plan::keep), each(&Plan::head), end};
   return read(step, choose(step, rows), tail, rows.head);
 }
@@ -41,14 +41,10 @@ UnitLists PagedSelector::best_by(LayerStep& step, PageScores scores, bool each_h
 
 Selection PagedSelector::read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head) {
   traffic_.track(step, lists);
-  ExpandUnits units;
-  units.num_rows = step.kv.num_rows;
-  units.lists = lists;
-  units.unit_tokens = unit_;
-  if (head != nullptr) units.head = per_row(step.ops, units.num_rows, [&](std::int32_t r) { return head[r] * unit_; });
+  ExpandUnits units{.lists = lists, .unit_tokens = unit_};
+  if (head != nullptr) units.head = per_row(step, [&](std::int32_t r) { return head[r] * unit_; });
   units.tail = tail;
-  units.len = step.kv.len;
-  return expand(step.ops, units);
+  return expand(step, units);
 }
 
 }  // namespace kvlab

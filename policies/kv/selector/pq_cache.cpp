@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// PQCache, Zhang et al. 2024, arXiv:2407.12820. The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
+// The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
 class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit PqCache(Params& p)
@@ -45,14 +45,11 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
     train(step);
-    AssignProduct assign;
-    assign.kv = step.kv;
-    assign.shape = shape_;
+    AssignProduct assign{.kv = step.kv, .shape = shape_};
     assign.from =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::max(sizes(step, r).sinks, covered[r] == 0 ? 0 : rows_.at(step, r).coded); });
-    assign.to = per_row(step.ops, n, [&](std::int32_t r) {
-      return rows_.at(step, r).centers == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).recent);
-    });
+        per_row(step, [&](std::int32_t r) { return std::max(sizes(step, r).sinks, covered[r] == 0 ? 0 : rows_.at(step, r).coded); });
+    assign.to = per_row(
+        step, [&](std::int32_t r) { return rows_.at(step, r).centers == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).recent); });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
     assign.centers = counts(step);
     assign.center = centers(step), assign.code = code(step);
@@ -62,11 +59,11 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).coded; });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(n, first, keep)) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).coded; });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
+    if (keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
@@ -81,13 +78,8 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     scores.begin = head, scores.first = first;
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
-    tokens.base = tokens.head = head;
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    const Selection selection = expand(step.ops, tokens);
+    const UnitLists found = best_units(step, first, scores.scores, keep);
+    const Selection selection = expand(step, {.lists = found, .base = head, .head = head, .tail = tail});
     traffic_.track(step, in_row(step, selection, head, keep), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -130,7 +122,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }
   const std::int32_t* counts(const LayerStep& step) {
-    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).centers; });
+    return per_row(step, [&](std::int32_t r) { return rows_.at(step, r).centers; });
   }
   float* const* centers(const LayerStep& step) {
     return centers_.rows(step, [&](std::int32_t r) { return std::int64_t{rows_.at(step, r).centers} * step.kv.head_dim; });
@@ -152,16 +144,14 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
       end[r] = trains ? step.kv.len[r] : 0;
       if (trains) row = {shape_.centers, 0};
     }
-    if (all_whole(n, end)) return;
-    TrainProduct product;
-    product.kv = step.kv;
-    product.shape = shape_;
-    product.rounds = rounds_;
-    product.begin = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks; });
-    product.end = end;
-    product.centers = counts(step);
-    product.center = centers(step);
-    step.ops(product);
+    if (all_whole(step, end)) return;
+    step.ops(TrainProduct{.kv = step.kv,
+                          .shape = shape_,
+                          .rounds = rounds_,
+                          .begin = per_row(step, [&](std::int32_t r) { return sizes(step, r).sinks; }),
+                          .end = end,
+                          .centers = counts(step),
+                          .center = centers(step)});
   }
 
   std::int32_t sinks_;

@@ -20,7 +20,7 @@ struct QuestOptions {
         min_pages(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
 };
 
-// Quest, Tang et al. 2024, arXiv:2406.10774, algorithm 1. The newest page is always read.
+// The newest page is always read.
 class Quest final : public PagedSelector {
  public:
   explicit Quest(Params& p) : Quest(QuestOptions(p)) {}
@@ -45,9 +45,7 @@ class Quest final : public PagedSelector {
     return step.kv.len[r] <= tokens(step, r) || pages <= chosen ? Plan{} : Plan{pages, chosen};
   }
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
-    PageScores scores = page_scores(step, summaries_.rows(step), rows.first);
-    scores.heads = PageScores::Heads::kMax;
-    return best_by(step, scores, unites_, rows);
+    return best_by(step, page_scores(step, summaries_.rows(step), rows.first), unites_, rows);
   }
 
  private:

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Recycled Attention, Xu et al. 2024, arXiv:2411.05787. Generated tokens replace the least recycled ones.
+// Generated tokens replace the least recycled ones.
 class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Recycled(Params& p)
@@ -29,23 +29,18 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     const auto recycled = [&](std::int32_t r) { return recycles[step.kv.sequence(r)] == 1; };
     if (std::any_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 0; })) rank_all(step, recycles);
     if (std::none_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 1; })) return {};
-    TakeRanked take;
-    take.num_rows = n;
-    take.ranked = ranked_.rows(step, [](std::int32_t) { return 0; });
-    take.first = prefix_sums(step.ops, n, [&](std::int32_t r) {
-      const Choice& c = choices_.at(step, r);
-      return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
-    });
+    TakeRanked take{.num_rows = n,
+                    .ranked = ranked_.rows(step, [](std::int32_t) { return 0; }),
+                    .first = prefix_sums(step, [&](std::int32_t r) {
+                      const Choice& c = choices_.at(step, r);
+                      return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
+                    })};
     take.unit = step.ops.ints(take.first[n]);
     step.ops(take);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists.first = take.first;
-    tokens.lists.unit = take.unit;
-    traffic_.track(step, tokens.lists);
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return recycled(r) ? choices_.at(step, r).mark.len : 0; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const UnitLists lists{.first = take.first, .unit = take.unit};
+    traffic_.track(step, lists);
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return recycled(r) ? choices_.at(step, r).mark.len : 0; });
+    return expand(step, {.lists = lists, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -73,12 +68,11 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
   // 1 for sequences that recycle in this step.
   const std::int32_t* schedule(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences();
-    QueryDrift drift;
-    drift.num_sequences = sequences;
-    drift.width = step.model.q_heads * step.model.head_dim;
-    drift.queries = step.in.step.data();
-    drift.rule = per_row(step.ops, sequences, [&](std::int32_t s) { return rule(step, s); });
-    drift.min_cosine = static_cast<float>(min_cosine_);
+    QueryDrift drift{.num_sequences = sequences,
+                     .width = step.model.q_heads * step.model.head_dim,
+                     .queries = step.in.step.data(),
+                     .rule = per_row(step.ops, sequences, [&](std::int32_t s) { return rule(step, s); }),
+                     .min_cosine = static_cast<float>(min_cosine_)};
     drift.reference = references_.sequences(step, [&](std::int32_t) { return drift.width; });
     drift.refresh = per_row(step.ops, sequences, [&](std::int32_t s) { return drift.rule[s] == QueryDrift::kNever ? 0 : 1; });
     if (dynamic_) {
@@ -93,16 +87,14 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
   void rank_all(LayerStep& step, const std::int32_t* recycles) {
     const std::int32_t n = step.kv.num_rows;
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) {
       return static_cast<std::int32_t>(std::min<std::int64_t>(tokens_of(budget_, step, r), all.first[r + 1] - all.first[r]));
     });
-    RankUnits rank;
-    rank.num_rows = n;
-    rank.lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
-    rank.score_first = all.first;
-    rank.scores = all.scores;
-    rank.to = ranked_.rows(step, [&](std::int32_t r) { return keep[r]; });
-    step.ops(rank);
+    step.ops(RankUnits{.num_rows = n,
+                       .lists = best_units(step, all.first, all.scores, keep),
+                       .score_first = all.first,
+                       .scores = all.scores,
+                       .to = ranked_.rows(step, [&](std::int32_t r) { return keep[r]; })});
     for (std::int32_t r = 0; r < n; ++r)
       if (recycles[step.kv.sequence(r)] == 0) choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, keep[r]};
   }

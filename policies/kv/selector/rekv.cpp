@@ -12,8 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// ReKV, Di et al. 2025, arXiv:2503.00540, section 3. Frames: fixed-length parts of the prompt. The first frame, the question and the answer
-// are always read.
+// Section 3. Frames: fixed-length parts of the prompt. The first frame, the question and the answer are always read.
 class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ReKv(Params& p)
@@ -23,24 +22,16 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
         question_(p.optional<std::int32_t>("question_tokens", 64, 1, 4096, "longest question looked at; its length where none is marked")),
         local_(p.optional<std::int32_t>("local_tokens", 15000, 0, 1 << 26, "newest tokens that stay on the GPU, read or not")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.window_queries = question_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = question_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(first_ * frame_, tail[r]); });
-    UnitLists none;
-    none.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
-    none.unit = step.ops.ints(0);
-    return tokens_and_tail(step, none, head, tail);
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(first_ * frame_, tail[r]); });
+    return tokens_and_tail(step, no_units(step), head, tail);
   }
 
   void update(LayerStep& step) override {
@@ -59,21 +50,15 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    ExpandUnits tokens;
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
-    if (all_whole(n, tokens.tail)) {
+    const std::int32_t* tail = choices_.tails(step);
+    if (all_whole(step, tail)) {
       traffic_.read_all(step);
       return {};
     }
-    tokens.num_rows = n;
-    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
-    tokens.lists.rows = frames_.rows(step, [](std::int32_t) { return 0; });
-    traffic_.track(step, tokens.lists, tokens.lists, 2LL * frame_ * step.kv.head_dim * step.kv.kv_bytes);
-    tokens.unit_tokens = frame_;
-    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tokens.tail[r] == 0 ? 0 : first_ * frame_; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const UnitLists lists = choices_.lists(step);
+    traffic_.track(step, lists, lists, 2LL * frame_ * step.kv.head_dim * step.kv.kv_bytes);
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : first_ * frame_; });
+    return expand(step, {.lists = lists, .unit_tokens = frame_, .head = head, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -89,12 +74,6 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  // tail 0: the whole row is read.
-  struct Choice {
-    RowMark mark;
-    std::int32_t tail = 0, count = 0;
-  };
-
   [[nodiscard]] std::int32_t top(std::int32_t budget) const { return is_given(budget_) ? std::max(1, budget / frame_ - first_) : top_; }
   [[nodiscard]] std::int32_t local(std::int32_t budget) const { return is_given(budget_) ? std::min(local_, budget) : local_; }
   // 0 if the whole row is read.
@@ -121,7 +100,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
       const SeqStep& seq = seq_of(step, r);
       if (asked[static_cast<std::size_t>(step.kv.sequence(r))].count == 0) continue;
       const std::int32_t frames = std::max(0, step.kv.len[r] - (seq.end() - question_begin(seq))) / frame_;
-      Choice& c = choices_.at(step, r);
+      KeptUnits::Choice& c = choices_.at(step, r);
       c = {{step.kv.len[r], seq.end()}, 0, 0};
       const std::int32_t most = top(tokens_of(budget_, step, r));
       if (frames <= first_ + most) continue;
@@ -129,24 +108,20 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
       c.count = keep[r] = most;
       end[r] = frames;
     }
-    if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
+    if (all_whole(step, end)) return;
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return end[r]; });
     float* scores = judge(step, asked, first, end);
-    mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores);
-    CopyUnits kept;
-    kept.num_rows = n;
-    kept.lists = best_units(step.ops, n, 1, first, scores, keep);
-    kept.to = frames_.rows(step, [&](std::int32_t r) { return keep[r]; });
-    step.ops(kept);
+    mask_ends(step, first, per_row(step, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores);
+    choices_.keep(step, best_units(step, first, scores, keep));
   }
 
   float* judge(LayerStep& step, const std::vector<Queries>& asked, const std::int64_t* first, const std::int32_t* end) {
-    const std::int32_t n = step.kv.num_rows, sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
+    const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
     PageSummaries means;
     means.kv = step.kv;
     means.span_tokens = means.stride_tokens = frame_;
-    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * frame_; });
-    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    means.kv.len = per_row(step, [&](std::int32_t r) { return end[r] * frame_; });
+    means.from = per_row(step, [](std::int32_t) { return 0; });
     means.out = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
     step.ops(means);
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
@@ -154,23 +129,19 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     std::vector<Queries> question;
     for (std::int32_t s = 0; s < sequences; ++s)
       question.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
-    PageScores scores = page_scores(step, means.out, first);
-    scores.queries = question.data();
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kSum;
-    scores.scores = step.ops.floats(first[n]);
-    step.ops(scores);
+    PageScores pages = page_scores(step, means.out, first, PageScores::Kind::kDot, PageScores::Heads::kSum);
+    pages.queries = question.data();
+    float* scores = run_scores(step, pages);
     KvRows frames = step.kv;
     frames.first = first, frames.len = end;
-    step.ops(ReduceHeads{frames, ReduceHeads::Kind::kSum, scores.scores, false});
+    step.ops(ReduceHeads{frames, ReduceHeads::Kind::kSum, scores, false});
     for (std::int32_t s = 0; s < sequences; ++s)
       if (asked[static_cast<std::size_t>(s)].count > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);
-    return scores.scores;
+    return scores;
   }
 
   std::int32_t frame_, first_, top_, question_, local_;
-  PerRow<Choice> choices_{*this};
-  RowMemory<std::int32_t> frames_{*this};
+  KeptUnits choices_{*this};  // frames
   RowMemory<float> means_{*this};
 };
 

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. An exact search, priced as reading a share of the keys, or HNSW
-// replaces the paper's graph.
+// An exact search, priced as reading a share of the keys, or HNSW replaces the paper's graph.
 class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit RetrievalAttention(Params& p)
@@ -41,12 +40,11 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     if (!graph_) return;
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
-    AnnAdd add;
-    add.kv = step.kv;
-    add.sizes = sizes_;
-    add.fresh = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 1 : 0; });
-    add.to = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
-    add.from = per_row(step.ops, n, [&](std::int32_t r) {
+    AnnAdd add{.kv = step.kv,
+               .sizes = sizes_,
+               .to = per_row(step, [&](std::int32_t r) { return end_of_older(step, r); }),
+               .fresh = per_row(step, [&](std::int32_t r) { return covered[r] == 0 ? 1 : 0; })};
+    add.from = per_row(step, [&](std::int32_t r) {
       return std::max(std::min(sizes(step, r).sinks, add.to[r]), covered[r] == 0 ? 0 : indexed_.at(step, r));
     });
     for (std::int32_t r = 0; r < n; ++r) indexed_.at(step, r) = std::max(add.from[r], add.to[r]);
@@ -56,11 +54,11 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(n, first, keep)) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return end_of_older(step, r); });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
+    if (keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
@@ -120,31 +118,28 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     nearest.index_first = rooms;
     nearest.index = step.ops.ints(rooms[step.kv.num_rows * step.kv.group]);
     step.ops(nearest);
-    UnitLists lists;
-    lists.first = rooms, lists.unit = nearest.index;
+    UnitLists lists{.first = rooms, .unit = nearest.index};
     return lists;
   }
 
   UnitLists search_graph(LayerStep& step, const std::int64_t* first, const std::int32_t* keep, const std::int64_t* rooms) {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
-    AnnSearch search;
-    search.kv = step.kv;
-    search.queries = step.in.step.data();
-    search.keep = keep;
-    search.candidates = candidates_;
-    search.index = indices(step);
-    search.index_first = rooms;
-    search.found = step.ops.ints(rooms[n * group]);
-    search.count = per_row(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
-    search.visits = per_row(step.ops, n, [&](std::int32_t r) {
-      return static_cast<std::int32_t>(std::min<std::int64_t>((first[r + 1] - first[r]) * group, 1 << 30));
-    });
+    AnnSearch search{.kv = step.kv,
+                     .queries = step.in.step.data(),
+                     .keep = keep,
+                     .candidates = candidates_,
+                     .index = indices(step),
+                     .index_first = rooms,
+                     .found = step.ops.ints(rooms[n * group]),
+                     .count = per_row(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; }),
+                     .visits = per_row(step, [&](std::int32_t r) {
+                       return static_cast<std::int32_t>(std::min<std::int64_t>((first[r + 1] - first[r]) * group, 1 << 30));
+                     })};
     step.ops(search);
-    step.ops.settle("visited_keys", step.layer, {search.visits, static_cast<std::size_t>(n)});
+    settle_rows(step, "visited_keys", search.visits);
     step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
     step.ops(AnnVisits{n, step.kv.head_dim, step.kv.kv_bytes, search.visits});
-    UnitLists lists;
-    lists.first = rooms, lists.unit = search.found, lists.count = search.count;
+    UnitLists lists{.first = rooms, .unit = search.found, .count = search.count};
     return lists;
   }
 

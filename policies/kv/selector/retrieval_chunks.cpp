@@ -19,7 +19,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   // Before the prompt's keys are encoded.
   void update(LayerStep& step) override {
-    const std::int32_t* end = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
+    const std::int32_t* end = per_row(step, [&](std::int32_t r) {
       const std::int32_t chunks = step.kv.len[r] / chunk_;
       return seq_of(step, r).completes_prompt() && chooses_of(chunks, tokens_of(budget_, step, r)) ? chunks : 0;
     });
@@ -27,19 +27,13 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
     build(step);
-    ExpandUnits tokens;
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
-    if (all_whole(n, tokens.tail)) return {};
-    tokens.num_rows = n;
-    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
-    tokens.lists.rows = chunks_.rows(step, [](std::int32_t) { return 0; });
-    traffic_.track(step, tokens.lists);
-    tokens.unit_tokens = chunk_;
-    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tokens.tail[r] == 0 ? 0 : chunk_; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const std::int32_t* tail = choices_.tails(step);
+    if (all_whole(step, tail)) return {};
+    const UnitLists lists = choices_.lists(step);
+    traffic_.track(step, lists);
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chunk_; });
+    return expand(step, {.lists = lists, .unit_tokens = chunk_, .head = head, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
@@ -50,12 +44,6 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
  private:
-  // tail 0: the whole row is read.
-  struct Choice {
-    RowMark mark;
-    std::int32_t tail = 0, count = 0;
-  };
-
   [[nodiscard]] std::int32_t kept_chunks(std::int32_t budget) const { return std::max(1, budget / chunk_); }
   [[nodiscard]] bool chooses_of(std::int32_t chunks, std::int32_t budget) const {
     return chunks * chunk_ > budget && chunks > kept_chunks(budget);
@@ -66,17 +54,16 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   void summarize(LayerStep& step, const std::int32_t* end) {
-    const std::int32_t n = step.kv.num_rows;
     PageSummaries means;
     means.kv = step.kv;
     means.span_tokens = means.stride_tokens = chunk_;
-    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) {
+    means.kv.len = per_row(step, [&](std::int32_t r) {
       const bool has_them = end[r] == 0 || summarized_.at(step, r).grew_to(seq_of(step, r), step.kv.len[r]);
       if (!has_them) summarized_.at(step, r) = {step.kv.len[r], seq_of(step, r).end()};
       return has_them ? 0 : end[r] * chunk_;
     });
-    if (all_whole(n, means.kv.len)) return;
-    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    if (all_whole(step, means.kv.len)) return;
+    means.from = per_row(step, [](std::int32_t) { return 0; });
     means.out = this->means(step, end);
     step.ops(means);
   }
@@ -85,7 +72,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* keep = step.ops.host_ints(n);
     for (std::int32_t r = 0; r < n; ++r) {
-      Choice& c = choices_.at(step, r);
+      KeptUnits::Choice& c = choices_.at(step, r);
       const SeqStep& seq = seq_of(step, r);
       keep[r] = 0;
       if (c.mark.grew_to(seq, step.kv.len[r])) continue;
@@ -97,26 +84,16 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
       c.tail = chunks * chunk_;
       c.count = keep[r] = kept_chunks(budget) - 1;
     }
-    const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] == 0 ? 0 : choices_.at(step, r).tail / chunk_; });
-    if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
-    retrieve(step, keep, end);
+    const std::int32_t* end = per_row(step, [&](std::int32_t r) { return keep[r] == 0 ? 0 : choices_.at(step, r).tail / chunk_; });
+    if (!all_whole(step, end)) retrieve(step, keep, end);
   }
 
   void retrieve(LayerStep& step, const std::int32_t* keep, const std::int32_t* end) {
-    const std::int32_t n = step.kv.num_rows;
     summarize(step, end);
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
-    PageScores scores = page_scores(step, means(step, end), first);
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kMean;
-    scores.scores = step.ops.floats(first[n]);
-    step.ops(scores);
-    mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores.scores);
-    CopyUnits kept;
-    kept.num_rows = n;
-    kept.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
-    kept.to = chunks_.rows(step, [&](std::int32_t r) { return keep[r]; });
-    step.ops(kept);
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return end[r]; });
+    float* scores = run_scores(step, page_scores(step, means(step, end), first, PageScores::Kind::kDot, PageScores::Heads::kMean));
+    mask_ends(step, first, per_row(step, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores);
+    choices_.keep(step, best_units(step, first, scores, keep));
     for (std::int32_t s = 0; s < step.kv.num_sequences() && step.layer == step.model.num_layers - 1; ++s)
       if (keep[s * step.kv.kv_heads] > 0) {
         means_.forget(step.seqs[static_cast<std::size_t>(s)].index);
@@ -125,9 +102,8 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   std::int32_t chunk_;
-  PerRow<Choice> choices_{*this};
+  KeptUnits choices_{*this};  // chunks
   PerRow<RowMark> summarized_{*this};
-  RowMemory<std::int32_t> chunks_{*this};
   RowMemory<float> means_{*this};
 };
 

@@ -9,46 +9,48 @@
 
 namespace kvlab {
 
-PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first) {
-  PageScores scores;
-  scores.num_rows = step.kv.num_rows;
-  scores.kv_heads = step.kv.kv_heads;
-  scores.group = step.kv.group;
-  scores.head_dim = step.kv.head_dim;
-  scores.kv_bytes = step.kv.kv_bytes;
-  scores.queries = step.in.step.data();
-  scores.summaries = summaries;
-  scores.first = first;
+PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first, PageScores::Kind kind,
+                       PageScores::Heads heads) {
+  PageScores scores{.num_rows = step.kv.num_rows,
+                    .kv_heads = step.kv.kv_heads,
+                    .group = step.kv.group,
+                    .head_dim = step.kv.head_dim,
+                    .kv_bytes = step.kv.kv_bytes,
+                    .queries = step.in.step.data(),
+                    .summaries = summaries,
+                    .first = first};
+  scores.kind = kind, scores.heads = heads;
   return scores;
+}
+
+float* run_scores(LayerStep& step, PageScores scores) {
+  scores.scores = step.ops.floats(scores.first[scores.num_rows]);
+  step.ops(scores);
+  return scores.scores;
 }
 
 UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
                      const std::int32_t* keep) {
   const std::int32_t n = num_rows * lists;
-  TopK top;
-  top.num_rows = n;
-  top.first = lists == 1 ? first : prefix_sums(ops, n, [&](std::int32_t i) { return first[i / lists + 1] - first[i / lists]; });
-  top.scores = scores;
-  top.keep = lists == 1 ? keep : per_row(ops, n, [&](std::int32_t i) { return keep[i / lists]; });
+  TopK top{.num_rows = n,
+           .first = lists == 1 ? first : prefix_sums(ops, n, [&](std::int32_t i) { return first[i / lists + 1] - first[i / lists]; }),
+           .scores = scores,
+           .keep = lists == 1 ? keep : per_row(ops, n, [&](std::int32_t i) { return keep[i / lists]; })};
   top.index_first = prefix_sums(ops, n, [&](std::int32_t i) { return top.keep[i]; });
   top.index = ops.ints(top.index_first[n]);
   ops(top);
-  UnitLists best;
-  best.first = top.index_first;
-  best.unit = top.index;
-  return best;
+  return {.first = top.index_first, .unit = top.index};
 }
 
 TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
-  const std::int32_t n = step.kv.num_rows;
   std::vector<Queries> queries(step.in.step.begin(), step.in.step.end());
   for (std::size_t s = 0; s < queries.size(); ++s)
     if (skip != nullptr && skip[s] == 1) queries[s].count = 0;
   AttentionStats stats;
   stats.kv = step.kv;
-  stats.kv.len = per_row(
-      step.ops, n, [&](std::int32_t r) { return queries[static_cast<std::size_t>(step.kv.sequence(r))].count == 0 ? 0 : step.kv.len[r]; });
-  stats.kv.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return stats.kv.len[r]; });
+  stats.kv.len =
+      per_row(step, [&](std::int32_t r) { return queries[static_cast<std::size_t>(step.kv.sequence(r))].count == 0 ? 0 : step.kv.len[r]; });
+  stats.kv.first = prefix_sums(step, [&](std::int32_t r) { return stats.kv.len[r]; });
   stats.group = group;
   stats.queries = queries.data();
   stats.sum = step.ops.floats(stats.kv.total());
@@ -59,35 +61,37 @@ TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group gr
 
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep) {
   const std::int32_t rows = step.kv.num_rows, group = step.kv.group;
-  UnionUnits all;
-  all.num_rows = rows;
-  all.lists_per_row = group;
-  all.lists = lists;
-  std::int32_t* count = per_row(step.ops, rows, [&](std::int32_t r) {
+  UnionUnits all{.num_rows = rows, .lists_per_row = group, .lists = lists};
+  std::int32_t* count = per_row(step, [&](std::int32_t r) {
     return static_cast<std::int32_t>(std::min(static_cast<std::int64_t>(keep[r]) * group, first[r + 1] - first[r]));
   });
-  all.first = prefix_sums(step.ops, rows, [&](std::int32_t r) { return count[r]; });
+  all.first = prefix_sums(step, [&](std::int32_t r) { return count[r]; });
   all.unit = step.ops.ints(all.first[rows]);
   all.count = count;
   step.ops(all);
-  step.ops.settle("selected_units", step.layer, {count, static_cast<std::size_t>(rows)});
-  UnitLists chosen;
-  chosen.first = all.first;
-  chosen.unit = all.unit;
-  chosen.count = count;
-  return chosen;
+  settle_rows(step, "selected_units", count);
+  return {.first = all.first, .unit = all.unit, .count = count};
 }
 
-Selection expand(Ops& ops, ExpandUnits units) {
-  units.index_first = prefix_sums(ops, units.num_rows, [&](std::int32_t r) { return units.tokens(r); });
-  units.index = ops.ints(units.index_first[units.num_rows]);
-  ops(units);
+UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks) {
+  const std::int32_t n = step.kv.num_rows;
+  CopyUnits copy{.num_rows = n, .lists = from, .kind = CopyUnits::Kind::kPick, .first = picks.first, .pick = picks.unit};
+  copy.out = step.ops.ints(picks.first[n]);
+  step.ops(copy);
+  return {.first = picks.first, .unit = copy.out};
+}
+
+Selection expand(const LayerStep& step, ExpandUnits units) {
+  units.num_rows = step.kv.num_rows;
+  units.len = step.kv.len;
+  units.index_first = prefix_sums(step, [&](std::int32_t r) { return units.tokens(r); });
+  units.index = step.ops.ints(units.index_first[units.num_rows]);
+  step.ops(units);
   return {units.index_first, units.index};
 }
 
-void mask_ends(Ops& ops, std::int32_t num_rows, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail,
-               float* scores) {
-  ops(FillScores{num_rows, first, head, tail, -std::numeric_limits<float>::infinity(), 0.0F, scores, true});
+void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores) {
+  step.ops(FillScores{step.kv.num_rows, first, head, tail, -std::numeric_limits<float>::infinity(), 0.0F, scores, true});
 }
 
 void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
@@ -95,13 +99,12 @@ void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
   TrackReuse reuse;
   reuse.num_rows = rows;
   reuse.asked = reuse.now = lists;
-  const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
+  const std::int32_t* was = per_row(step, [&](std::int32_t r) { return last_count_.at(step, r); });
   reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], lists.size(r)); });
   reuse.last_count = was;
-  reuse.hits =
-      per_row(step.ops, rows, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
+  reuse.hits = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
   step.ops(reuse);
-  step.ops.settle("reused_units", step.layer, {reuse.hits, static_cast<std::size_t>(rows)});
+  settle_rows(step, "reused_units", reuse.hits);
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.asked_units += lists.size(r);
     traffic_.hit_units += reuse.hits[r];

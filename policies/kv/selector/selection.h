@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/select/page_scores/page_scores.h"
@@ -27,6 +28,24 @@ std::int32_t* per_row(Ops& ops, std::int32_t n, F&& value) {
   return x;
 }
 
+template <class F>
+const std::int64_t* prefix_sums(const LayerStep& step, F&& count) {
+  return prefix_sums(step.ops, step.kv.num_rows, count);
+}
+
+template <class F>
+std::int32_t* per_row(const LayerStep& step, F&& value) {
+  return per_row(step.ops, step.kv.num_rows, value);
+}
+
+inline void settle_rows(const LayerStep& step, std::string_view purpose, std::int32_t* counts) {
+  step.ops.settle(purpose, step.layer, {counts, static_cast<std::size_t>(step.kv.num_rows)});
+}
+
+inline bool all_decode(const LayerStep& step) {
+  return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); });
+}
+
 inline const SeqStep& seq_of(const LayerStep& step, std::int32_t row) { return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))]; }
 
 inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
@@ -39,23 +58,29 @@ inline std::int32_t held_prompt_tokens(const LayerStep& step, std::int32_t row) 
   return step.kv.len[row] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[row];
 }
 
-inline bool keeps_all(std::int32_t num_rows, const std::int64_t* first, const std::int32_t* keep) {
-  for (std::int32_t r = 0; r < num_rows; ++r)
+inline bool keeps_all(const LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
+  for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
     if (keep[r] < first[r + 1] - first[r]) return false;
   return true;
 }
 
 // tail 0: the whole row is attended to.
-inline bool all_whole(std::int32_t num_rows, const std::int32_t* tail) {
-  return std::all_of(tail, tail + num_rows, [](std::int32_t t) { return t == 0; });
+inline bool all_whole(const LayerStep& step, const std::int32_t* tail) {
+  return std::all_of(tail, tail + step.kv.num_rows, [](std::int32_t t) { return t == 0; });
 }
 
 // `first`: units to score
-PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first);
+PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first,
+                       PageScores::Kind kind = PageScores::Kind::kBound, PageScores::Heads heads = PageScores::Heads::kMax);
+// Returns scores [first[num_rows]].
+float* run_scores(LayerStep& step, PageScores scores);
 
 // keep[r] best units per row; ties go to the lower unit. lists > 1: per query head, scores as PageScores::Heads::kEach.
 UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
                      const std::int32_t* keep);
+inline UnitLists best_units(const LayerStep& step, const std::int64_t* first, const float* scores, const std::int32_t* keep) {
+  return best_units(step.ops, step.kv.num_rows, 1, first, scores, keep);
+}
 
 // Reduced over query heads. Rows of sequences with skip[s] = 1 are empty (null: none).
 struct TokenProbabilities {
@@ -68,10 +93,48 @@ TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group gr
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);
 
 // To -infinity in [0, head[r]) and [tail[r], end).
-void mask_ends(Ops& ops, std::int32_t num_rows, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail,
-               float* scores);
+void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores);
 
-Selection expand(Ops& ops, ExpandUnits units);
+// Of all rows.
+Selection expand(const LayerStep& step, ExpandUnits units);
+
+// Units of `from` at places `picks`.
+UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks);
+
+inline UnitLists no_units(const LayerStep& step) {
+  return {.first = prefix_sums(step, [](std::int32_t) { return 0; }), .unit = step.ops.ints(0)};
+}
+
+// Units that rows read until they choose again.
+class KeptUnits {
+ public:
+  // tail 0: the whole row is read.
+  struct Choice {
+    RowMark mark;
+    std::int32_t tail = 0, count = 0;
+  };
+  explicit KeptUnits(KvPart& part) : choices_(part), units_(part) {}
+  Choice& at(const LayerStep& step, std::int32_t row) { return choices_.at(step, row); }
+  std::int32_t* tails(const LayerStep& step) {
+    return per_row(step, [&](std::int32_t r) { return at(step, r).tail; });
+  }
+  std::int32_t* counts(const LayerStep& step) {
+    return per_row(step, [&](std::int32_t r) { return at(step, r).count; });
+  }
+  std::int32_t* const* units(const LayerStep& step) {
+    return units_.rows(step, [](std::int32_t) { return 0; });
+  }
+  UnitLists lists(const LayerStep& step) { return {.rows = units(step), .count = counts(step)}; }
+  // Rows with an empty list keep theirs.
+  void keep(LayerStep& step, const UnitLists& lists) {
+    step.ops(
+        CopyUnits{.num_rows = step.kv.num_rows, .lists = lists, .to = units_.rows(step, [&](std::int32_t r) { return lists.size(r); })});
+  }
+
+ private:
+  PerRow<Choice> choices_;
+  RowMemory<std::int32_t> units_;
+};
 
 class UnitTraffic {
  public:
@@ -89,11 +152,7 @@ class UnitTraffic {
 template <class Counter>
 class QuerySelector : public Selector {
  public:
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
   Traffic take_traffic() override { return traffic_.take(); }
 
  protected:

@@ -13,8 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// SentenceKV, Zhu et al. 2025, arXiv:2504.00970, section 3. Candidates: generated tokens and prompt tokens that its last queries attended
-// to.
+// Candidates: generated tokens and prompt tokens that its last queries attended to.
 class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Sentence(Params& p)
@@ -29,12 +28,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     if (pool_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd");
   }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.window_queries = window_;
-    needs.token_ids = !closing_.empty();
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_, .token_ids = !closing_.empty()}; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
   // Mean keys need all keys in every step.
@@ -62,27 +56,24 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) {
       return std::max(rows_.at(step, r).dense, std::min(older_tokens(step, r), step.kv.len[r] - sizes(step, r).recent));
     });
-    const std::int32_t* head =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, rows_.at(step, r).dense); });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, rows_.at(step, r).dense); });
     const std::int32_t* candidates =
-        per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).listed + tail[r] - rows_.at(step, r).dense; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+        per_row(step, [&](std::int32_t r) { return rows_.at(step, r).listed + tail[r] - rows_.at(step, r).dense; });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) {
       return std::clamp(tokens_of(budget_, step, r) - head[r] - (step.kv.len[r] - tail[r]), 0, candidates[r]);
     });
     bool whole = true;
     for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
     const Queries* mean = mean_query(step);
     if (whole) {
       traffic_.read_all(step);
       return {};
     }
-    UnitLists lists;
-    lists.first = first;
-    lists.unit = take(step, candidates, tail, first, mean);
+    UnitLists lists{.first = first, .unit = take(step, candidates, tail, first, mean)};
     const Selection selection = tokens_and_tail(step, lists, head, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
@@ -135,12 +126,11 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
 
   void split(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences();
-    SplitSentences sentences;
-    sentences.num_sequences = sequences;
-    sentences.span_tokens = span_;
-    sentences.num_closing = static_cast<std::int32_t>(closing_.size());
-    sentences.closing = closing_.data();
-    sentences.ids = step.in.ids.data();
+    SplitSentences sentences{.num_sequences = sequences,
+                             .span_tokens = span_,
+                             .num_closing = static_cast<std::int32_t>(closing_.size()),
+                             .closing = closing_.data(),
+                             .ids = step.in.ids.data()};
     std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
     for (std::int32_t s = 0; s < sequences; ++s) {
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
@@ -168,21 +158,16 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
           std::min<std::int64_t>(static_cast<std::int64_t>(factor_) * size.budget, dense - std::min(dense, size.sinks)));
       rows_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, dense, keep[r], 0};
     }
-    AttentionStats stats;
-    stats.kv = step.kv;
-    stats.queries = judges.data();
+    AttentionStats stats{.kv = step.kv, .queries = judges.data()};
     float* scores = stats.sum = step.ops.floats(step.kv.total());
     step.ops.zero(scores, step.kv.total());
     step.ops(stats);
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
-    mask_ends(step.ops, n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }),
-              tail, scores);
-    CopyUnits kept;
-    kept.num_rows = n;
-    kept.lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
-    kept.to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; });
-    step.ops(kept);
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).dense; });
+    mask_ends(step, step.kv.first, per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail, scores);
+    step.ops(CopyUnits{.num_rows = n,
+                       .lists = best_units(step, step.kv.first, scores, keep),
+                       .to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; })});
   }
 
   // One query per sequence.
@@ -211,24 +196,22 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     means.kv = step.kv;
     means.sentence_of = sentence_of(step);
     means.listed.rows = candidates_.rows(step, [](std::int32_t) { return 0; });
-    means.listed.count = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).listed; });
-    means.dense_begin = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
+    means.listed.count = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).listed; });
+    means.dense_begin = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).dense; });
     means.dense_end = tail;
-    means.fresh = per_row(step.ops, n, [&](std::int32_t r) { return candidates[r] - rows_.at(step, r).counted; });
+    means.fresh = per_row(step, [&](std::int32_t r) { return candidates[r] - rows_.at(step, r).counted; });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).counted = candidates[r];
     means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(candidates[r]) * step.kv.head_dim; });
     means.token = token_.rows(step, [&](std::int32_t r) { return candidates[r]; });
     means.sentence = sentence_.rows(step, [&](std::int32_t r) { return candidates[r]; });
-    means.count = per_row(step.ops, n, [&](std::int32_t r) { return candidates[r]; });
+    means.count = per_row(step, [&](std::int32_t r) { return candidates[r]; });
     step.ops(means);
-    step.ops.settle("sentences", step.layer, {means.count, static_cast<std::size_t>(n)});
-    PageScores scores = page_scores(step, means.means, prefix_sums(step.ops, n, [&](std::int32_t r) { return means.count[r]; }));
-    scores.queries = query;
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kMean;
-    scores.scores = step.ops.floats(scores.first[n]);
-    step.ops(scores);
-    TakeSentences best{n, scores.first, scores.scores, candidates, means.token, means.sentence, first, step.ops.ints(first[n])};
+    settle_rows(step, "sentences", means.count);
+    const std::int64_t* score_first = prefix_sums(step, [&](std::int32_t r) { return means.count[r]; });
+    PageScores pages = page_scores(step, means.means, score_first, PageScores::Kind::kDot, PageScores::Heads::kMean);
+    pages.queries = query;
+    const float* scores = run_scores(step, pages);
+    TakeSentences best{n, score_first, scores, candidates, means.token, means.sentence, first, step.ops.ints(first[n])};
     step.ops(best);
     return best.index;
   }

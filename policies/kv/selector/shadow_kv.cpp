@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Keys are in CPU memory too, unless the format has low-rank keys on the
-// GPU. As in the authors' code, the budget counts only chosen chunks and scales the outliers.
+// Keys are in CPU memory too, unless the format has low-rank keys on the GPU. As in the authors' code, the budget counts only chosen chunks
+// and scales the outliers.
 class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ShadowKv(Params& p)
@@ -36,51 +36,42 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
     // When the prompt is complete, and again after a row lost tokens.
-    const std::int32_t* built = per_row(step.ops, n, [&](std::int32_t r) {
+    const std::int32_t* built = per_row(step, [&](std::int32_t r) {
       const SeqStep& seq = seq_of(step, r);
       return seq.completes_prompt() || (seq.decoding() && covered[r] == 0) ? 1 : 0;
     });
     if (std::none_of(built, built + n, [](std::int32_t b) { return b == 1; })) return;
     for (std::int32_t r = 0; r < n; ++r)
       if (built[r] == 1) chunks_.at(step, r) = std::max(0, held_prompt_tokens(step, r) / chunk_ - local_);
-    const std::int32_t* from = per_row(step.ops, n, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
+    const std::int32_t* from = per_row(step, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
     step.ops(PageSummaries{step.kv, chunk_, chunk_, from, means(step)});
-    ChunkOutliers outliers;
-    outliers.kv = step.kv;
-    outliers.chunk_tokens = chunk_;
-    outliers.chosen = built;
-    outliers.chunks = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r); });
-    outliers.outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
-    outliers.means = means(step);
-    outliers.outlier = outlier(step);
-    outliers.other = other(step);
-    step.ops(outliers);
+    step.ops(ChunkOutliers{.kv = step.kv,
+                           .chunk_tokens = chunk_,
+                           .chosen = built,
+                           .chunks = per_row(step, [&](std::int32_t r) { return chunks_.at(step, r); }),
+                           .outliers = per_row(step, [&](std::int32_t r) { return num_outliers(step, r); }),
+                           .means = means(step),
+                           .outlier = outlier(step),
+                           .other = other(step)});
     traffic_.begin(step, [&](std::int32_t r) { return fits(step, r) ? 0 : chunks_.at(step, r); });
   }
 
   Selection exact_tokens(LayerStep& step) override { return keys_fetched_ ? Selection{} : of_prompts(step, false); }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
-    const std::int32_t* keep = per_row(
-        step.ops, n, [&](std::int32_t r) { return std::min(chosen_chunks(step, r), static_cast<std::int32_t>(first[r + 1] - first[r])); });
-    if (keeps_all(n, first, keep)) {
+    const std::int32_t* outliers = per_row(step, [&](std::int32_t r) { return num_outliers(step, r); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
+    const std::int32_t* keep =
+        per_row(step, [&](std::int32_t r) { return std::min(chosen_chunks(step, r), static_cast<std::int32_t>(first[r + 1] - first[r])); });
+    if (keeps_all(step, first, keep)) {
       traffic_.read_all(step);
       return {};
     }
     const UnitLists chosen = choose(step, first, keep);
     const UnitLists read = with_outliers(step, chosen, keep, outliers);
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) * chunk_; });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return chunks_.at(step, r) * chunk_; });
     traffic_.track(step, chosen, read, (keys_fetched_ ? 2LL : 1LL) * chunk_ * step.kv.head_dim * step.kv.kv_bytes);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = read;
-    tokens.unit_tokens = chunk_;
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    return expand(step, {.lists = read, .unit_tokens = chunk_, .tail = tail});
   }
 
   // Values are fetched while keys are rebuilt.
@@ -120,17 +111,11 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};
     const auto is_whole = [&](std::int32_t r) { return whole && fits(step, r); };
-    ExpandUnits tokens;
-    tokens.num_rows = step.kv.num_rows;
-    tokens.lists.rows = outlier(step);
-    tokens.lists.count =
-        per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) && !is_whole(r) ? num_outliers(step, r) : 0; });
-    tokens.unit_tokens = chunk_;
-    tokens.tail = per_row(step.ops, tokens.num_rows, [&](std::int32_t r) {
+    const std::int32_t* count = per_row(step, [&](std::int32_t r) { return completes(r) && !is_whole(r) ? num_outliers(step, r) : 0; });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) {
       return !completes(r) ? step.kv.len[r] : is_whole(r) ? 0 : chunks_.at(step, r) * chunk_;
     });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    return expand(step, {.lists = {.rows = outlier(step), .count = count}, .unit_tokens = chunk_, .tail = tail});
   }
 
   float* const* means(const LayerStep& step) {
@@ -153,26 +138,11 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     all.first = first;
     all.out = step.ops.ints(first[n]);
     step.ops(all);
-    PageScores scores = page_scores(step, means(step), first);
+    PageScores scores = page_scores(step, means(step), first, PageScores::Kind::kDot);
     scores.unit = all.out;
-    scores.lists_units = true;
-    scores.kind = PageScores::Kind::kDot;
-    scores.heads = PageScores::Heads::kMax;
-    scores.softmax = true;
-    scores.scores = step.ops.floats(first[n]);
-    step.ops(scores);
-    UnitLists best = best_units(step.ops, n, 1, first, scores.scores, keep);
-    CopyUnits named;
-    named.num_rows = n;
-    named.lists.first = first;
-    named.lists.unit = all.out;
-    named.kind = CopyUnits::Kind::kPick;
-    named.first = best.first;
-    named.pick = best.unit;
-    named.out = step.ops.ints(best.first[n]);
-    step.ops(named);
-    best.unit = named.out;
-    return best;
+    scores.lists_units = scores.softmax = true;
+    const UnitLists best = best_units(step, first, run_scores(step, scores), keep);
+    return pick_units(step, {.first = first, .unit = all.out}, best);
   }
 
   UnitLists with_outliers(LayerStep& step, const UnitLists& chosen, const std::int32_t* keep, const std::int32_t* outliers) {
@@ -181,20 +151,14 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     lists_.assign(static_cast<std::size_t>(2 * n), nullptr);
     for (std::int32_t r = 0; r < n && step.ops.computes(); ++r)
       lists_[static_cast<std::size_t>(2 * r)] = chosen.row(r), lists_[static_cast<std::size_t>(2 * r + 1)] = outlier_rows[r];
-    UnionUnits both;
-    both.num_rows = n;
-    both.lists_per_row = 2;
-    both.lists.rows = lists_.data();
-    both.lists.count = per_row(step.ops, 2 * n, [&](std::int32_t i) { return i % 2 == 0 ? keep[i / 2] : outliers[i / 2]; });
-    std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] + outliers[r]; });
-    both.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return count[r]; });
+    const std::int32_t* sizes = per_row(step.ops, 2 * n, [&](std::int32_t i) { return i % 2 == 0 ? keep[i / 2] : outliers[i / 2]; });
+    UnionUnits both{.num_rows = n, .lists_per_row = 2, .lists = {.rows = lists_.data(), .count = sizes}};
+    std::int32_t* count = per_row(step, [&](std::int32_t r) { return keep[r] + outliers[r]; });
+    both.first = prefix_sums(step, [&](std::int32_t r) { return count[r]; });
     both.unit = step.ops.ints(both.first[n]);
     both.count = count;
     step.ops(both);
-    UnitLists read;
-    read.first = both.first;
-    read.unit = both.unit;
-    return read;
+    return {.first = both.first, .unit = both.unit};
   }
 
   std::int32_t chunk_, own_budget_;

@@ -19,11 +19,7 @@ class SparF final : public Budgeted<Selector> {
         tokens_frac_(p.optional<double>("tokens_frac", 0.125, 1e-5, 1, "share of the tokens read, at least one")),
         page_bytes_(p.optional<std::int32_t>("page_bytes", 4096, 512, 1 << 20, "of a flash page, the least that is read")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
 
   void update(LayerStep& step) override {
     const std::int32_t* from = progress_.advance(step);
@@ -31,23 +27,19 @@ class SparF final : public Budgeted<Selector> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
     const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(tail[r], tokens(tail[r], tokens_of(budget_, step, r))); });
-    const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+        per_row(step, [&](std::int32_t r) { return std::min(tail[r], tokens(tail[r], tokens_of(budget_, step, r))); });
+    const std::int64_t* older = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     selection_ = {};
-    if (keeps_all(n, older, keep)) return selection_;
-    SparqScores scores;
-    scores.kv = step.kv;
-    scores.channels = channels(step.kv.head_dim);
-    scores.queries = step.in.step.data();
+    if (keeps_all(step, older, keep)) return selection_;
+    SparqScores scores{.kv = step.kv, .channels = channels(step.kv.head_dim), .queries = step.in.step.data()};
     scores.each = each_ = step.ops.floats(step.kv.group * step.kv.total());
     scores.scores = step.ops.floats(step.kv.total());
     step.ops(scores);
-    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    mask_ends(step.ops, n, step.kv.first, head, tail, scores.scores);
-    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores.scores, keep);
+    const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
+    mask_ends(step, step.kv.first, head, tail, scores.scores);
+    const UnitLists lists = best_units(step, step.kv.first, scores.scores, keep);
     count_pages(step, lists, tail);
     return selection_ = tokens_and_tail(step, lists, nullptr, tail);
   }
@@ -71,9 +63,9 @@ class SparF final : public Budgeted<Selector> {
     mean.kv = step.kv;
     mean.kv.page_tokens = 1;
     mean.kv.pool_tokens = n;
-    mean.kv.len = per_row(step.ops, n, [](std::int32_t) { return 1; });
-    mean.kv.first = prefix_sums(step.ops, n, [](std::int32_t) { return 1; });
-    mean.kv.page = mean.kv.page_begin = per_row(step.ops, n, [](std::int32_t r) { return r; });
+    mean.kv.len = per_row(step, [](std::int32_t) { return 1; });
+    mean.kv.first = prefix_sums(step, [](std::int32_t) { return 1; });
+    mean.kv.page = mean.kv.page_begin = per_row(step, [](std::int32_t r) { return r; });
     mean.kv.k = rest.k, mean.kv.v = rest.v, mean.kv.position = rest.position;
     mean.kv.words = nullptr, mean.kv.num_words = 0, mean.kv.type = ElementType::kF32;
     mean.head_log_weight = rest.log_weight;
@@ -85,9 +77,7 @@ class SparF final : public Budgeted<Selector> {
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
   // The device's sums of values count as CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes;
-    bytes.host = held.host + 4LL * kv.num_rows * model.head_dim;
-    bytes.disk = held.disk + held.gpu + held.gpu / 2;
+    TierBytes bytes{.host = held.host + 4LL * kv.num_rows * model.head_dim, .disk = held.disk + held.gpu + held.gpu / 2};
     return bytes;
   }
 
@@ -106,15 +96,12 @@ class SparF final : public Budgeted<Selector> {
   void count_pages(LayerStep& step, const UnitLists& lists, const std::int32_t* tail) {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t token_bytes = 2LL * step.kv.head_dim * step.kv.kv_bytes;
-    FlashPages pages;
-    pages.num_rows = n;
-    pages.page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes));
-    pages.lists = lists;
-    pages.count = per_row(step.ops, n, [&](std::int32_t r) {
-      return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_tokens));
-    });
+    FlashPages pages{
+        .num_rows = n, .page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes)), .lists = lists};
+    pages.count = per_row(
+        step, [&](std::int32_t r) { return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_tokens)); });
     step.ops(pages);
-    step.ops.settle("flash_pages", step.layer, {pages.count, static_cast<std::size_t>(n)});
+    settle_rows(step, "flash_pages", pages.count);
     const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);
     for (std::int32_t r = 0; r < n; ++r) {
       const std::int64_t channel_pages = ceil_div(static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes, page_bytes_);

@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3. Recordings have no guessed tokens: the guess is the last step's query, or the
-// step's own (a right guess).
+// Recordings have no guessed tokens: the guess is the last step's query, or the step's own (a right guess).
 class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit SpeCache(Params& p)
@@ -22,29 +21,23 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
         looks_ahead_(p.choice("guess", {{"previous", true}, {"right", false}}, true, "query that chooses; 'right' is an upper bound")) {}
 
   void update(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
     const std::int32_t* from = progress_.advance(step);
-    covered_ = per_row(step.ops, n, [&](std::int32_t r) { return covered(step.kv.len[r], tokens_of(budget_, step, r)); });
-    LowBitCopy copy;
-    copy.kv = step.kv;
-    copy.code = code_;
-    copy.coded = per_row(step.ops, n, [&](std::int32_t r) { return covered(from[r], tokens_of(budget_, step, r)); });
-    copy.covered = covered_;
-    copy.out = copy_ = rows_like(step);
-    step.ops(copy);
-    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) last_.keep(step);
+    covered_ = per_row(step, [&](std::int32_t r) { return covered(step.kv.len[r], tokens_of(budget_, step, r)); });
+    const std::int32_t* coded = per_row(step, [&](std::int32_t r) { return covered(from[r], tokens_of(budget_, step, r)); });
+    copy_ = rows_like(step);
+    step.ops(LowBitCopy{.kv = step.kv, .code = code_, .coded = coded, .covered = covered_, .out = copy_});
+    if (!all_decode(step)) last_.keep(step);
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return covered_[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return brought(step.kv.len[r], tokens_of(budget_, step, r)); });
+    const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return covered_[r]; });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return brought(step.kv.len[r], tokens_of(budget_, step, r)); });
     selection_ = {};
-    if (keeps_all(n, first, keep)) {
+    if (keeps_all(step, first, keep)) {
       last_.keep(step);
       return selection_;
     }
-    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, judge(step), keep);
+    const UnitLists lists = best_units(step, step.kv.first, judge(step), keep);
     last_.keep(step);
     selection_ = tokens_and_tail(step, lists, nullptr, covered_);
     traffic_.track(step, lists, lists_of(selection_), 2LL * step.kv.head_dim * step.kv.kv_bytes);
@@ -61,14 +54,11 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     ListDropped others;
     others.parts.kv = step.kv;
     others.parts.kept_first = selection_.index_first, others.parts.kept = selection_.index;
-    others.parts.dropped_first = prefix_sums(
-        step.ops, n, [&](std::int32_t r) { return step.kv.len[r] - (selection_.index_first[r + 1] - selection_.index_first[r]); });
+    others.parts.dropped_first =
+        prefix_sums(step, [&](std::int32_t r) { return step.kv.len[r] - (selection_.index_first[r + 1] - selection_.index_first[r]); });
     others.dropped = step.ops.ints(others.parts.dropped_first[n]);
     step.ops(others);
-    Segment segment;
-    segment.kv = copy_;
-    segment.index_first = others.parts.dropped_first;
-    segment.index = others.dropped;
+    Segment segment{.kv = copy_, .index_first = others.parts.dropped_first, .index = others.dropped};
     segment.read_bytes = 0;  // codes are read in whole groups
     for (std::int32_t r = 0; r < n; ++r) segment.read_bytes += code_.bytes(covered_[r], step.kv.head_dim);
     segments.push_back(segment);
@@ -103,7 +93,7 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     KvRows rows = step.kv;
     const std::int32_t n = rows.num_rows;
     rows.page_tokens = n == 0 ? 1 : std::max(1, *std::max_element(rows.len, rows.len + n));
-    rows.page_begin = per_row(step.ops, n, [](std::int32_t r) { return r; });
+    rows.page_begin = per_row(step, [](std::int32_t r) { return r; });
     rows.page = rows.page_begin;
     rows.pool_tokens = static_cast<std::int64_t>(n) * rows.page_tokens;
     rows.k = step.ops.floats(rows.pool_tokens * rows.head_dim);
@@ -116,23 +106,17 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
 
   // Full-precision tokens are masked.
   float* judge(LayerStep& step) {
-    const std::int32_t n = step.kv.num_rows;
     std::vector<Queries> guess(step.in.step.begin(), step.in.step.end());
     if (looks_ahead_) {
       const auto before = last_.before(step);
       guess.assign(before.begin(), before.end());
     }
-    LowBitAttention attention;
-    attention.code = code_;
-    attention.covered = covered_;
-    attention.stats.kv = copy_;
-    attention.stats.group = AttentionStats::Group::kSum;
-    attention.stats.queries = guess.data();
-    float* scores = attention.stats.sum = step.ops.floats(step.kv.total());
+    float* scores = step.ops.floats(step.kv.total());
     step.ops.zero(scores, step.kv.total());
-    step.ops(attention);
-    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    mask_ends(step.ops, n, step.kv.first, head, covered_, scores);
+    const AttentionStats stats{.kv = copy_, .queries = guess.data(), .group = AttentionStats::Group::kSum, .sum = scores};
+    step.ops(LowBitAttention{.stats = stats, .code = code_, .covered = covered_});
+    const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
+    mask_ends(step, step.kv.first, head, covered_, scores);
     return scores;
   }
 

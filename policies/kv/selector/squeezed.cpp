@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688. Generated tokens are always read.
+// Generated tokens are always read.
 class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Squeezed(Params& p)
@@ -19,11 +19,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
         window_(p.optional<std::int32_t>("window_tokens", 100, 1, 4096, "last prompt queries that calibrate the threshold")),
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
@@ -41,51 +37,38 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
       const auto clusters = static_cast<std::int32_t>(std::ceil(clusters_frac_ * tokens[r]));
       prompt = {{step.kv.len[r], seq.end()}, tokens[r], tokens[r] == 0 ? 0 : std::max(1, clusters)};
     }
-    if (all_whole(n, tokens)) return;
-    ClusterKeys keys;
-    keys.kv = step.kv;
-    keys.tokens = tokens;
-    keys.clusters = clusters(step);
-    keys.rounds = rounds_;
-    keys.cluster_of = cluster_of_.rows(step, [&](std::int32_t r) { return tokens[r]; });
-    keys.centroids = centroids(step);
-    keys.sizes = sizes(step);
-    step.ops(keys);
+    if (all_whole(step, tokens)) return;
+    step.ops(ClusterKeys{.kv = step.kv,
+                         .tokens = tokens,
+                         .clusters = clusters(step),
+                         .rounds = rounds_,
+                         .cluster_of = cluster_of_.rows(step, [&](std::int32_t r) { return tokens[r]; }),
+                         .centroids = centroids(step),
+                         .sizes = sizes(step)});
     calibrate(step, tokens);
   }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return prompts_.at(step, r).tokens; });
-    if (all_whole(n, tail)) return {};
-    ClusterTokens chosen;
-    chosen.num_rows = n;
-    chosen.kv_heads = step.kv.kv_heads;
-    chosen.score_first = prefix_sums(step.ops, n, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
-    PageScores weights = page_scores(step, centroids(step), chosen.score_first);
-    weights.kind = PageScores::Kind::kDot;
-    weights.heads = PageScores::Heads::kMean;
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return prompts_.at(step, r).tokens; });
+    if (all_whole(step, tail)) return {};
+    ClusterTokens chosen{.num_rows = n, .kv_heads = step.kv.kv_heads, .score_first = prefix_sums(step, [&](std::int32_t r) {
+                                                                        return prompts_.at(step, r).clusters;
+                                                                      })};
+    PageScores weights = page_scores(step, centroids(step), chosen.score_first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     weights.softmax = weights.weighs_sizes = true;
     weights.sizes = sizes(step);
-    weights.scores = step.ops.floats(chosen.score_first[n]);
-    step.ops(weights);
-    chosen.scores = weights.scores;
+    chosen.scores = run_scores(step, weights);
     chosen.threshold = threshold_.sequences(step, [](std::int32_t) { return 1; });
     chosen.cluster_of = cluster_of_.rows(step, [](std::int32_t) { return 0; });
-    chosen.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    chosen.first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     chosen.token = step.ops.ints(chosen.first[n]);
-    chosen.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    chosen.count = per_row(step, [&](std::int32_t r) { return tail[r]; });
     step.ops(chosen);
-    step.ops.settle("selected_tokens", step.layer, {chosen.count, static_cast<std::size_t>(n)});
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists.first = chosen.first;
-    tokens.lists.unit = chosen.token;
-    tokens.lists.count = chosen.count;
-    traffic_.track(step, tokens.lists);
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    settle_rows(step, "selected_tokens", chosen.count);
+    const UnitLists lists{.first = chosen.first, .unit = chosen.token, .count = chosen.count};
+    traffic_.track(step, lists);
+    return expand(step, {.lists = lists, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -104,7 +87,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   };
 
   const std::int32_t* clusters(const LayerStep& step) {
-    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
+    return per_row(step, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
   }
   float* const* centroids(const LayerStep& step) {
     return centroids_.rows(step,
@@ -125,19 +108,17 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
       const std::int32_t budget = budget_.of(step.seqs[at].prompt_tokens);
       keep.push_back(budget == 0 || clustered == 0 ? 1 - drop_frac_ : std::min(1.0, static_cast<double>(budget) / clustered));
     }
-    ClusterThreshold threshold;
-    threshold.num_rows = step.kv.num_rows;
-    threshold.kv_heads = heads;
-    threshold.group = step.kv.group;
-    threshold.head_dim = step.kv.head_dim;
-    threshold.kv_bytes = step.kv.kv_bytes;
-    threshold.queries = queries.data();
-    threshold.clusters = clusters(step);
-    threshold.centroids = centroids(step);
-    threshold.sizes = sizes(step);
-    threshold.keep_frac = keep.data();
-    threshold.threshold = threshold_.sequences(step, [](std::int32_t) { return 1; });
-    step.ops(threshold);
+    step.ops(ClusterThreshold{.num_rows = step.kv.num_rows,
+                              .kv_heads = heads,
+                              .group = step.kv.group,
+                              .head_dim = step.kv.head_dim,
+                              .kv_bytes = step.kv.kv_bytes,
+                              .queries = queries.data(),
+                              .clusters = clusters(step),
+                              .centroids = centroids(step),
+                              .sizes = sizes(step),
+                              .keep_frac = keep.data(),
+                              .threshold = threshold_.sequences(step, [](std::int32_t) { return 1; })});
   }
 
   double clusters_frac_, drop_frac_;

@@ -9,20 +9,18 @@ namespace kvlab {
 void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes,
                         std::int64_t disk_unit_bytes) {
   const std::int32_t rows = step.kv.num_rows;
-  const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
-  TrackReuse reuse;
-  reuse.num_rows = rows;
-  reuse.asked = asked;
-  reuse.now = now;
-  reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], now.size(r)); });
-  reuse.last_count = was;
-  reuse.held_from = per_row(step.ops, rows, [&](std::int32_t r) { return held_.at(step, r).from; });
-  reuse.hits = per_row(step.ops, rows, [](std::int32_t) { return 0; });
+  const std::int32_t* was = per_row(step, [&](std::int32_t r) { return last_count_.at(step, r); });
+  TrackReuse reuse{.num_rows = rows,
+                   .asked = asked,
+                   .now = now,
+                   .last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], now.size(r)); }),
+                   .last_count = was,
+                   .held_from = per_row(step, [&](std::int32_t r) { return held_.at(step, r).from; }),
+                   .hits = per_row(step, [](std::int32_t) { return 0; })};
   step.ops(reuse);
-  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) {
-    return reuse.held_from[r] == 0 ? 0 : static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r];
-  });
-  step.ops.settle("fetched_units", step.layer, {fetched, static_cast<std::size_t>(rows)});
+  std::int32_t* fetched =
+      per_row(step, [&](std::int32_t r) { return reuse.held_from[r] == 0 ? 0 : static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r]; });
+  settle_rows(step, "fetched_units", fetched);
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.fetched_bytes += fetched[r] * unit_bytes;
     traffic_.disk_bytes += fetched[r] * disk_unit_bytes;
@@ -36,13 +34,7 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
 Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
 
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {
-  ExpandUnits tokens;
-  tokens.num_rows = step.kv.num_rows;
-  tokens.lists = lists;
-  tokens.head = head;
-  tokens.tail = tail;
-  tokens.len = step.kv.len;
-  return expand(step.ops, tokens);
+  return expand(step, {.lists = lists, .head = head, .tail = tail});
 }
 
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count) {
@@ -50,11 +42,7 @@ UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t
   std::int64_t* first = step.ops.host_longs(n + 1);
   for (std::int32_t r = 0; r < n; ++r) first[r] = selection.index_first[r] + head[r];
   first[n] = selection.index_first[n];
-  UnitLists lists;
-  lists.first = first;
-  lists.unit = selection.index;
-  lists.count = count;
-  return lists;
+  return {.first = first, .unit = selection.index, .count = count};
 }
 
 TierBytes to_host(const TierBytes& held, std::int64_t bytes) {

@@ -37,12 +37,7 @@ class TierTraffic {
   Traffic traffic_;
 };
 
-inline UnitLists lists_of(const Selection& selection) {
-  UnitLists lists;
-  lists.first = selection.index_first;
-  lists.unit = selection.index;
-  return lists;
-}
+inline UnitLists lists_of(const Selection& selection) { return {.first = selection.index_first, .unit = selection.index}; }
 
 // head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
@@ -55,14 +50,9 @@ template <class Head, class Tail>
 Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
   if (std::none_of(step.seqs.begin(), step.seqs.end(), completes)) return {};
-  const std::int32_t n = step.kv.num_rows;
-  const std::int32_t* to = per_row(step.ops, n, [&](std::int32_t r) { return completes(seq_of(step, r)) ? tail(r) : step.kv.len[r]; });
-  const std::int32_t* from =
-      per_row(step.ops, n, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head(r), to[r]) : 0; });
-  UnitLists none;
-  none.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
-  none.unit = step.ops.ints(0);
-  return tokens_and_tail(step, none, from, to);
+  const std::int32_t* to = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? tail(r) : step.kv.len[r]; });
+  const std::int32_t* from = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head(r), to[r]) : 0; });
+  return tokens_and_tail(step, no_units(step), from, to);
 }
 
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);

@@ -9,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// TokenSelect, Wu et al. 2024, arXiv:2411.02886.
 class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TokenSelect(Params& p)
@@ -22,29 +21,25 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) {
       const AttendedParts size = sizes(step, r);
       const std::int32_t older = std::min(step.kv.len[r] - size.recent, older_tokens(step, r));
       return older <= size.sinks + size.top ? 0 : older;
     });
     check_lengths(step);
-    if (all_whole(n, tail)) return {};
+    if (all_whole(step, tail)) return {};
     elect(step, tail);
     UnitLists lists;
-    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).top; });
+    lists.count = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).top; });
     std::int32_t* const* own = elected_.sequences(step, [](std::int32_t) { return 0; });
     row_lists_.resize(static_cast<std::size_t>(n));
     for (std::int32_t r = 0; r < n; ++r) row_lists_[static_cast<std::size_t>(r)] = own[step.kv.sequence(r)];
     lists.rows = row_lists_.data();
     traffic_.track(step, lists);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = lists;
-    tokens.base = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks; });  // elected tokens are counted from there
-    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).sinks; });
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    // Elected tokens are counted from the sinks' end.
+    const std::int32_t* base = per_row(step, [&](std::int32_t r) { return sizes(step, r).sinks; });
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : base[r]; });
+    return expand(step, {.lists = lists, .base = base, .head = head, .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -68,19 +63,19 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   const std::int32_t* standing(LayerStep& step, const std::int32_t* tail) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
-    QueryDrift drift;
-    drift.num_sequences = sequences;
-    drift.width = step.model.q_heads * step.model.head_dim;
-    drift.queries = step.in.step.data();
-    drift.min_cosine = static_cast<float>(min_cosine_);
-    drift.rule = per_row(step.ops, sequences, [&](std::int32_t s) -> std::int32_t {
-      RowMark& mark = marks_.of_sequence(step, s);
-      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
-      const bool grew = mark.grew_to(seq, step.kv.len[s * heads]);
-      mark = tail[s * heads] == 0 ? RowMark{} : RowMark{step.kv.len[s * heads], seq.end()};
-      if (tail[s * heads] == 0) return QueryDrift::kNever;
-      return grew ? QueryDrift::kIfTurned : QueryDrift::kAlways;
-    });
+    QueryDrift drift{.num_sequences = sequences,
+                     .width = step.model.q_heads * step.model.head_dim,
+                     .queries = step.in.step.data(),
+                     .rule = per_row(step.ops, sequences,
+                                     [&](std::int32_t s) -> std::int32_t {
+                                       RowMark& mark = marks_.of_sequence(step, s);
+                                       const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+                                       const bool grew = mark.grew_to(seq, step.kv.len[s * heads]);
+                                       mark = tail[s * heads] == 0 ? RowMark{} : RowMark{step.kv.len[s * heads], seq.end()};
+                                       if (tail[s * heads] == 0) return QueryDrift::kNever;
+                                       return grew ? QueryDrift::kIfTurned : QueryDrift::kAlways;
+                                     }),
+                     .min_cosine = static_cast<float>(min_cosine_)};
     drift.reference = references_.sequences(step, [&](std::int32_t) { return drift.width; });
     std::int32_t* refresh = per_row(step.ops, sequences, [&](std::int32_t s) { return drift.rule[s] == QueryDrift::kNever ? 0 : 1; });
     drift.refresh = refresh;
@@ -95,19 +90,16 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     const std::int32_t* skip = standing(step, tail);
     if (std::all_of(skip, skip + sequences, [](std::int32_t s) { return s == 1; })) return;
-    HeadVotes votes;
-    votes.kv = step.kv;
-    votes.queries = step.in.step.data();
-    votes.begin = per_row(step.ops, sequences, [&](std::int32_t s) { return sizes(step, s * heads).sinks; });
+    HeadVotes votes{.kv = step.kv, .queries = step.in.step.data(), .begin = per_row(step.ops, sequences, [&](std::int32_t s) {
+                                                                     return sizes(step, s * heads).sinks;
+                                                                   })};
     votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads] - votes.begin[s]; });
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);
     const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sizes(step, s * heads).top; });
-    CopyUnits kept;
-    kept.num_rows = sequences;
-    kept.lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep);
-    kept.to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; });
-    step.ops(kept);
+    step.ops(CopyUnits{.num_rows = sequences,
+                       .lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep),
+                       .to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; })});
   }
 
   std::int32_t sinks_, recent_, top_;

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1: upper bound of selection by attention mass, the mean over a KV head's query heads.
+// Upper bound of selection by attention mass, the mean over a KV head's query heads.
 class TopKOracle final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TopKOracle(Params& p)
@@ -19,20 +19,15 @@ class TopKOracle final : public Budgeted<QuerySelector<UnitTraffic>> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
-    const std::int32_t* budget = per_row(step.ops, n, [&](std::int32_t r) { return tokens_of(budget_, step, r); });
+    const std::int32_t* budget = per_row(step, [&](std::int32_t r) { return tokens_of(budget_, step, r); });
     if (step.layer < dense_layers_ || std::equal(len, len + n, budget, std::less_equal<>())) return {};
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget[r] - (len[r] - tail[r]), 0, tail[r]); });
+    const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::clamp(budget[r] - (len[r] - tail[r]), 0, tail[r]); });
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
-    mask_ends(step.ops, n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores);
-    const UnitLists lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
+    mask_ends(step, all.first, per_row(step, [](std::int32_t) { return 0; }), tail, all.scores);
+    const UnitLists lists = best_units(step, all.first, all.scores, keep);
     traffic_.track(step, lists);
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.lists = lists;
-    tokens.tail = tail;
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    return expand(step, {.lists = lists, .tail = tail});
   }
 
  private:

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// Twilight, Lin et al. 2025, arXiv:2502.02770. Estimates attention on a low-bit copy of the keys.
+// Estimates attention on a low-bit copy of the keys.
 class Twilight final : public QuerySelector<UnitTraffic> {
  public:
   explicit Twilight(Params& p)
@@ -54,12 +54,7 @@ class Twilight final : public QuerySelector<UnitTraffic> {
   void update(LayerStep& step) override {
     inner_->update(step);
     if (step.layer < unpruned_) return;
-    EstimateKeys keys;
-    keys.kv = step.kv;
-    keys.bits = bits_;
-    keys.from = progress_.advance(step);
-    keys.estimate = estimates(step);
-    step.ops(keys);
+    step.ops(EstimateKeys{.kv = step.kv, .bits = bits_, .from = progress_.advance(step), .estimate = estimates(step)});
   }
   Selection exact_tokens(LayerStep& step) override { return inner_->exact_tokens(step); }
 
@@ -78,11 +73,10 @@ class Twilight final : public QuerySelector<UnitTraffic> {
     top.candidate = candidates.index;
     top.mass = mass_;
     top.token = step.ops.ints(top.first[n]);
-    top.count = per_row(step.ops, n, [&](std::int32_t r) { return static_cast<std::int32_t>(top.first[r + 1] - top.first[r]); });
+    top.count = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(top.first[r + 1] - top.first[r]); });
     step.ops(top);
-    step.ops.settle("selected_tokens", step.layer, {top.count, static_cast<std::size_t>(n)});
-    UnitLists lists;
-    lists.first = top.first, lists.unit = top.token, lists.count = top.count;
+    settle_rows(step, "selected_tokens", top.count);
+    UnitLists lists{.first = top.first, .unit = top.token, .count = top.count};
     traffic_.track(step, lists);
     return tokens_and_tail(step, lists, nullptr, step.kv.len);
   }

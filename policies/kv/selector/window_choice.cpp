@@ -18,11 +18,7 @@ class WindowChoice final : public Budgeted<Selector> {
     budget_ = {own_tokens_};
   }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.window_queries = window_;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
@@ -32,29 +28,23 @@ class WindowChoice final : public Budgeted<Selector> {
     std::int32_t *older = step.ops.host_ints(n), *keep = step.ops.host_ints(n);
     for (std::int32_t r = 0; r < n; ++r) {
       const SeqStep& seq = seq_of(step, r);
-      Row& row = rows_.at(step, r);
+      KeptUnits::Choice& row = chosen_.at(step, r);
       if (covered[r] == 0) row = {};  // attend to all
       older[r] = keep[r] = 0;
       const std::int32_t len = held_prompt_tokens(step, r), budget = tokens_of(budget_, step, r), window = std::min(window_, budget);
       const bool follows_a_choice = !step.ops.computes() && seq.decoding() && covered[r] == 0;  // the state after a prompt
       if ((!seq.completes_prompt() && !follows_a_choice) || len <= budget) continue;
-      row = {len - window, budget - window};
+      row.tail = len - window, row.count = budget - window;
       if (follows_a_choice) continue;
       older[r] = row.tail, keep[r] = row.count;
     }
-    if (!all_whole(n, older)) choose(step, older, keep);
+    if (!all_whole(step, older)) choose(step, older, keep);
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
-    ExpandUnits tokens;
-    tokens.num_rows = n;
-    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).tail; });
-    if (all_whole(n, tokens.tail)) return {};
-    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).count; });
-    tokens.lists.rows = chosen_.rows(step, [](std::int32_t) { return 0; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
+    const std::int32_t* tail = chosen_.tails(step);
+    if (all_whole(step, tail)) return {};
+    return expand(step, {.lists = chosen_.lists(step), .tail = tail});
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
@@ -65,17 +55,11 @@ class WindowChoice final : public Budgeted<Selector> {
   }
 
  private:
-  // `count` tokens chosen before `tail`.
-  struct Row {
-    std::int32_t tail = 0, count = 0;
-  };
-
   // keep[r] of the row's first older[r] tokens; 0: unchanged.
   void choose(LayerStep& step, const std::int32_t* older, const std::int32_t* keep) {
-    const std::int32_t n = step.kv.num_rows;
     LayerStep some = step;
-    some.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return older[r] == 0 ? 0 : step.kv.len[r]; });
-    some.kv.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return some.kv.len[r]; });
+    some.kv.len = per_row(step, [&](std::int32_t r) { return older[r] == 0 ? 0 : step.kv.len[r]; });
+    some.kv.first = prefix_sums(step, [&](std::int32_t r) { return some.kv.len[r]; });
     std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
       if (some.kv.len[s * step.kv.kv_heads] == 0) window[static_cast<std::size_t>(s)].count = 0;
@@ -83,19 +67,14 @@ class WindowChoice final : public Budgeted<Selector> {
     sum_attention(some, window.data(), scores);
     pool_.smooth(
         some, [&](std::int32_t r) { return some.kv.len[r] - older[r]; }, scores);
-    mask_ends(step.ops, n, some.kv.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), older, scores);
-    CopyUnits kept;
-    kept.num_rows = n;
-    kept.lists = best_units(step.ops, n, 1, some.kv.first, scores, keep);
-    kept.to = chosen_.rows(step, [&](std::int32_t r) { return keep[r]; });
-    step.ops(kept);
+    mask_ends(step, some.kv.first, per_row(step, [](std::int32_t) { return 0; }), older, scores);
+    chosen_.keep(step, best_units(step, some.kv.first, scores, keep));
   }
 
   std::int32_t window_, own_tokens_;
   ScorePool pool_;
   RowProgress progress_{*this};
-  PerRow<Row> rows_{*this};
-  RowMemory<std::int32_t> chosen_{*this};
+  KeptUnits chosen_{*this};  // tokens
 };
 
 KVLAB_REGISTER(Selector, WindowChoice, "window_choice", "tokens of the prompt chosen once by its last queries, and all decoded ones",

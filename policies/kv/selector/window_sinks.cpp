@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// StreamingLLM, Xiao et al. 2023, arXiv:2309.17453, section 3.2.
 class WindowSinks final : public Budgeted<Selector> {
  public:
   explicit WindowSinks(Params& p)
@@ -14,24 +13,16 @@ class WindowSinks final : public Budgeted<Selector> {
         recent_(p.optional<std::int32_t>("recent_tokens", 1020, 1, 1 << 24, "newest tokens attended to")) {}
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
-    const std::int32_t* sinks = per_row(
-        step.ops, n, [&](std::int32_t r) { return is_given(budget_) ? std::min(sinks_, tokens_of(budget_, step, r) - 1) : sinks_; });
+    const std::int32_t* sinks =
+        per_row(step, [&](std::int32_t r) { return is_given(budget_) ? std::min(sinks_, tokens_of(budget_, step, r) - 1) : sinks_; });
     const std::int32_t* recent =
-        per_row(step.ops, n, [&](std::int32_t r) { return is_given(budget_) ? tokens_of(budget_, step, r) - sinks[r] : recent_; });
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      return len[r] <= sinks[r] + recent[r] ? 0 : std::min(len[r] - recent[r], older_tokens(step, r));
-    });
-    if (all_whole(n, tail)) return {};
-    ExpandUnits ends;
-    ends.num_rows = n;
-    ends.lists.count = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    ends.lists.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
-    ends.head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks[r], tail[r]); });
-    ends.tail = tail;
-    ends.len = len;
-    return expand(step.ops, ends);
+        per_row(step, [&](std::int32_t r) { return is_given(budget_) ? tokens_of(budget_, step, r) - sinks[r] : recent_; });
+    const std::int32_t* tail = per_row(
+        step, [&](std::int32_t r) { return len[r] <= sinks[r] + recent[r] ? 0 : std::min(len[r] - recent[r], older_tokens(step, r)); });
+    if (all_whole(step, tail)) return {};
+    const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sinks[r], tail[r]); });
+    return expand(step, {.lists = no_units(step), .head = head, .tail = tail});
   }
 
  private:

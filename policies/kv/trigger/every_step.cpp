@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// H2O, Zhang et al. 2023, algorithm 1.
+// Algorithm 1.
 class EveryStep final : public Trigger {
  public:
   explicit EveryStep(Params& p)

@@ -6,8 +6,8 @@ namespace kvlab {
 
 namespace {
 
-// LagKV, Liang et al. 2025. Partitions of `lag` follow the sinks and are cut once; the last full one and later tokens stay. A budget share
-// applies per partition; a token budget (ours) to the row at the prompt's end; partitions keep 0 if sinks and tail exceed it.
+// Partitions of `lag` follow the sinks and are cut once; the last full one and later tokens stay. A budget share applies per partition; a
+// token budget (ours) to the row at the prompt's end; partitions keep 0 if sinks and tail exceed it.
 class Lagged final : public Trigger {
  public:
   explicit Lagged(Params& p)

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// PagedEviction, Chitty-Venkata et al. 2025. Prompts are cut to whole pages; decoding rows over budget lose one page, not the newest.
+// Prompts are cut to whole pages; decoding rows over budget lose one page, not the newest.
 class PageFull final : public Trigger {
  public:
   explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// SnapKV, Li et al. 2024, section 4. Decoded tokens stay.
+// Section 4. Decoded tokens stay.
 class PrefillEnd final : public Trigger {
  public:
   explicit PrefillEnd(Params& p)

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. The allocator decides how many of the group stay.
+// The allocator decides how many of the group stay.
 class RecentGroupsTrigger final : public Trigger {
  public:
   explicit RecentGroupsTrigger(Params& p)

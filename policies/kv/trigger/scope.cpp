@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// SCOPE, Wu et al. 2024. The prompt is cut once; the latest tokens stay. The decoded tokens' budget is fixed, grows by one every few steps,
-// or is also enforced only then (slide, adaptive, discontinuous).
+// The prompt is cut once; the latest tokens stay. The decoded tokens' budget is fixed, grows by one every few steps, or is also enforced
+// only then (slide, adaptive, discontinuous).
 class Scope final : public Trigger {
   enum class Mode : std::uint8_t { kSlide, kAdaptive, kDiscontinuous };
 

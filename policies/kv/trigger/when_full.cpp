@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Scissorhands, Liu et al. 2023, algorithm 2.
+// Algorithm 2.
 class WhenFull final : public Trigger {
  public:
   explicit WhenFull(Params& p) : drop_(p.optional<double>("drop_frac", 0.5, 0.0, 1.0, "share of the budget dropped at once")) {}
