@@ -147,6 +147,12 @@ std::set<std::string> covering() {
   return chosen;
 }
 
+// These fill lists in scratch memory in the order of their threads.
+bool orders_scratch(const std::string& line) {
+  const std::string op = parsed(line).op;
+  return op == "merge_into" || op == "cluster_keys";
+}
+
 class GoldenOps : public CudaTest, public testing::WithParamInterface<std::string> {
  protected:
   void TearDown() override { emulated::set_order(emulated::Order::kForward); }
@@ -159,7 +165,9 @@ TEST_P(GoldenOps, WriteTheSameBits) {
   const char* const folder = std::getenv("KVLAB_GOLDEN_OPS");
   static const std::set<std::string> cover = covering();
   if (!full_run() && folder == nullptr && !cover.contains(GetParam())) GTEST_SKIP() << "KVLAB_FULL=1 compares all recipes";
-  if (folder == nullptr) emulated::set_order(emulated::Order::kShuffled);
+  bool is_same_arch = false;
+  const std::vector<std::string> theirs = recorded(GetParam(), &is_same_arch);
+  if (folder == nullptr && std::none_of(theirs.begin(), theirs.end(), orders_scratch)) emulated::set_order(emulated::Order::kShuffled);
   std::vector<std::string> ours;
   for (const Line& line : lines_of(GetParam(), cuda())) ours.push_back(line.text());
   if (folder != nullptr) {
@@ -167,8 +175,6 @@ TEST_P(GoldenOps, WriteTheSameBits) {
     for (const std::string& line : ours) file << line;
     return;
   }
-  bool is_same_arch = false;
-  std::vector<std::string> theirs = recorded(GetParam(), &is_same_arch);
   ASSERT_EQ(ours.size(), theirs.size()) << "tests/kernels/golden_ops.sh writes the file again";
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_EQ(compared(ours[i], is_same_arch), compared(theirs[i], is_same_arch));
 }

@@ -24,8 +24,8 @@ struct WordHash {
   void add(std::int64_t number) { add(static_cast<std::uint32_t>(number)), add(static_cast<std::uint32_t>(number >> 32)); }
 };
 
-// The words that each operation changes in the memory that it can reach, and its calls, as hashes by the operation's name. Two programs
-// with equal hashes wrote the same bits in the same order of addresses.
+// The words that each operation changes in the memory that it can reach, and its calls, as hashes by the operation's name. Ranges of memory
+// count in any order, since their addresses differ from run to run.
 class WrittenWords : public OpClock {
  public:
   struct Op {
@@ -45,14 +45,18 @@ class WrittenWords : public OpClock {
     ++op.calls;
     for (const std::int64_t n : {call.rows, call.tokens, call.outputs, call.bytes, call.flops, call.shared_bytes}) op.call.add(n);
     const std::uint32_t* before = before_.data();
+    std::uint32_t of_ranges = 0;
     for (const auto& range : ranges_) {
       constexpr std::size_t kPiece = 4096;  // most are equal, and compared at once
+      WordHash changed;
       for (std::size_t i = 0; i < range.size(); i += kPiece) {
         const auto piece = range.subspan(i, std::min(kPiece, range.size() - i));
-        if (std::memcmp(piece.data(), before + i, piece.size_bytes()) != 0) add_changes(piece, before + i, op.written);
+        if (std::memcmp(piece.data(), before + i, piece.size_bytes()) != 0) add_changes(piece, before + i, changed);
       }
+      if (changed.value != WordHash().value) of_ranges += changed.value;
       before += range.size();
     }
+    op.written.add(of_ranges);
   }
   [[nodiscard]] const std::map<std::string, Op>& ops() const { return ops_; }
 
@@ -61,20 +65,29 @@ class WrittenWords : public OpClock {
   virtual void settle() {}  // waits until the operation is done
 
  private:
-  // Addresses within the memory itself (operands of kernels) differ from process to process: their distance to the first range counts.
+  // An address within the memory (operands of kernels) counts as its distance to the begin of its range.
   void add_changes(std::span<const std::uint32_t> now, const std::uint32_t* before, WordHash& to) const {
-    const auto lowest = reinterpret_cast<std::uint64_t>(ranges_.front().data());
-    const auto end = reinterpret_cast<std::uint64_t>(ranges_.back().data() + ranges_.back().size());
     for (std::size_t i = 0; i < now.size(); ++i) {
-      std::uint64_t address = 0;
-      if (i % 2 == 0 && i + 1 < now.size()) std::memcpy(&address, &now[i], 8);
-      if (address >= lowest && address < end) {
-        if (std::memcmp(&now[i], before + i, 8) != 0) to.add(static_cast<std::int64_t>(address - lowest));
+      std::int64_t distance = -1;
+      if (i % 2 == 0 && i + 1 < now.size()) distance = distance_in_range(&now[i]);
+      if (distance >= 0) {
+        if (std::memcmp(&now[i], before + i, 8) != 0) to.add(distance);
         ++i;
       } else if (now[i] != before[i]) {
         to.add(now[i]);
       }
     }
+  }
+
+  // Of the address that two words hold; -1: it is none.
+  [[nodiscard]] std::int64_t distance_in_range(const std::uint32_t* words) const {
+    std::uint64_t address = 0;
+    std::memcpy(&address, words, 8);
+    for (const auto& range : ranges_) {
+      const auto begin = reinterpret_cast<std::uint64_t>(range.data());
+      if (address >= begin && address < begin + range.size_bytes()) return static_cast<std::int64_t>(address - begin);
+    }
+    return -1;
   }
 
   Ranges ranges_;
