@@ -53,8 +53,9 @@ TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
   EXPECT_NE(nothing.out.find("nothing to compare\n"), std::string::npos) << nothing.out;
   std::vector<std::string> held = run;
   held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
-  EXPECT_EQ(call(held).err, "kvlab: out/requests.csv: run " + run_id("out") +
-                                " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+  const std::string error = call(held).err;
+  EXPECT_EQ(error, "kvlab: out/requests.csv: run " + run_id("out") +
+                       " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
 }
 
 // Only the shape of the model counts: no file of weights is there.
