@@ -322,7 +322,7 @@ TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
         for (const std::int32_t c : nth(of, r)) all.push_back(nth(w, c));
       }
     std::sort(all.begin(), all.end(), std::greater<>());
-    const double threshold = nth(all, 0.4 * 2400);
+    const double threshold = nth(all, static_cast<std::int64_t>(0.4 * 2400));
     for (std::int32_t t = 0; t < 5; ++t) {
       const Rows rows = d.decode(*part, 0);
       for (std::int32_t r = 0; r < 2; ++r) {
