@@ -42,9 +42,7 @@ struct PageSummaries {
       c.tokens += n;
       c.outputs += end - begin;
       c.bytes += (n + (bounds ? 2 : 1) * (end - begin + begun)) * kv.head_dim * kv.kv_bytes;
-      std::int64_t added = begun;
-      for (std::int64_t j = begin; j < end; ++j) added += last_token(r, j) - first_token(r, j);
-      c.flops += (bounds ? 2 * n : added) * kv.head_dim;
+      c.flops += (bounds ? 2 * n : begun + added_tokens(r)) * kv.head_dim;
     }
     return c;
   }
@@ -70,6 +68,12 @@ struct PageSummaries {
   }
 
  private:
+  // Of all windows, each time that a new token is added.
+  [[nodiscard]] std::int64_t added_tokens(std::int64_t row) const {
+    std::int64_t added = 0;
+    for (std::int64_t j = first_window(row); j < windows(row); ++j) added += last_token(row, j) - first_token(row, j);
+    return added;
+  }
   // New tokens of a window.
   [[nodiscard]] KVLAB_BOTH std::int64_t first_token(std::int64_t row, std::int64_t window) const {
     return window * stride_tokens < from[row] ? from[row] : window * stride_tokens;
