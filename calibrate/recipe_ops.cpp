@@ -75,17 +75,20 @@ std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& m) 
   return names;
 }
 
-std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model) {
-  const std::map<std::string, Names> all = operations_by_recipe(backend, model);
+std::vector<std::string> greedy_cover(const std::map<std::string, std::set<std::string>>& sets) {
   std::vector<std::string> chosen;
   Names known;
   while (true) {
     const auto best = std::max_element(
-        all.begin(), all.end(), [&](const auto& a, const auto& b) { return count_new(a.second, known) < count_new(b.second, known); });
-    if (best == all.end() || count_new(best->second, known) == 0) return chosen;
+        sets.begin(), sets.end(), [&](const auto& a, const auto& b) { return count_new(a.second, known) < count_new(b.second, known); });
+    if (best == sets.end() || count_new(best->second, known) == 0) return chosen;
     chosen.push_back(best->first);
     known.insert(best->second.begin(), best->second.end());
   }
+}
+
+std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model) {
+  return greedy_cover(operations_by_recipe(backend, model));
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ Recipe timed_recipe(const Recipe& recipe);
 // In a prompt and in decode, on shapes. Throws InputError as RecipeFootprint.
 std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& model);
 
+// Names of sets that together have every element; each adds the most that none before it has.
+std::vector<std::string> greedy_cover(const std::map<std::string, std::set<std::string>>& sets);
 // Greedy cover of all operations that recipes of the backend ("cpu", "cuda") call.
 std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model);
 

@@ -20,7 +20,7 @@ def _filled(items, columns):
 
 @dataclass
 class Plain:
-    """Entries one after the other. `columns`: the most of them; None: as many as have room."""
+    """Entries in a row. `columns`: the most of them; None: all that fit."""
 
     handles: list
     labels: list

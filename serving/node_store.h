@@ -45,7 +45,7 @@ class NodeStore {
     std::vector<Fresh> fresh;     // from GPU memory
     std::vector<BlockId> blocks;  // all, in order, with a reference each
   };
-  // Room for the first `most` blocks, or as many as fit.
+  // Room for the first `most` blocks, or for fewer if they do not fit.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
   // Other requests find the blocks now.
   void end_write(const Write& write);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 
 namespace kvlab {
 
@@ -50,15 +51,8 @@ struct ReduceHeads {
   // Token of `row` at this position, -1: none. Positions ascend along a row.
   [[nodiscard]] KVLAB_BODY std::int32_t token_at(std::int32_t row, std::int32_t wanted, std::int32_t guess) const {
     if (guess < kv.len[row] && position(row, guess) == wanted) return guess;
-    std::int32_t begin = 0, end = kv.len[row];
-    while (begin < end) {
-      const std::int32_t middle = begin + (end - begin) / 2;
-      if (position(row, middle) < wanted)
-        begin = middle + 1;
-      else
-        end = middle;
-    }
-    return begin < kv.len[row] && position(row, begin) == wanted ? begin : -1;
+    const std::int32_t at = count_first(kv.len[row], [&](std::int32_t i) { return position(row, i) < wanted; });
+    return at < kv.len[row] && position(row, at) == wanted ? at : -1;
   }
 };
 KVLAB_EACH_OP(ReduceHeads)

@@ -2,6 +2,7 @@
 
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 
 namespace kvlab {
 
@@ -21,12 +22,9 @@ struct ListDropped {
   // kept[k] - k dropped tokens come before kept token k.
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t j) const {
     const std::int32_t* const kept = parts.kept + parts.kept_first[row];
-    std::int32_t begin = 0, end = parts.num_kept(static_cast<std::int32_t>(row));
-    while (begin < end) {
-      const std::int32_t middle = begin + (end - begin) / 2;
-      kept[middle] - middle <= j ? begin = middle + 1 : end = middle;
-    }
-    dropped[parts.dropped_first[row] + j] = static_cast<std::int32_t>(j) + begin;
+    const std::int32_t before =
+        count_first(parts.num_kept(static_cast<std::int32_t>(row)), [&](std::int32_t k) { return kept[k] - k <= j; });
+    dropped[parts.dropped_first[row] + j] = static_cast<std::int32_t>(j) + before;
   }
 };
 KVLAB_EACH_OP(ListDropped)

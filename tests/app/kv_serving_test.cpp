@@ -38,7 +38,7 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   EXPECT_LT(number(s, "kv_blocks", kQuest), number(s, "kv_blocks", kFull)) << "bounds of pages take room";
 }
 
-// One token goes for each new one of a sequence that may keep as many as its prompt has. In place this takes next to no time where
+// The budget is the length of the prompt, so each new token evicts one. In place this takes next to no time where
 // positions tell which, and less than half of the time of moving all others where attention is read from the keys again.
 TEST_F(KvServingTest, EvictionsOfEveryStepTakeLittleTime) {
   write("evicts.yaml",

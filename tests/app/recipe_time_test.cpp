@@ -19,7 +19,7 @@ struct Used {
 };
 
 struct RecipeTime : AppTest {
-  // What a child process takes for a run over requests of all lengths.
+  // Time of a child process for a run over requests of all lengths.
   static Used used(const std::string& kv_policy, const std::string& scheduler, int requests) {
     write("job.yaml",
           fmt::format("name: job\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: {}\nmax_model_len: 16384\ntimeline_interval_ms: 0\n"

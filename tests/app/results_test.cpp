@@ -206,7 +206,7 @@ TEST_F(ResultsTest, CleanSaysWhatItRemovesAndRemovesIt) {
   EXPECT_THAT(call({"clean", "results/small"}).out, HasSubstr("holds nothing but its newest sweep"));
 }
 
-// What programs leave that were killed while they wrote a file at the top.
+// Files that remain when a program is killed while it writes.
 TEST_F(ResultsTest, UnfinishedFilesOfKilledProgramsAreRemoved) {
   ASSERT_EQ(done({"small.yaml"}), 2);
   const std::vector<std::string> left = {"results/small/.kvlab.json.new515", "results/small/.kvlab.json.new515-2",

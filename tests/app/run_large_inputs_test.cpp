@@ -12,7 +12,7 @@ namespace kvlab {
 namespace {
 
 struct LargeInputsTest : AppTest {
-  // What a run of three requests prints; its results are in results/NAME.
+  // Output of a run of three requests; its results are in results/NAME.
   static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
                                int prompt_tokens) {
     write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +

@@ -224,7 +224,7 @@ def in_parallel(work, cases):
 
 
 def fault_of(status, error, names, folder=None):
-    """What is wrong with how a call ended; "" for nothing. `names`: texts of which a refusal has one."""
+    """The fault of how a call ended; "" for none. `names`: texts of which a refusal has one."""
     if status == 2:
         if not re.fullmatch(TEXT, error):
             return f"not one line: {error[:300]!r}"

@@ -174,7 +174,7 @@ TEST(ServingProgress, SaysTheEstimateAndEachQuarterTenSecondsApart) {
                                            "1[23] s\nrun ab: 6 of 8 requests after [23]. s\n"));
 }
 
-// Times that no card can reach: a wrong kernel or a wrong clock. The measurements stay for whoever looks into it.
+// Times that no card can reach: a wrong kernel or a wrong clock. The measurements are kept for inspection.
 TEST(Calibration, WhatTheDatasheetForbidsIsNotWritten) {
   const TempFolder cards;
   const std::string card = cards.write("card.yaml", kTinyCard);

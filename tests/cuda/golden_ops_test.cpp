@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "calibrate/recipe_ops.h"
 #include "tests/cuda/recipe_cut.h"
 #include "tests/cuda/written_words.h"
 #include "tests/engine/small_model.h"
@@ -128,23 +129,17 @@ std::string compared(const std::string& line, bool is_same_arch) {
   return parts.text();
 }
 
-// Recipes that together call every operation of the file; each adds the most operations that none before it calls.
-std::set<std::string> covering() {
+// Recipes that together call every operation of the file.
+std::vector<std::string> covering() {
   std::ifstream file(kFile);
   std::string text;
   std::getline(file, text);
   std::map<std::string, std::set<std::string>> ops;
-  std::set<std::string> missing, chosen;
-  for (Line line; std::getline(file, text); missing.insert(line.op), ops[line.recipe].insert(line.op)) line = parsed(text);
-  const auto added = [&](const auto& entry) {
-    return std::count_if(entry.second.begin(), entry.second.end(), [&](const std::string& op) { return missing.contains(op); });
-  };
-  while (!missing.empty()) {
-    const auto best = std::max_element(ops.begin(), ops.end(), [&](const auto& a, const auto& b) { return added(a) < added(b); });
-    chosen.insert(best->first);
-    for (const std::string& op : best->second) missing.erase(op);
+  while (std::getline(file, text)) {
+    const Line line = parsed(text);
+    ops[line.recipe].insert(line.op);
   }
-  return chosen;
+  return greedy_cover(ops);
 }
 
 // These fill lists in scratch memory in the order of their threads.
@@ -163,8 +158,9 @@ class GoldenOps : public CudaTest, public testing::WithParamInterface<std::strin
 // FOLDER/RECIPE.txt instead; tests/kernels/golden_ops.sh joins these to the file.
 TEST_P(GoldenOps, WriteTheSameBits) {
   const char* const folder = std::getenv("KVLAB_GOLDEN_OPS");
-  static const std::set<std::string> cover = covering();
-  if (!full_run() && folder == nullptr && !cover.contains(GetParam())) GTEST_SKIP() << "KVLAB_FULL=1 compares all recipes";
+  static const std::vector<std::string> cover = covering();
+  if (!full_run() && folder == nullptr && std::find(cover.begin(), cover.end(), GetParam()) == cover.end())
+    GTEST_SKIP() << "KVLAB_FULL=1 compares all recipes";
   bool is_same_arch = false;
   const std::vector<std::string> theirs = recorded(GetParam(), &is_same_arch);
   if (folder == nullptr && std::none_of(theirs.begin(), theirs.end(), orders_scratch)) emulated::set_order(emulated::Order::kShuffled);

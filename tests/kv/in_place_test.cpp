@@ -20,7 +20,7 @@ constexpr std::int64_t kMoved = 4 * 128 * 2 + 4 + 8 + 4;
 struct Work {
   std::int64_t bytes = 0, calls = 0;
 };
-// What the policy adds to a decode step of Llama-3.1-8B, of a sequence of `prompt` tokens that holds `held` in each row.
+// Work that the policy adds to a decode step of Llama-3.1-8B for a sequence of `prompt` tokens with `held` tokens in each row.
 Work decode_work(const std::string& recipe, std::int32_t prompt, std::int32_t held) {
   StepOps ops(recipe_of(recipe), kLlama);
   const StepOps::Seq seq{prompt + 7, 1, prompt, {held}, {}};

@@ -36,7 +36,7 @@ bool same(const WatchedStep& a, const WatchedStep& b) {
   return a.positions == b.positions && bits(a.outputs) == bits(b.outputs) && a.resident == b.resident;
 }
 
-// What a recipe does in each step of a sample.
+// Results of a recipe in each step of a sample.
 std::vector<WatchedStep> watch(const AttentionTrace& trace, const Recipe& recipe) {
   PolicyWalk walk(trace, recipe);
   const auto format = recipe.make_format();

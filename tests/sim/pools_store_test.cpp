@@ -275,7 +275,7 @@ TEST(PoolsStore, ALaterTurnReadsTheTurnBeforeIt) {
   EXPECT_EQ(summary.stores[0].use.loaded_bytes, 16 << 20);
 }
 
-// Every prompt comes five times at time 0: all rounds but the first are read, with fast-forward on and off, whoever writes to the stores.
+// Every prompt comes five times at time 0: all rounds but the first are read, with fast-forward on and off, for each writer to the stores.
 TEST(PoolsStore, ABacklogOfRepeatedPromptsIsReadWithFastForwardOnAndOff) {
   for (const std::uint32_t replicas : {1U, 2U}) {
     SimSetup setup = pools_setup(replicas, 0, "mooncake");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 
 namespace kvlab {
 
@@ -22,12 +23,8 @@ struct CountFrom {
 
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t /*row*/) const { return num_lists; }
   KVLAB_BODY void operator()(std::int64_t /*row*/, std::int64_t list) const {
-    std::int64_t low = first[list], high = first[list + 1];
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      index[middle] < from ? low = middle + 1 : high = middle;
-    }
-    counts[list] = static_cast<std::int32_t>(first[list + 1] - low);
+    const auto n = static_cast<std::int32_t>(first[list + 1] - first[list]);
+    counts[list] = n - count_below(index + first[list], n, from);
   }
 };
 KVLAB_EACH_OP(CountFrom)

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 
 namespace kvlab {
 
@@ -48,15 +49,7 @@ struct SpanQuota {
  private:
   // Positions ascend.
   [[nodiscard]] KVLAB_BODY std::int32_t tokens_before(std::int64_t row, std::int32_t position) const {
-    std::int32_t low = 0, high = kv.len[row];
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (kv.position[kv.slot(static_cast<std::int32_t>(row), middle)] < position)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+    return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), i)] < position; });
   }
 };
 KVLAB_ROW_OP(SpanQuota)

@@ -4,6 +4,7 @@
 
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 #include "kernels/rows/team_tools.h"
 
 namespace kvlab {
@@ -77,15 +78,8 @@ struct PushAttention {
   }
   // The leading tokens up to a position; positions ascend.
   [[nodiscard]] KVLAB_BODY std::int64_t visible(std::int64_t row, std::int32_t position) const {
-    std::int64_t low = 0, high = tokens(row);
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (kv.position[kv.slot(static_cast<std::int32_t>(row), token(row, middle))] <= position)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+    return count_first(static_cast<std::int32_t>(tokens(row)),
+                       [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), token(row, i))] <= position; });
   }
 };
 KVLAB_ROW_OP(PushAttention)
