@@ -3,6 +3,7 @@
 
 #include "base/ceil_div.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/sparq_op.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -33,9 +34,13 @@ class SparF final : public Budgeted<Selector> {
     const std::int64_t* older = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     selection_ = {};
     if (keeps_all(step, older, keep)) return selection_;
-    SparqScores scores{.kv = step.kv, .channels = channels(step.kv.head_dim), .queries = step.in.step.data()};
-    scores.each = each_ = step.ops.floats(step.kv.group * step.kv.total());
-    scores.scores = step.ops.floats(step.kv.total());
+    each_ = step.ops.floats(step.kv.group * step.kv.total());
+    const ChannelScores scores{.kv = step.kv,
+                               .queries = step.in.step.data(),
+                               .channels = per_row(step, [&](std::int32_t) { return channels(step.kv.head_dim); }),
+                               .first = step.kv.first,
+                               .each = each_,
+                               .scores = step.ops.floats(step.kv.total())};
     step.ops(scores);
     const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
     mask_ends(step, step.kv.first, head, tail, scores.scores);

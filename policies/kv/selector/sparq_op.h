@@ -7,87 +7,9 @@
 #include "kernels/rows/team_tools.h"
 #include "kernels/select/unit_lists.h"
 
-// Attention from few channels first, then from few tokens: SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; in a storage device:
+// Attention from few tokens and the mean value of the others: SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; in a storage device:
 // InstInfer, Pan et al. 2024, arXiv:2409.04992.
 namespace kvlab {
-
-// The `channels` channels of largest sum_h |q_h| over the row's query heads (ties to the lower one), and with these only
-// p_h[i] = softmax_i(q_h . k_i / sqrt(d |q_h on the channels|_1 / |q_h|_1)) over all tokens of the row; mean over the heads.
-struct SparqScores {
-  KvRows kv;
-  std::int32_t channels = 1;         // <= head_dim
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
-  float* each = nullptr;             // [kv.group * kv.total()] out: row r, head h from group * first[r] + h * len[r] on
-  float* scores = nullptr;           // [kv.total()] out: the mean
-
-  // These channels of all keys are read at the keys' precision, scores written; 2 FLOPs per channel, head and token, 4 for the softmax.
-  [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = kv.total();
-    return {.op = "sparq_scores",
-            .rows = kv.num_rows,
-            .tokens = n,
-            .outputs = n,
-            .bytes = n * (channels * kv.kv_bytes + 4),
-            .flops = n * kv.group * (2LL * channels + 4)};
-  }
-  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  // Size and mark of each channel, the chosen ones, a scale of each head.
-  [[nodiscard]] std::int64_t room(std::int64_t /*row*/) const { return 2LL * kv.head_dim + channels + kv.group; }
-  void shapes(auto&& visit) { visit(queries, kv.num_sequences()), visit(kv); }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t n = kv.len[row], d = kv.head_dim;
-    if (n == 0) return;
-    const float* const q = queries[row / kv.kv_heads].last(row % kv.kv_heads, kv.kv_heads, kv.group, kv.head_dim);
-    float *const scale = team.room(), *const p = each + kv.group * kv.first[row], *const mean = scores + kv.first[row];
-    auto* const channel = reinterpret_cast<std::int32_t*>(scale + kv.group);
-    choose_channels(team, q, channel);
-    team.each(kv.group, [&](std::int64_t h) { scale[h] = scale_of(q + h * d, channel); });
-    team.each(n, [&](std::int64_t i) {
-      const auto key = key_of(team, kv, row, i);
-      for (std::int64_t h = 0; h < kv.group; ++h) {
-        float z = 0.0F;
-        for (std::int32_t j = 0; j < channels; ++j) z += q[h * d + channel[j]] * key[channel[j]];
-        p[h * n + i] = z * scale[h];
-      }
-    });
-    for (std::int64_t h = 0; h < kv.group; ++h) {
-      const float sum = exp_sum(team, n, largest(team, n, p + h * n), p + h * n);
-      team.each(n, [&](std::int64_t i) { p[h * n + i] /= sum; });
-    }
-    team.each(n, [&](std::int64_t i) {
-      float sum = 0.0F;
-      for (std::int64_t h = 0; h < kv.group; ++h) sum += p[h * n + i] / static_cast<float>(kv.group);
-      mean[i] = sum;
-    });
-  }
-
- private:
-  template <class Team>
-  KVLAB_BODY void choose_channels(const Team& team, const float* q, std::int32_t* channel) const {
-    const std::int32_t d = kv.head_dim;
-    auto* const size = reinterpret_cast<float*>(channel + channels);
-    auto* const marked = reinterpret_cast<std::int32_t*>(size + d);
-    team.each(d, [&](std::int64_t c) {
-      float sum = 0.0F;
-      for (std::int64_t h = 0; h < kv.group; ++h) sum += std::abs(q[h * d + c]);
-      size[c] = sum;
-    });
-    mark_best(
-        team, d, channels, [&](std::int32_t c) { return size[c]; }, marked);
-    team.pack(
-        d, [&](std::int64_t c) { return marked[c] != 0; },
-        [&](std::int64_t k, std::int64_t c) { channel[k] = static_cast<std::int32_t>(c); });
-  }
-  [[nodiscard]] KVLAB_BODY float scale_of(const float* q, const std::int32_t* channel) const {
-    float part = 0.0F, whole = 0.0F;
-    for (std::int32_t j = 0; j < channels; ++j) part += std::abs(q[channel[j]]);
-    for (std::int32_t c = 0; c < kv.head_dim; ++c) whole += std::abs(q[c]);
-    return part > 0.0F ? 1.0F / std::sqrt(static_cast<float>(kv.head_dim) * part / whole) : 0.0F;
-  }
-};
-KVLAB_ROW_OP(SparqScores)
 
 // Sum of the values of each row: adds tokens [from[r], len[r]); from[r] = 0 begins with 0.
 struct ValueSums {
@@ -133,7 +55,7 @@ struct SparqRest {
   KvRows kv;
   const Queries* queries = nullptr;
   UnitLists lists;                    // tokens
-  const float* each = nullptr;        // of SparqScores
+  const float* each = nullptr;        // of ChannelScores
   const float* const* sum = nullptr;  // of ValueSums
   float *k = nullptr, *v = nullptr;   // [kv.num_rows, head_dim] out
   std::int32_t* position = nullptr;   // [kv.num_rows] out: 0, seen by every query
