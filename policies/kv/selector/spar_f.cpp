@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/ceil_div.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/sparq_op.h"
@@ -23,8 +24,8 @@ class SparF final : public Budgeted<Selector> {
   [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
 
   void update(LayerStep& step) override {
-    const std::int32_t* from = progress_.advance(step);
-    step.ops(ValueSums{step.kv, from, sums(step)});
+    constexpr std::int32_t kAll = PageSummaries::kWholeRow;
+    step.ops(PageSummaries{step.kv, kAll, kAll, progress_.advance(step), sums(step), PageSummaries::Kind::kValues});
   }
 
   Selection select(LayerStep& step) override {

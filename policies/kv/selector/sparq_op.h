@@ -11,43 +11,6 @@
 // InstInfer, Pan et al. 2024, arXiv:2409.04992.
 namespace kvlab {
 
-// Sum of the values of each row: adds tokens [from[r], len[r]); from[r] = 0 begins with 0.
-struct ValueSums {
-  KvRows kv;
-  const std::int32_t* from = nullptr;  // [kv.num_rows]
-  float* const* sum = nullptr;         // [kv.num_rows] -> [head_dim]
-
-  // New values are read, sums read and written in fp32.
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "value_sums", .rows = kv.num_rows};
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int64_t n = kv.len[r] - from[r];
-      if (n <= 0) continue;
-      c.tokens += n;
-      c.outputs += 1;
-      c.bytes += (n * kv.kv_bytes + 8) * kv.head_dim;
-      c.flops += n * kv.head_dim;
-    }
-    return c;
-  }
-  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(sum, kv.num_rows), visit(kv); }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    constexpr std::int32_t kBlock = 64;  // tokens that stay in a core's cache
-    float* const to = sum[row];
-    if (from[row] == 0) team.each(kv.head_dim, [&](std::int64_t c) { to[c] = 0.0F; });
-    for (std::int32_t begin = from[row]; begin < kv.len[row]; begin += kBlock) {
-      const std::int32_t end = kv.len[row] - begin < kBlock ? kv.len[row] : begin + kBlock;
-      team.each(kv.head_dim, [&](std::int64_t c) {
-        for (std::int32_t i = begin; i < end; ++i) to[c] += value_of(team, kv, row, i)[c];
-      });
-    }
-  }
-};
-KVLAB_ROW_OP(ValueSums)
-
 // One token that replaces those not listed: its value is the mean of all values, its share for head h is 1 - alpha_h with alpha_h the sum
 // of p_h over the listed tokens. Its key is 0, its logit for head h log sum exp of the listed tokens' logits + log((1 - alpha_h) /
 // alpha_h).
@@ -56,7 +19,7 @@ struct SparqRest {
   const Queries* queries = nullptr;
   UnitLists lists;                    // tokens
   const float* each = nullptr;        // of ChannelScores
-  const float* const* sum = nullptr;  // of ValueSums
+  const float* const* sum = nullptr;  // of all values
   float *k = nullptr, *v = nullptr;   // [kv.num_rows, head_dim] out
   std::int32_t* position = nullptr;   // [kv.num_rows] out: 0, seen by every query
   float* log_weight = nullptr;        // [kv.num_rows * group] out
