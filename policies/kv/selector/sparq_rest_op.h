@@ -7,13 +7,11 @@
 #include "kernels/rows/team_tools.h"
 #include "kernels/select/unit_lists.h"
 
-// Attention from few tokens and the mean value of the others: SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1; in a storage device:
-// InstInfer, Pan et al. 2024, arXiv:2409.04992.
 namespace kvlab {
 
-// One token that replaces those not listed: its value is the mean of all values, its share for head h is 1 - alpha_h with alpha_h the sum
-// of p_h over the listed tokens. Its key is 0, its logit for head h log sum exp of the listed tokens' logits + log((1 - alpha_h) /
-// alpha_h).
+// One token that replaces those not listed (SparQ, Ribar et al. 2024, arXiv:2312.04985, algorithm 1): its value is the mean of all values,
+// its share for head h is 1 - alpha_h with alpha_h the sum of p_h over the listed tokens. Its key is 0, its logit for head h log sum exp of
+// the listed tokens' logits + log((1 - alpha_h) / alpha_h).
 struct SparqRest {
   KvRows kv;
   const Queries* queries = nullptr;
@@ -33,7 +31,7 @@ struct SparqRest {
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
-    visit(queries, kv.num_sequences()), visit(lists.first, n + 1), visit(lists.rows, n), visit(lists.count, n), visit(sum, n), visit(kv);
+    visit(queries, kv.num_sequences()), visit_lists(lists, n, visit), visit(sum, n), visit(kv);
   }
 
   template <class Team>
@@ -74,29 +72,5 @@ struct SparqRest {
   }
 };
 KVLAB_ROW_OP(SparqRest)
-
-// Distinct flash pages that hold the listed tokens, each page `page_tokens` neighbouring tokens.
-struct FlashPages {
-  std::int32_t num_rows = 0, page_tokens = 1;
-  UnitLists lists;
-  std::int32_t* count = nullptr;  // [num_rows] in: upper bounds, out; CPU memory
-
-  // A diagnostic: it costs nothing.
-  [[nodiscard]] OpCall cost() const { return {.op = "flash_pages", .rows = num_rows}; }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(lists.count, num_rows); }
-  void results(auto&& visit) { visit(count, num_rows); }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int32_t* const token = lists.row(row);
-    const std::int32_t pages = team.template sum<std::int32_t>(lists.size(row), [&](std::int64_t i) {
-      const std::int32_t before = i == 0 ? -1 : token[i - 1] / page_tokens;
-      return token[i] / page_tokens != before ? 1 : 0;
-    });
-    team.once([&] { count[row] = pages; });
-  }
-};
-KVLAB_ROW_OP(FlashPages)
 
 }  // namespace kvlab
