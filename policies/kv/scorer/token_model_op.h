@@ -11,7 +11,7 @@
 namespace kvlab {
 
 // Scores of a step's new tokens by a trained model, kept as floats in a word of each row; a score depends on neither batch nor chunk.
-// Tokens that a row no longer holds are left out. Of the attention layer's input h [hidden_dim], or of x = [q; k; v] of all heads before
+// Tokens that a row no longer holds are left out. The input is the attention layer's h [hidden_dim], or x = [q; k; v] of all heads before
 // RoPE:
 //   kHidden  W1 h + b1 with W1 [kv_heads, hidden_dim] if mid_dim is 0, else W2 gelu(W1 h + b1) + b2 with W1 [mid_dim, hidden_dim] and
 //            W2 [kv_heads, mid_dim]. KVzap, Jegou and Jeblick 2026, arXiv:2601.07891
@@ -101,7 +101,7 @@ struct TokenModel {
     return t.sequence * kv.kv_heads + static_cast<std::int32_t>(head);
   }
   [[nodiscard]] KVLAB_BODY std::int32_t place(Token t, std::int32_t row) const { return kv.len[row] - from_end[t.sequence] + t.index; }
-  // Of the model's input.
+  // Numbers of the input.
   [[nodiscard]] KVLAB_BOTH std::int64_t width() const {
     return kind == Kind::kQkv ? std::int64_t{kv.kv_heads} * (kv.group + 2) * kv.head_dim : hidden_dim;
   }

@@ -22,7 +22,7 @@ struct ChannelScores {
   const float* const* bounds = nullptr;    // [kv.num_rows] -> [pages, 2, head_dim], bounds of PageSummaries
   std::int32_t unit_tokens = 1;
   const std::int64_t* first = nullptr;  // [kv.num_rows + 1] tokens scored: whole units from the row's begin on
-  float* each = nullptr;                // [group * first[num_rows]] out, of kKeys: head h of row r at group * first[r] + h * units; or null
+  float* each = nullptr;                // [group * first[num_rows]] out: head h of row r at group * first[r] + h * units; or null
   float* scores = nullptr;              // [first[num_rows]] out: the mean
 
   // These channels are read at the keys' precision, scores written; 2 FLOPs per channel, head and unit, 4 for the softmax.

@@ -60,7 +60,7 @@ struct CodeScores {
   enum class Kind : std::uint8_t { kLogits, kAttention, kBelowTop };
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   Kind kind = Kind::kLogits;
-  std::int32_t parts = 1, code_bits = 12;      // of a token's code, as priced
+  std::int32_t parts = 1, code_bits = 12;      // numbers of a token's code, and its bits as priced
   const Queries* queries = nullptr;            // [num_rows / kv_heads], the last one of each counts
   const std::int32_t* vectors = nullptr;       // [num_rows] of a part
   const float* const* vector = nullptr;        // [num_rows] -> [parts, vectors, head_dim / parts]
