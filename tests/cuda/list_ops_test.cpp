@@ -76,18 +76,10 @@ TEST_F(ListOpsCuda, CodeScoresAndFetchCountsEqualCpuVersions) {
   std::vector<float> expected(601);
   const Ints vectors(4, width), begin(4);
   const auto op = [&](bool gpu, float* out) {
-    return CodeScores{.num_rows = 4,
-                      .kv_heads = kv_heads,
-                      .group = group,
-                      .head_dim = d,
-                      .kind = CodeScores::Kind::kBelowTop,
-                      .queries = gpu ? queries.device() : queries.host(),
-                      .vectors = vectors.data(),
-                      .vector = gpu ? basis.device() : basis.host(),
-                      .coefficients = gpu ? partial.device() : partial.host(),
-                      .begin = begin.data(),
-                      .first = first.data(),
-                      .scores = out};
+    CodeScores a{4, kv_heads, group, d, 2, CodeScores::Kind::kBelowTop};
+    a.queries = gpu ? queries.device() : queries.host(), a.vectors = vectors.data(), a.begin = begin.data(), a.first = first.data();
+    a.vector = gpu ? basis.device() : basis.host(), a.coefficients = gpu ? partial.device() : partial.host(), a.scores = out;
+    return a;
   };
   run_cpu(op(false, expected.data()));
   const auto got = same_in_every_order([&] {

@@ -156,14 +156,9 @@ struct TokenModels {
     hidden.upload();
   }
   TokenModel of(TokenModel::Kind kind, bool gpu, const KvRows& kv, std::int32_t mid_dim) {
-    return {.kv = kv,
-            .kind = kind,
-            .count = news.data(),
-            .from_end = news.data(),
-            .channel = 1,
-            .hidden_dim = kHidden,
-            .mid_dim = mid_dim,
-            .hidden = gpu ? hidden.device() : hidden.host()};
+    TokenModel op{kv, kind, news.data(), news.data(), 1, kHidden, mid_dim};
+    op.hidden = gpu ? hidden.device() : hidden.host();
+    return op;
   }
 };
 
