@@ -13,8 +13,10 @@ namespace kvlab {
 // [from[r], len[r]): a begun window's summary replaces its older keys, which may be encoded.
 //   kMeans   mean key. Chunks (TriForce, Sun et al. 2024) if stride = span; otherwise InfLLM v2's kernels (MiniCPM4, 2025)
 //   kBounds  minimum and maximum of each channel; stride = span. Quest, Tang et al. 2024, algorithm 1
+//   kValues  sum of the values in place of the keys
 struct PageSummaries {
-  enum class Kind : std::uint8_t { kMeans, kBounds };
+  enum class Kind : std::uint8_t { kMeans, kBounds, kValues };
+  static constexpr std::int32_t kWholeRow = 1 << 30;  // a stride and span
   KvRows kv;
   std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens
   const std::int32_t* from = nullptr;               // [num_rows]
@@ -32,16 +34,18 @@ struct PageSummaries {
   }
 
   // Reads new keys, and summaries of begun windows; writes summaries at the keys' precision. Per channel, window and new token or older
-  // summary an addition, or two comparisons per channel and token.
+  // summary an addition, or two comparisons per channel and token. Sums are read and written in fp32.
   [[nodiscard]] OpCall cost() const {
-    const bool bounds = kind == Kind::kBounds;
-    OpCall c{.op = bounds ? "page_bounds" : "page_means", .rows = kv.num_rows};
+    const bool bounds = kind == Kind::kBounds, sums = kind == Kind::kValues;
+    const std::int64_t number = sums ? 8 : (bounds ? 2 : 1) * kv.kv_bytes;  // bytes of a summary's channel
+    OpCall c{.op = bounds ? "page_bounds" : sums ? "value_sums" : "page_means", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int64_t begin = first_window(r), end = windows(r), n = kv.len[r] - from[r], begun = begun_windows(r);
+      const std::int64_t begin = first_window(r), end = windows(r), n = kv.len[r] - from[r];
+      const std::int64_t begun = sums ? 0 : begun_windows(r);
       if (begin >= end) continue;
       c.tokens += n;
       c.outputs += end - begin;
-      c.bytes += (n + (bounds ? 2 : 1) * (end - begin + begun)) * kv.head_dim * kv.kv_bytes;
+      c.bytes += (n * kv.kv_bytes + number * (end - begin + begun)) * kv.head_dim;
       c.flops += (bounds ? 2 * n : begun + added_tokens(r)) * kv.head_dim;
     }
     return c;
@@ -60,10 +64,10 @@ struct PageSummaries {
     const std::int64_t row = part % kv.num_rows, begin = first_window(row) + part / kv.num_rows * kPart, rest = windows(row) - begin;
     if (rest <= 0) return;
     each_channels(team, rest < kPart ? rest : kPart, kv.head_dim, [&](std::int64_t j, std::int64_t c, auto wide) {
-      if (kind == Kind::kMeans)
-        write_means<wide.value>(team, row, begin + j, c);
-      else
+      if (kind == Kind::kBounds)
         write_bounds<wide.value>(team, row, begin + j, c);
+      else
+        write_sums<wide.value>(team, row, begin + j, c);
     });
   }
 
@@ -83,27 +87,28 @@ struct PageSummaries {
     return end < kv.len[row] ? end : kv.len[row];
   }
 
-  // add(key) for the window's new keys, from channel c on.
+  // add(key) for the window's new keys or values, from channel c on.
   template <class Team, class Add>
   KVLAB_BODY void each_key(const Team& /*team*/, std::int64_t row, std::int64_t window, std::int64_t c, Add&& add) const {
     const auto end = static_cast<std::int32_t>(last_token(row, window));
     for (auto i = static_cast<std::int32_t>(first_token(row, window)); i < end;) {
       const std::int32_t rest = kv.page_tokens - i % kv.page_tokens, stop = end - i < rest ? end : i + rest;
       std::int64_t at = kv.slot(static_cast<std::int32_t>(row), i) * kv.head_dim + c;
-      for (; i < stop; ++i, at += kv.head_dim) add(KvVector<Team>(kv.k, kv.type, at));
+      for (; i < stop; ++i, at += kv.head_dim) add(KvVector<Team>(kind == Kind::kValues ? kv.v : kv.k, kv.type, at));
     }
   }
 
   template <int kWide, class Team>
-  KVLAB_BODY void write_means(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c) const {
+  KVLAB_BODY void write_sums(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c) const {
     const std::int64_t begin = window * stride_tokens, older = first_token(row, window) - begin;
-    float* const mean = out[row] + window * kv.head_dim + c;
+    const auto factor = [&](std::int64_t tokens) { return kind == Kind::kValues ? 1.0F : static_cast<float>(tokens); };
+    float* const to = out[row] + window * kv.head_dim + c;
     float sum[kWide] = {};
-    for (int j = 0; j < kWide && older > 0; ++j) sum[j] = mean[j] * static_cast<float>(older);
+    for (int j = 0; j < kWide && older > 0; ++j) sum[j] = to[j] * factor(older);
     each_key(team, row, window, c, [&](const auto& key) {
       for (int j = 0; j < kWide; ++j) sum[j] += key[j];
     });
-    for (int j = 0; j < kWide; ++j) mean[j] = sum[j] / static_cast<float>(last_token(row, window) - begin);
+    for (int j = 0; j < kWide; ++j) to[j] = sum[j] / factor(last_token(row, window) - begin);
   }
 
   template <int kWide, class Team>

@@ -204,16 +204,18 @@ struct TakeRanked {
 };
 KVLAB_ROW_OP(TakeRanked)
 
-// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
+// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. With page_tokens: the
+// pages of so many neighbouring tokens that hold the asked-for ones. Diagnostic, free.
 struct TrackReuse {
   std::int32_t num_rows = 0;
-  UnitLists asked, now;
+  UnitLists asked = {}, now = {};
   std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
   const std::int32_t* held_from = nullptr;   // [num_rows] in CPU memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out, in CPU memory
+  std::int32_t page_tokens = 0;              // 0: units that were read
 
-  [[nodiscard]] OpCall cost() const { return {.op = "track_reuse", .rows = num_rows}; }
+  [[nodiscard]] OpCall cost() const { return {.op = page_tokens > 0 ? "flash_pages" : "track_reuse", .rows = num_rows}; }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
     visit_lists(asked, num_rows, visit), visit_lists(now, num_rows, visit);
@@ -223,12 +225,14 @@ struct TrackReuse {
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    std::int32_t* const was = last[row];
+    std::int32_t* const was = page_tokens > 0 ? nullptr : last[row];
     const auto found = team.template sum<std::int32_t>(asked.size(row), [&](std::int64_t i) {
       const std::int32_t unit = asked.row(row)[i];
+      if (page_tokens > 0) return i == 0 || unit / page_tokens != asked.row(row)[i - 1] / page_tokens ? 1 : 0;
       return (held_from != nullptr && unit >= held_from[row]) || is_among(was, last_count[row], unit) ? 1 : 0;
     });
     team.once([&] { hits[row] = found; });
+    if (page_tokens > 0) return;
     team.each(now.size(row), [&](std::int64_t i) { was[i] = now.row(row)[i]; });
   }
 };

@@ -1,6 +1,7 @@
 #include "kernels/select/query_drift_op.h"
 #include "kernels/storage/take_due_op.h"
-#include "policies/kv/selector/partial_scores_op.h"
+#include "policies/kv/selector/code_scores_op.h"
+#include "policies/kv/selector/fetch_counts_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -62,7 +63,7 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
 }
 
-TEST_F(ListOpsCuda, PartialScoresAndFetchCountsEqualCpuVersions) {
+TEST_F(ListOpsCuda, CodeScoresAndFetchCountsEqualCpuVersions) {
   const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
   const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
   const Longs first{0, 300, 600, 601, 601};
@@ -73,11 +74,17 @@ TEST_F(ListOpsCuda, PartialScoresAndFetchCountsEqualCpuVersions) {
   }
   basis.upload(), partial.upload();
   std::vector<float> expected(601);
-  run_cpu(PartialScores{4, kv_heads, group, d, 2, width, queries.host(), basis.host(), partial.host(), first.data(), expected.data()});
+  const Ints vectors(4, width), begin(4);
+  const auto op = [&](bool gpu, float* out) {
+    CodeScores a{4, kv_heads, group, d, 2, CodeScores::Kind::kBelowTop};
+    a.queries = gpu ? queries.device() : queries.host(), a.vectors = vectors.data(), a.begin = begin.data(), a.first = first.data();
+    a.vector = gpu ? basis.device() : basis.host(), a.coefficients = gpu ? partial.device() : partial.host(), a.scores = out;
+    return a;
+  };
+  run_cpu(op(false, expected.data()));
   const auto got = same_in_every_order([&] {
     const DeviceBuffer<float> out(601);
-    run_cuda(PartialScores{4, kv_heads, group, d, 2, width, queries.device(), basis.device(), partial.device(), first.data(), out.data()},
-             cuda());
+    run_cuda(op(true, out.data()), cuda());
     return out.to_host(cuda().stream());
   });
   EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products

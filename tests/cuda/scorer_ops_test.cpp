@@ -4,8 +4,8 @@
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/head_logits_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
@@ -15,7 +15,7 @@
 #include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
-#include "policies/kv/scorer/token_models_op.h"
+#include "policies/kv/scorer/token_model_op.h"
 #include "policies/kv/scorer/torch_uniform_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -155,47 +155,40 @@ struct TokenModels {
     for (std::size_t s = 0; s < 4; ++s) hidden.row(s) = random_elements<float>(std::ssize(hidden.row(s)), 20 + s);
     hidden.upload();
   }
+  TokenModel of(TokenModel::Kind kind, bool gpu, const KvRows& kv, std::int32_t mid_dim) {
+    TokenModel op{kv, kind, news.data(), news.data(), 1, kHidden, mid_dim};
+    op.hidden = gpu ? hidden.device() : hidden.host();
+    return op;
+  }
 };
 
-TEST_F(ScorerOpsCuda, HiddenScores) {
+TEST_F(ScorerOpsCuda, TokenModelOfHiddenStates) {
   TokenModels m;
   for (const std::int32_t mid : {0, 40}) {
     Twice<float> w1 = normals(std::max(2, mid) * 77, 1), b1 = normals(std::max(2, mid), 2), w2 = normals(2 * 40, 3), b2 = normals(2, 4);
     check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-      return HiddenScores{{kv, m.news.data(), m.news.data(), mid == 0 ? 0 : 1},
-                          gpu ? m.hidden.device() : m.hidden.host(),
-                          77,
-                          mid,
-                          w1.at(gpu),
-                          b1.at(gpu),
-                          w2.at(gpu),
-                          b2.at(gpu)};
+      TokenModel op = m.of(TokenModel::Kind::kHidden, gpu, kv, mid);
+      op.w1 = w1.at(gpu), op.b1 = b1.at(gpu), op.w2 = w2.at(gpu), op.b2 = b2.at(gpu);
+      op.channel = mid == 0 ? 0 : 1;
+      return op;
     });
   }
 }
 
-TEST_F(ScorerOpsCuda, GateScores) {
+TEST_F(ScorerOpsCuda, TokenModelOfAGate) {
   TokenModels m;
   constexpr std::int32_t kRank = 12, kSinks = 5;
   Twice<float> wq = normals(6 * kRank * 77, 1, 0.3F), bq = normals(6 * kRank, 2), wk = normals(2 * kRank * 77, 3, 0.3F);
   Twice<float> q_norm = normals(kRank, 4), k_norm = normals(kRank, 5), k_base = normals(2 * kSinks * kRank, 6), b = normals(6, 7);
   check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-    return GateScores{{kv, m.news.data(), m.news.data(), 1},
-                      gpu ? m.hidden.device() : m.hidden.host(),
-                      77,
-                      kRank,
-                      kSinks,
-                      wq.at(gpu),
-                      bq.at(gpu),
-                      wk.at(gpu),
-                      q_norm.at(gpu),
-                      k_norm.at(gpu),
-                      k_base.at(gpu),
-                      b.at(gpu)};
+    TokenModel op = m.of(TokenModel::Kind::kGate, gpu, kv, kRank);
+    op.w1 = wq.at(gpu), op.b1 = bq.at(gpu), op.w2 = wk.at(gpu), op.b2 = b.at(gpu);
+    op.q_norm = q_norm.at(gpu), op.k_norm = k_norm.at(gpu), op.k_base = k_base.at(gpu), op.sinks = kSinks;
+    return op;
   });
 }
 
-TEST_F(ScorerOpsCuda, QkvScores) {
+TEST_F(ScorerOpsCuda, TokenModelOfQueryKeyAndValue) {
   TokenModels m;
   constexpr std::int32_t kMid = 20, kWidth = 2 * (3 + 2) * 16;
   const Ints begin{0, 5, 5, 0}, news{3, 4, 0, 1}, appended{3, 4, 0, 2};
@@ -205,13 +198,11 @@ TEST_F(ScorerOpsCuda, QkvScores) {
   keys.upload();
   Twice<float> w1 = normals(kMid * kWidth, 1, 0.3F), w2 = normals(2 * kMid, 2);
   check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-    return QkvScores{{kv, news.data(), appended.data(), 1},
-                     gpu ? queries.device() : queries.host(),
-                     gpu ? keys.device() : keys.host(),
-                     begin.data(),
-                     kMid,
-                     w1.at(gpu),
-                     w2.at(gpu)};
+    TokenModel op = m.of(TokenModel::Kind::kQkv, gpu, kv, kMid);
+    op.count = news.data(), op.from_end = appended.data(), op.begin = begin.data();
+    op.queries = gpu ? queries.device() : queries.host(), op.keys = gpu ? keys.device() : keys.host();
+    op.w1 = w1.at(gpu), op.w2 = w2.at(gpu);
+    return op;
   });
 }
 

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "kernels/merge/merge_into/merge_into.h"
-#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "kernels/select/list_dropped_op.h"
 #include "policies/kv/disposal/key_links_op.h"
@@ -82,7 +81,7 @@ TEST(NearestAnchor, TakesTheEarlierOfTwoAtTheSameDistance) {
   SmallLayer layer(SmallLayer::Vectors(8, {1, 0}), SmallLayer::Vectors(8, {1, 0}), 2);
   const KeptLists lists({{1, 5}, {}});
   Parted parted(layer, lists);
-  run_cpu(NearestAnchor{parted.rows, parted.target.data()});
+  run_cpu(KeyLinks{.parts = parted.rows, .kind = KeyLinks::Kind::kNearest, .target = parted.target.data()});
   EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
 }
 

@@ -10,8 +10,8 @@
 
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/head_logits_op.h"
 #include "policies/kv/policy/policy.h"
-#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"

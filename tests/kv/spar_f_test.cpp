@@ -2,7 +2,6 @@
 
 #include <set>
 
-#include "policies/kv/selector/sparq_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

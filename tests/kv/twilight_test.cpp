@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "policies/kv/selector/estimate_keys_op.h"
 #include "policies/kv/selector/selector.h"
-#include "policies/kv/selector/top_mass_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
@@ -16,7 +16,7 @@ std::vector<std::vector<float>> estimated(const KvRows& kv, std::int32_t bits) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) keys.emplace_back(static_cast<std::size_t>(kv.len[r] * kv.head_dim));
   for (auto& k : keys) to.push_back(k.data());
   const std::vector<std::int32_t> from(keys.size(), 0);
-  run_cpu(EstimateKeys{kv, bits, from.data(), to.data()});
+  run_cpu(EstimateKeys{kv, bits, false, from.data(), to.data()});
   return keys;
 }
 

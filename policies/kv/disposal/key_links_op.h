@@ -10,36 +10,41 @@ namespace kvlab {
 
 // Tokens i and i + 1 of a row are linked when cos(k_i, k_i+1) >= min_cosine (KVMerger, Wang et al. 2024, algorithm 1); a key of norm 0 has
 // no links.
-//   kRuns    target of a dropped token: the nearest kept token (the earlier of two) that links through dropped tokens reach, as a
-//            place in the row's kept list; -1: none.
-//   kPivots  of each chain of linked tokens with finite scores >= 0 the one of largest score stays (ties: the earliest); the other
-//            scores become -1 / score.
+//   kRuns     target of a dropped token: the nearest kept token (the earlier of two) that links through dropped tokens reach, as a
+//             place in the row's kept list; -1: none.
+//   kNearest  target as if all were linked: the kept token of nearest position. Elastic Cache, Liu et al. 2024, section 3.2
+//   kPivots   of each chain of linked tokens with finite scores >= 0 the one of largest score stays (ties: the earliest); the other
+//             scores become -1 / score.
 struct KeyLinks {
-  enum class Kind : std::uint8_t { kRuns, kPivots };
+  enum class Kind : std::uint8_t { kRuns, kNearest, kPivots };
   PartedRows parts;  // of kPivots only kv
   Kind kind = Kind::kRuns;
   float min_cosine = 0.75F;
-  std::int32_t* target = nullptr;  // [total_dropped()] out, of kRuns
+  std::int32_t* target = nullptr;  // [total_dropped()] out, but for kPivots
   float* scores = nullptr;         // [kv.total()] in and out, of kPivots
 
   [[nodiscard]] OpCall cost() const {
     const KvRows& kv = parts.kv;
-    const std::int64_t n = kv.total(), outputs = kind == Kind::kRuns ? parts.total_dropped() : n;
-    return {.op = kind == Kind::kRuns ? "key_runs" : "key_pivots",
+    const bool nearest = kind == Kind::kNearest;
+    const std::int64_t n = kv.total(), outputs = kind == Kind::kPivots ? n : parts.total_dropped();
+    return {.op = kind == Kind::kRuns ? "key_runs"
+                  : nearest           ? "nearest_anchor"
+                                      : "key_pivots",
             .rows = kv.num_rows,
             .tokens = n,
             .outputs = outputs,
-            .bytes = n * (kv.head_dim * kv.kv_bytes + 4) + 4 * outputs,
-            .flops = 4 * n * kv.head_dim};
+            .bytes = n * (nearest ? 8 : kv.head_dim * kv.kv_bytes + 4) + 4 * outputs,
+            .flops = n * (nearest ? 2 : 4 * kv.head_dim)};
   }
   [[nodiscard]] std::int64_t rows() const { return parts.kv.num_rows; }
   void shapes(auto&& visit) { visit_parts(parts, visit); }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return 4LL * parts.kv.len[row]; }
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return kind == Kind::kNearest ? 0 : 4LL * parts.kv.len[row]; }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t at) const {
     const auto row = static_cast<std::int32_t>(at);
     const std::int32_t n = parts.kv.len[row];
+    if (kind == Kind::kNearest) return team.each(parts.num_dropped(row), [&](std::int64_t j) { find_nearest(row, j); });
     float* const linked = team.room() + 2 * n;
     find_links(team, row, reinterpret_cast<double*>(team.room()), linked);
     if (kind == Kind::kPivots) return lower_members(team, scores + parts.kv.first[row], n, linked, team.room());
@@ -68,6 +73,14 @@ struct KeyLinks {
     });
   }
 
+  KVLAB_BODY void find_nearest(std::int32_t row, std::int64_t j) const {
+    const std::int32_t* const kept = parts.kept + parts.kept_first[row];
+    const std::int32_t token = parts.dropped[parts.dropped_first[row] + j], next = token - static_cast<std::int32_t>(j);
+    const auto position = [&](std::int32_t t) { return parts.kv.position[parts.kv.slot(row, t)]; };
+    const bool is_next =
+        next < parts.num_kept(row) && (next == 0 || position(kept[next]) - position(token) < position(token) - position(kept[next - 1]));
+    target[parts.dropped_first[row] + j] = is_next ? next : next - 1;
+  }
   KVLAB_BODY void find_target(std::int32_t row, std::int64_t at, const float* linked) const {
     const std::int32_t* const dropped = parts.dropped + parts.dropped_first[row];
     const std::int32_t n = parts.kv.len[row], last = parts.num_dropped(row) - 1;

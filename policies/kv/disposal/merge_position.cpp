@@ -1,5 +1,5 @@
 #include "kernels/merge/merge_into/merge_into.h"
-#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
+#include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {
@@ -14,7 +14,7 @@ class MergePosition final : public Disposal {
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     std::int32_t* const target = step.ops.ints(rows.total_dropped());
-    step.ops(NearestAnchor{rows, target});
+    step.ops(KeyLinks{.parts = rows, .kind = KeyLinks::Kind::kNearest, .target = target});
     step.ops(MergeInto{rows, target});
     compact(step, kept);
   }

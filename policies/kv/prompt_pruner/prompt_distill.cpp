@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/score/fill_scores_op.h"
+#include "kernels/score/head_logits_op.h"
 #include "kernels/score/pool1d_op.h"
-#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/score/chunk_pool_op.h"
-#include "policies/kv/prompt_pruner/head_logits_op.h"
+#include "kernels/score/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 
 namespace kvlab {

@@ -3,7 +3,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/token_models_op.h"
+#include "policies/kv/scorer/token_model_op.h"
 
 namespace kvlab {
 
@@ -50,11 +50,19 @@ class HiddenGate final : public Scorer {
   void observe(LayerStep& step) override {
     std::int32_t* news = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
     for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
-    GateScores op{{step.kv, news, news, first_word()}, step.in.hidden.data(), step.model.hidden_dim, rank_, gate_sinks_};
+    TokenModel op{.kv = step.kv,
+                  .kind = TokenModel::Kind::kGate,
+                  .count = news,
+                  .from_end = news,
+                  .channel = first_word(),
+                  .hidden_dim = step.model.hidden_dim,
+                  .mid_dim = rank_,
+                  .sinks = gate_sinks_,
+                  .hidden = step.in.hidden.data()};
     if (weights_ != nullptr && step.ops.computes()) {
       const auto data = [&](const char* tensor) { return placed_.floats(*weights_, name(step.layer, tensor), step.memory()); };
-      op.wq = data("q_proj.weight"), op.bq = data("q_proj.bias"), op.wk = data("k_proj.weight");
-      op.q_norm = data("q_norm.weight"), op.k_norm = data("k_norm.weight"), op.k_base = data("k_base"), op.b = data("b");
+      op.w1 = data("q_proj.weight"), op.b1 = data("q_proj.bias"), op.w2 = data("k_proj.weight"), op.b2 = data("b");
+      op.q_norm = data("q_norm.weight"), op.k_norm = data("k_norm.weight"), op.k_base = data("k_base");
     }
     step.ops(op);
   }

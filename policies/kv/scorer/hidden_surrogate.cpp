@@ -4,7 +4,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/token_models_op.h"
+#include "policies/kv/scorer/token_model_op.h"
 
 namespace kvlab {
 
@@ -49,7 +49,13 @@ class HiddenSurrogate final : public Scorer {
     const auto sequences = static_cast<std::int64_t>(step.seqs.size());
     std::int32_t* news = step.ops.host_ints(sequences);
     for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
-    HiddenScores op{{step.kv, news, news, first_word()}, step.in.hidden.data(), step.model.hidden_dim, mid_dim_};
+    TokenModel op{.kv = step.kv,
+                  .count = news,
+                  .from_end = news,
+                  .channel = first_word(),
+                  .hidden_dim = step.model.hidden_dim,
+                  .mid_dim = mid_dim_,
+                  .hidden = step.in.hidden.data()};
     if (weights_ != nullptr && step.ops.computes()) {
       const auto data = [&](const char* tensor) { return placed_.floats(*weights_, name(step.layer, tensor), step.memory()); };
       op.w1 = data(mid_dim_ == 0 ? "weight" : "0.weight"), op.b1 = data(mid_dim_ == 0 ? "bias" : "0.bias");

@@ -5,7 +5,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/token_models_op.h"
+#include "policies/kv/scorer/token_model_op.h"
 
 namespace kvlab {
 
@@ -50,7 +50,15 @@ class RetainingHeads final : public Scorer {
       news[s] = std::max(0, std::min(step.seqs[s].end(), step.seqs[s].prompt_tokens) - begin[s]);
     }
     if (std::all_of(news, news + sequences, [](std::int32_t n) { return n == 0; })) return;
-    QkvScores op{{step.kv, news, appended, first_word()}, step.in.pre_rope_queries.data(), step.in.pre_rope_keys.data(), begin, mid_dim_};
+    TokenModel op{.kv = step.kv,
+                  .kind = TokenModel::Kind::kQkv,
+                  .count = news,
+                  .from_end = appended,
+                  .channel = first_word(),
+                  .mid_dim = mid_dim_,
+                  .queries = step.in.pre_rope_queries.data(),
+                  .keys = step.in.pre_rope_keys.data(),
+                  .begin = begin};
     if (weights_ != nullptr && step.ops.computes()) {
       const auto data = [&](std::int32_t linear) { return placed_.floats(*weights_, name(step.layer, linear), step.memory()); };
       op.w1 = data(1), op.w2 = data(2);

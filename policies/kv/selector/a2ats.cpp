@@ -66,8 +66,8 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = group, scores.head_dim = step.kv.head_dim, scores.kv_bytes = step.kv.kv_bytes;
     scores.queries = far.data();
-    scores.codes = codes(step);
-    scores.centers = centers(step), scores.code = code(step);
+    scores.vectors = codes(step);
+    scores.vector = centers(step), scores.code = code(step);
     scores.begin = head, scores.first = first;
     scores.scores = step.ops.floats(group * first[n]);
     step.ops(scores);

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/paged_selector.h"
-#include "policies/kv/selector/signed_pages_op.h"
 
 namespace kvlab {
 
@@ -30,16 +30,14 @@ class HybridSparse final : public PagedSelector {
     return chosen >= end ? Plan{} : Plan{end, chosen};
   }
   UnitLists choose(LayerStep& step, const RowPlans& rows) override {
-    const std::int32_t n = step.kv.num_rows;
-    SignedPages pages;
-    pages.num_rows = n;
-    pages.kv_heads = step.kv.kv_heads, pages.group = step.kv.group;
-    pages.head_dim = step.kv.head_dim, pages.kv_bytes = step.kv.kv_bytes, pages.page_tokens = page_;
-    pages.queries = step.in.step.data();
-    pages.bounds = summaries_.rows(step);
-    pages.channels = per_row(step, [&](std::int32_t r) { return channels(step, r); });
-    pages.first = rows.first;
-    pages.scores = step.ops.floats(rows.first[n]);
+    const ChannelScores pages{.kv = step.kv,
+                              .kind = ChannelScores::Kind::kBounds,
+                              .queries = step.in.step.data(),
+                              .channels = per_row(step, [&](std::int32_t r) { return channels(step, r); }),
+                              .bounds = summaries_.rows(step),
+                              .unit_tokens = page_,
+                              .first = rows.first,
+                              .scores = step.ops.floats(rows.first[step.kv.num_rows])};
     step.ops(pages);
     return best_units(step, rows.first, pages.scores, rows.keep);
   }

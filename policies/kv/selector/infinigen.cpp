@@ -1,7 +1,8 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/code_scores_op.h"
+#include "policies/kv/selector/fetch_counts_op.h"
 #include "policies/kv/selector/guessed_queries.h"
-#include "policies/kv/selector/partial_scores_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -69,13 +70,13 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
-    PartialScores scores;
-    scores.num_rows = n;
+    CodeScores scores{.num_rows = n, .kind = CodeScores::Kind::kBelowTop};
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim;
-    scores.kv_bytes = step.kv.kv_bytes, scores.width = width(step);
+    scores.kv_bytes = step.kv.kv_bytes, scores.code_bits = 8 * width(step) * step.kv.kv_bytes;
     scores.queries = queries(step).data();
-    scores.basis = basis(step);
-    scores.partial = partial(step);
+    scores.vectors = per_row(step, [&](std::int32_t) { return width(step); });
+    scores.vector = basis(step), scores.coefficients = partial(step);
+    scores.begin = per_row(step, [](std::int32_t) { return 0; });
     scores.first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     scores.scores = step.ops.floats(scores.first[n]);
     step.ops(scores);

@@ -1,8 +1,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/score/head_logits_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/index_keys_op.h"
+#include "policies/kv/selector/estimate_keys_op.h"
 
 namespace kvlab {
 
@@ -18,7 +19,7 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
   void update(LayerStep& step) override {
-    IndexKeys keys{step.kv, progress_.advance(step), codes(step)};
+    const EstimateKeys keys{.kv = step.kv, .rotated = true, .from = progress_.advance(step), .estimate = estimates(step)};
     if (!std::equal(keys.from, keys.from + step.kv.num_rows, step.kv.len)) step.ops(keys);
   }
 
@@ -28,7 +29,7 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
     const auto is_sparse = [&](std::int32_t s) { return step.kv.len[s * heads] > tokens_of(budget_, step, s * heads); };
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return is_sparse(r / heads) ? step.kv.len[r] : 0; });
     if (all_whole(step, tail)) return {};
-    IndexScores scores{step.kv, step.in.step.data(), codes(step)};
+    HeadLogits scores{.kv = step.kv, .queries = step.in.step.data(), .kind = HeadLogits::Kind::kRectified, .estimate = estimates(step)};
     scores.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return is_sparse(s) ? step.kv.len[s * heads] : 0; });
     scores.out = step.ops.floats(scores.first[sequences]);
     step.ops(scores);
@@ -44,7 +45,7 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * IndexCode{model.head_dim}.bytes();
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * estimate_bytes(model.head_dim, 8);
     return bytes;
   }
 
@@ -55,12 +56,12 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
         throw InputError(
             "selector 'lightning_indexer' chooses the same tokens for all heads of a layer, but heads hold different numbers of tokens");
   }
-  std::uint8_t* const* codes(const LayerStep& step) {
-    return codes_.rows(step, [&](std::int32_t r) { return step.kv.len[r] * IndexCode{step.kv.head_dim}.bytes(); });
+  float* const* estimates(const LayerStep& step) {
+    return estimates_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * step.kv.head_dim; });
   }
 
   RowProgress progress_{*this};
-  RowMemory<std::uint8_t> codes_{*this};
+  RowMemory<float> estimates_{*this};
   std::vector<const std::int32_t*> lists_;
 };
 

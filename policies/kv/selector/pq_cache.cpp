@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/product_codes_op.h"
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
@@ -67,14 +68,14 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
       traffic_.read_all(step);
       return {};
     }
-    ProductScores scores;
+    CodeScores scores{.kind = CodeScores::Kind::kAttention};
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim,
     scores.kv_bytes = step.kv.kv_bytes;
-    scores.shape = shape_;
+    scores.parts = shape_.parts, scores.code_bits = 8 * shape_.code_bytes();
     scores.queries = step.in.step.data();
-    scores.centers = counts(step);
-    scores.center = centers(step), scores.code = code(step);
+    scores.vectors = counts(step);
+    scores.vector = centers(step), scores.code = code(step);
     scores.begin = head, scores.first = first;
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);

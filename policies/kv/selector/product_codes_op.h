@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cmath>
-
 #include "base/ceil_div.h"
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
@@ -153,72 +151,5 @@ struct AssignProduct {
   }
 };
 KVLAB_ROW_OP(AssignProduct)
-
-// Attention over tokens begin[r] + i, i < first[r + 1] - first[r], with each part's center in place of the key: softmax over these tokens,
-// summed over the row's query heads.
-struct ProductScores {
-  std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  ProductShape shape;
-  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last of each
-  const std::int32_t* centers = nullptr;  // [num_rows]
-  const float* const* center = nullptr;
-  const std::int32_t* const* code = nullptr;
-  const std::int32_t* begin = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;  // [num_rows + 1]
-  float* scores = nullptr;              // [first[num_rows]] out
-
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "product_scores", .rows = num_rows};
-    for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = first[r + 1] - first[r];
-      if (n == 0) continue;
-      c.tokens += n;
-      c.outputs += n;
-      c.bytes += std::int64_t{centers[r]} * head_dim * kv_bytes + n * (shape.code_bytes() + 4);
-      c.flops += group * (2LL * centers[r] * head_dim + n * (shape.parts + 4));
-    }
-    return c;
-  }
-  static constexpr bool kInParallel = true;
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return std::int64_t{shape.parts} * centers[row] + first[row + 1] - first[row]; }
-  void shapes(auto&& visit) {
-    visit(queries, num_rows / kv_heads), visit(centers, num_rows), visit(center, num_rows), visit(code, num_rows);
-    visit(begin, num_rows), visit(first, num_rows + 1);
-  }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t n = first[row + 1] - first[row];
-    if (n == 0) return;
-    float *const z = team.room() + shape.parts * centers[row], *const out = scores + first[row];
-    const float* const q = queries[row / kv_heads].last(row % kv_heads, kv_heads, group, head_dim);
-    team.each(n, [&](std::int64_t i) { out[i] = 0.0F; });
-    for (std::int64_t h = 0; h < group; ++h) {
-      write_logits(team, row, q + h * head_dim, z);
-      const float top = team.max(n, z[0], [&](std::int64_t i) { return z[i]; });
-      team.each(n, [&](std::int64_t i) { z[i] = std::exp(z[i] - top); });
-      const float total = team.sum(n, [&](std::int64_t i) { return z[i]; });
-      team.each(n, [&](std::int64_t i) { out[i] += z[i] / total; });
-    }
-  }
-
- private:
-  template <class Team>
-  KVLAB_BODY void write_logits(const Team& team, std::int64_t row, const float* q, float* z) const {
-    const std::int64_t width = head_dim / shape.parts, count = centers[row];
-    const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
-    float* const table = team.room();
-    team.each(shape.parts * count,
-              [&](std::int64_t c) { table[c] = scale * team.dot(q + c / count * width, center[row] + c * width, width); });
-    team.each(first[row + 1] - first[row], [&](std::int64_t i) {
-      const std::int32_t* const numbers = code[row] + (begin[row] + i) * shape.parts;
-      float sum = 0.0F;
-      for (std::int64_t p = 0; p < shape.parts; ++p) sum += table[p * count + numbers[p]];
-      z[i] = sum;
-    });
-  }
-};
-KVLAB_ROW_OP(ProductScores)
 
 }  // namespace kvlab

@@ -2,8 +2,11 @@
 #include <utility>
 
 #include "base/ceil_div.h"
+#include "kernels/select/page_summaries_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/sparq_op.h"
+#include "policies/kv/selector/channel_scores_op.h"
+#include "policies/kv/selector/sparq_rest_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -22,8 +25,8 @@ class SparF final : public Budgeted<Selector> {
   [[nodiscard]] Needs needs() const override { return {.step_queries = true}; }
 
   void update(LayerStep& step) override {
-    const std::int32_t* from = progress_.advance(step);
-    step.ops(ValueSums{step.kv, from, sums(step)});
+    constexpr std::int32_t kAll = PageSummaries::kWholeRow;
+    step.ops(PageSummaries{step.kv, kAll, kAll, progress_.advance(step), sums(step), PageSummaries::Kind::kValues});
   }
 
   Selection select(LayerStep& step) override {
@@ -33,9 +36,13 @@ class SparF final : public Budgeted<Selector> {
     const std::int64_t* older = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     selection_ = {};
     if (keeps_all(step, older, keep)) return selection_;
-    SparqScores scores{.kv = step.kv, .channels = channels(step.kv.head_dim), .queries = step.in.step.data()};
-    scores.each = each_ = step.ops.floats(step.kv.group * step.kv.total());
-    scores.scores = step.ops.floats(step.kv.total());
+    each_ = step.ops.floats(step.kv.group * step.kv.total());
+    const ChannelScores scores{.kv = step.kv,
+                               .queries = step.in.step.data(),
+                               .channels = per_row(step, [&](std::int32_t) { return channels(step.kv.head_dim); }),
+                               .first = step.kv.first,
+                               .each = each_,
+                               .scores = step.ops.floats(step.kv.total())};
     step.ops(scores);
     const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
     mask_ends(step, step.kv.first, head, tail, scores.scores);
@@ -96,16 +103,15 @@ class SparF final : public Budgeted<Selector> {
   void count_pages(LayerStep& step, const UnitLists& lists, const std::int32_t* tail) {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t token_bytes = 2LL * step.kv.head_dim * step.kv.kv_bytes;
-    FlashPages pages{
-        .num_rows = n, .page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes)), .lists = lists};
-    pages.count = per_row(
-        step, [&](std::int32_t r) { return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_tokens)); });
-    step.ops(pages);
-    settle_rows(step, "flash_pages", pages.count);
+    const auto page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes));
+    std::int32_t* const pages =
+        per_row(step, [&](std::int32_t r) { return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], page_tokens)); });
+    step.ops(TrackReuse{.num_rows = n, .asked = lists, .hits = pages, .page_tokens = page_tokens});
+    settle_rows(step, "flash_pages", pages);
     const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);
     for (std::int32_t r = 0; r < n; ++r) {
       const std::int64_t channel_pages = ceil_div(static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes, page_bytes_);
-      const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
+      const std::int64_t read = pages[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
       traffic_.asked_units += read;
       traffic_.fetched_bytes += read * page_bytes_;
       traffic_.disk_bytes += read * page_bytes_;

@@ -2,64 +2,13 @@
 
 #include <cmath>
 
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/key_estimate.h"
 #include "kernels/rows/row_op.h"
 
-// Twilight, Lin et al. 2025, arXiv:2502.02770.
 namespace kvlab {
 
-// With zero and scale.
-constexpr std::int64_t estimate_bytes(std::int32_t head_dim, std::int32_t bits) { return (std::int64_t{head_dim} * bits + 7) / 8 + 4; }
-
-// Keys of tokens [from[r], len[r]) as zero + scale * code: each token has zero = min and scale = (max - min) / (2^bits - 1), both fp16.
-// `estimate` holds decoded keys.
-struct EstimateKeys {
-  KvRows kv;
-  std::int32_t bits = 4;
-  const std::int32_t* from = nullptr;  // [kv.num_rows]
-  float* const* estimate = nullptr;    // [kv.num_rows] -> [len, head_dim]
-
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "estimate_keys", .rows = kv.num_rows};
-    for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      if (from[r] < kv.len[r]) c.tokens += kv.len[r] - from[r];
-    c.outputs = c.tokens;
-    c.bytes = c.tokens * (std::int64_t{kv.head_dim} * kv.kv_bytes + estimate_bytes(kv.head_dim, bits));
-    c.flops = 4 * c.tokens * kv.head_dim;
-    return c;
-  }
-  static constexpr bool kInParallel = true;
-  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(estimate, kv.num_rows), visit(kv); }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t d = kv.head_dim;
-    team.each(kv.len[row] - from[row],
-              [&](std::int64_t i) { write(key_of(team, kv, row, from[row] + i), estimate[row] + (from[row] + i) * d); });
-  }
-
- private:
-  template <class Vector>
-  KVLAB_BODY void write(const Vector& key, float* out) const {
-    float low = key[0], high = key[0];
-    for (std::int32_t c = 1; c < kv.head_dim; ++c) low = key[c] < low ? key[c] : low, high = key[c] > high ? key[c] : high;
-    const auto levels = static_cast<float>((1 << bits) - 1);
-    const float zero = rounded(low), scale = rounded((high - low) / levels);
-    for (std::int32_t c = 0; c < kv.head_dim; ++c) {
-      const float code = scale > 0 ? std::nearbyint((key[c] - zero) / scale) : 0.0F;
-      out[c] = zero + scale * (code < 0.0F ? 0.0F : code > levels ? levels : code);
-    }
-  }
-  [[nodiscard]] static KVLAB_BODY float rounded(float x) {
-    constexpr float kMost = 65504.0F;
-    return to_float(from_float<f16>(x < -kMost ? -kMost : x > kMost ? kMost : x));
-  }
-};
-KVLAB_ROW_OP(EstimateKeys)
-
 // Per query head the fewest candidates that have at least `mass` of the estimated attention (softmax over the candidates; ties: the
-// earlier). A row gets the union over its query heads and its last candidate.
+// earlier). A row gets the union over its query heads and its last candidate. Twilight, Lin et al. 2025, arXiv:2502.02770.
 struct TopMass {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, bits = 4;
   const Queries* queries = nullptr;        // [num_rows / kv_heads], the last of each

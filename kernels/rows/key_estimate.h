@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/element.h"
+#include "kernels/rows/body.h"
+
+// A key in few bits, decoded: by one thread.
+namespace kvlab {
+
+// With zero and scale.
+constexpr std::int64_t estimate_bytes(std::int32_t head_dim, std::int32_t bits) { return (std::int64_t{head_dim} * bits + 7) / 8 + 4; }
+
+// x [d] = zero + scale * code, zero = min and scale = (max - min) / (2^bits - 1), both fp16. Twilight, Lin et al. 2025, arXiv:2502.02770.
+template <class Vector>
+KVLAB_BODY void write_levels(const Vector& key, std::int64_t d, std::int32_t bits, float* x) {
+  const auto rounded = [](float y) {
+    constexpr float kMost = 65504.0F;
+    return to_float(from_float<f16>(y < -kMost ? -kMost : y > kMost ? kMost : y));
+  };
+  float low = key[0], high = key[0];
+  for (std::int64_t c = 1; c < d; ++c) low = key[c] < low ? key[c] : low, high = key[c] > high ? key[c] : high;
+  const auto levels = static_cast<float>((1 << bits) - 1);
+  const float zero = rounded(low), scale = rounded((high - low) / levels);
+  for (std::int64_t c = 0; c < d; ++c) {
+    const float code = scale > 0 ? std::nearbyint((key[c] - zero) / scale) : 0.0F;
+    x[c] = zero + scale * (code < 0.0F ? 0.0F : code > levels ? levels : code);
+  }
+}
+
+// x [d] after a normalised Hadamard rotation in blocks of the largest power of two that divides d, in e4m3 with one scale, the smallest
+// power of two that brings the largest number to <= 448. DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its projections.
+template <class Vector>
+KVLAB_BODY void write_rotated(const Vector& key, std::int64_t d, float* x) {
+  const std::int64_t block = d & ~(d - 1);
+  for (std::int64_t c = 0; c < d; ++c) x[c] = key[c];
+  for (std::int64_t half = 1; half < block; half *= 2)
+    for (std::int64_t i = 0; i < d; ++i)
+      if ((i & half) == 0) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a + b, x[i + half] = a - b;
+      }
+  const float rotation = 1.0F / std::sqrt(static_cast<float>(block));
+  float largest = 0.0F;
+  for (std::int64_t c = 0; c < d; ++c) {
+    x[c] *= rotation;
+    largest = std::abs(x[c]) > largest ? std::abs(x[c]) : largest;
+  }
+  const float scale = largest > 0.0F ? std::exp2(std::ceil(std::log2(largest / 448.0F))) : 1.0F;
+  for (std::int64_t c = 0; c < d; ++c) x[c] = scale * to_float(from_float<fp8>(x[c] / scale));
+}
+
+}  // namespace kvlab
