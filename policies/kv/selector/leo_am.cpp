@@ -34,19 +34,13 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
 
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
-    const std::int32_t n = step.kv.num_rows;
-    PageSummaries leaves{.kv = step.kv, .kind = PageSummaries::Kind::kBounds};
-    leaves.span_tokens = leaves.stride_tokens = leaf_;
-    leaves.from = progress_.advance(step);
-    leaves.out = level(step, 0);
-    step.ops(leaves);
+    const std::int32_t* const from = progress_.advance(step);
+    step.ops(PageSummaries{step.kv, leaf_, leaf_, from, level(step, 0), PageSummaries::Kind::kBounds});
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
-      MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
-      merge.from = per_row(step, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
-      merge.children = per_row(step, [&](std::int32_t r) { return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
-      merge.child = level(step, j);
-      merge.parent = level(step, j + 1);
-      step.ops(merge);
+      PageSummaries parents{step.kv, 2, 2, nullptr, level(step, j + 1), PageSummaries::Kind::kNodes, level(step, j)};
+      parents.kv.len = per_row(step, [&](std::int32_t r) { return from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
+      parents.from = per_row(step, [&](std::int32_t r) { return ((from[r] / leaf_) >> (j + 1)) * 2; });
+      step.ops(parents);
     }
   }
 

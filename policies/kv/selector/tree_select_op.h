@@ -7,43 +7,6 @@
 // p of level j + 1 holds nodes 2p and 2p + 1 of level j. LeoAM, Sun et al. 2025.
 namespace kvlab {
 
-// Bounds of level j + 1 from those of level j, for parents of children from[r] and on.
-struct MergeBounds {
-  std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
-  const std::int32_t* from = nullptr;      // [num_rows] first child that changed
-  const std::int32_t* children = nullptr;  // [num_rows] nodes of level j
-  const float* const* child = nullptr;     // [num_rows] -> [children, 2, head_dim]
-  float* const* parent = nullptr;          // [num_rows] -> [ceil(children / 2), 2, head_dim]
-
-  // Children are read, parents written, two comparisons per channel and child.
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "merge_bounds", .rows = num_rows};
-    const std::int64_t line = 2LL * head_dim * kv_bytes;
-    for (std::int32_t r = 0; r < num_rows; ++r) {
-      if (from[r] >= children[r]) continue;
-      const std::int64_t merged = children[r] - from[r] / 2 * 2, parents = (merged + 1) / 2;
-      c.tokens += merged;
-      c.outputs += parents;
-      c.bytes += (merged + parents) * line;
-      c.flops += 2 * merged * head_dim;
-    }
-    return c;
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(from, num_rows), visit(children, num_rows), visit(child, num_rows), visit(parent, num_rows); }
-
-  // Numbers of the parents that change.
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
-    return from[row] < children[row] ? std::int64_t{(children[row] + 1) / 2 - from[row] / 2} * 2 * head_dim : 0;
-  }
-  KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    const std::int64_t line = 2LL * head_dim, p = from[row] / 2 + i / line, c = i % line;
-    const float x = child[row][2 * p * line + c], y = 2 * p + 1 < children[row] ? child[row][(2 * p + 1) * line + c] : x;
-    parent[row][p * line + c] = c < head_dim ? (y < x ? y : x) : (x < y ? y : x);
-  }
-};
-KVLAB_EACH_OP(MergeBounds)
-
 // The keep[r] leaves of largest bound on a query-key product (the best of the row's query heads), ties to the lower one, ascending. A
 // search from the top would find them: the node of largest bound is split until enough leaves are at the top. Every leaf is scored here,
 // the search is counted.
