@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "kernels/select/copy_queries_op.h"
 #include "kernels/select/mean_query_op.h"
-#include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/selector/entropy_share_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
@@ -75,12 +75,13 @@ class ActQkv final : public PagedSelector {
       fresh.push_back(seq.decoding() ? step.in.step[at] : seq.completes_prompt() ? step.in.window[at] : Queries{});
       held_.of_sequence(step, s) = seq.decoding() || seq.completes_prompt() ? std::min(window_, seq.end()) : 0;
     }
-    step.ops(KeepQueries{.num_sequences = sequences,
-                         .width = width,
-                         .ring_tokens = window_,
+    step.ops(CopyQueries{.num_sequences = sequences,
+                         .num_heads = step.model.q_heads,
+                         .head_dim = step.model.head_dim,
                          .queries = fresh.data(),
-                         .ring = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; }),
-                         .in_half = true});
+                         .out = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; }),
+                         .kind = CopyQueries::Kind::kHalfRing,
+                         .ring_tokens = window_});
   }
 
   float* judge(LayerStep& step, const std::int64_t* first) {

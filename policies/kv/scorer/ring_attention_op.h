@@ -8,43 +8,13 @@
 
 namespace kvlab {
 
-// Keeps the last ring_tokens queries of each sequence, all heads: the one at position p is element p % ring_tokens.
-struct KeepQueries {
-  std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
-  std::int32_t ring_tokens = 0;
-  const Queries* queries = nullptr;  // [num_sequences]
-  float* const* ring = nullptr;      // [num_sequences] -> [ring_tokens, width]
-  bool in_half = false;              // counted at 2 bytes per value, as query_ring
-
-  [[nodiscard]] OpCall cost() const {
-    std::int64_t n = 0;
-    for (std::int32_t s = 0; s < num_sequences; ++s) n += kept(s);
-    return {.op = in_half ? "query_ring" : "keep_queries", .rows = num_sequences, .outputs = n, .bytes = (in_half ? 4 : 8) * n * width};
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_sequences; }
-  void shapes(auto&& visit) { visit(queries, num_sequences), visit(ring, num_sequences); }
-
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t s) const { return kept(s) * width; }
-  KVLAB_BODY void operator()(std::int64_t s, std::int64_t i) const {
-    const Queries& q = queries[s];
-    const std::int64_t t = q.count - kept(s) + i / width, c = i % width;
-    ring[s][(q.first_position + t) % ring_tokens * width + c] = q.data[t * width + c];
-  }
-
- private:
-  [[nodiscard]] KVLAB_BOTH std::int64_t kept(std::int64_t s) const {
-    return queries[s].count < ring_tokens ? queries[s].count : ring_tokens;
-  }
-};
-KVLAB_EACH_OP(KeepQueries)
-
 // Attention from the last w = min(ring_tokens, end) queries to all but the last w tokens, which get 0. out[i] = mean over queries of
 // softmax over tokens of (max over the group of q.k / sqrt(d)). R-KV, Cai et al. 2025, arXiv:2505.24133.
 struct RingAttention {
   KvRows kv;
   std::int32_t ring_tokens = 0;
   const std::int32_t* end = nullptr;   // [kv.num_sequences()] one past the last query's position
-  const float* const* ring = nullptr;  // [kv.num_sequences()] -> [ring_tokens, kv_heads * group, head_dim], KeepQueries
+  const float* const* ring = nullptr;  // [kv.num_sequences()] -> [ring_tokens, kv_heads * group, head_dim], of CopyQueries
   float* out = nullptr;                // [kv.total()]
 
   [[nodiscard]] OpCall cost() const {
