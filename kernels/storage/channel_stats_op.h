@@ -32,7 +32,7 @@ struct ChannelStats {
   // Vectors are read once (queries at 2 bytes per element), lines written in fp32, means read and written at the vectors' precision; two
   // operations per element, and per number of a mean.
   [[nodiscard]] OpCall cost() const {
-    if (runs()) return cost_of_means();
+    if (is_mean()) return cost_of_means();
     const std::int64_t d = kv.head_dim, element = source == Source::kQueries ? 2 : kv.kv_bytes;
     OpCall c{.op = into == Into::kRaise ? "largest_queries" : "channel_stats"};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -48,7 +48,7 @@ struct ChannelStats {
   // A team takes kChannels of a row.
   static constexpr std::int64_t kChannels = 32;
   [[nodiscard]] KVLAB_BOTH std::int64_t chunks() const { return (kv.head_dim + kChannels - 1) / kChannels; }
-  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks() * (runs() ? 2 : 1); }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks() * (is_mean() ? 2 : 1); }
   [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return 2 * kParts * kChannels; }
   void shapes(auto&& visit) {
     listed.kv = {};  // not read
@@ -58,19 +58,19 @@ struct ChannelStats {
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
-    const Source of = !runs() ? source : item < kv.num_rows * chunks() ? Source::kKeys : Source::kValues;
+    const Source of = !is_mean() ? source : item < kv.num_rows * chunks() ? Source::kKeys : Source::kValues;
     const std::int64_t row = item / chunks() % kv.num_rows, begin = item % chunks() * kChannels, d = kv.head_dim;
     if (line[row] < 0) return;
     const std::int64_t n = vectors(team, row), width = d - begin < kChannels ? d - begin : kChannels, parts = Team::kOnDevice ? kParts : 1;
-    if (runs() && n == 0) return;
-    float* const to_row = (runs() && of == Source::kValues ? values_out : out) + line[row] * d + begin;
-    const double earlier = runs() ? before[row] : 0;
+    if (is_mean() && n == 0) return;
+    float* const to_row = (is_mean() && of == Source::kValues ? values_out : out) + line[row] * d + begin;
+    const double earlier = is_mean() ? before[row] : 0;
     double* const sums = team.doubles();
     team.each(parts * width, [&](std::int64_t j) {
       double sum = earlier > 0 && j < width ? static_cast<double>(to_row[j]) * earlier : 0;
       for (std::int64_t i = j / width; i < n; i += parts) {
         const auto x = static_cast<double>(number(team, of, row, i, begin + j % width));
-        sum = join(sum, kind == Kind::kMaxAbs ? std::fabs(x) : runs() ? x : x * x);
+        sum = join(sum, kind == Kind::kMaxAbs ? std::fabs(x) : is_mean() ? x : x * x);
       }
       sums[j] = sum;
     });
@@ -78,7 +78,7 @@ struct ChannelStats {
       double sum = sums[c];
       for (std::int64_t part = 1; part < parts; ++part) sum = join(sum, sums[part * width + c]);
       const double scale = kind == Kind::kMaxAbs || n == 0 ? 1.0 : 1.0 / static_cast<double>(n);
-      const auto value = static_cast<float>(runs() ? sum / (earlier + static_cast<double>(n)) : sum * scale);
+      const auto value = static_cast<float>(is_mean() ? sum / (earlier + static_cast<double>(n)) : sum * scale);
       float& to = to_row[c];
       to = into == Into::kMultiply ? to * value : into == Into::kRaise ? (to < value ? value : to) : value;
     });
@@ -87,7 +87,7 @@ struct ChannelStats {
  private:
   static constexpr std::int64_t kParts = 8;  // of the vectors, on a device
 
-  [[nodiscard]] KVLAB_BOTH bool runs() const { return kind == Kind::kRunningMean; }
+  [[nodiscard]] KVLAB_BOTH bool is_mean() const { return kind == Kind::kRunningMean; }
   [[nodiscard]] OpCall cost_of_means() const {
     OpCall c{.op = "mean_dropped", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim;

@@ -4,6 +4,7 @@
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/recent_attention_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
@@ -13,7 +14,6 @@
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/lower_images_op.h"
 #include "policies/kv/scorer/query_centers_op.h"
-#include "policies/kv/scorer/ring_attention_op.h"
 #include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_models_op.h"
@@ -217,7 +217,7 @@ TEST_F(ScorerOpsCuda, QkvScores) {
 }
 
 // Rings that the queries fill, and whose oldest queries they replace.
-TEST_F(ScorerOpsCuda, RingAttention) {
+TEST_F(ScorerOpsCuda, RecentAttention) {
   constexpr std::int32_t kRing = 8;
   RowsFixture<f16> rows({2, 3, 48, 8}, kScorerLen, 3);
   const QueriesFixture queries({0, 1, 8, 5}, {0, 0, 36, 299}, 6, 48, 4);
@@ -225,8 +225,16 @@ TEST_F(ScorerOpsCuda, RingAttention) {
   run_cpu(CopyQueries{4, 6, 48, queries.host(), ring.host(), CopyQueries::Kind::kRing, kRing});
   run_cuda(CopyQueries{4, 6, 48, queries.device(), ring.device(), CopyQueries::Kind::kRing, kRing}, cuda());
   EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  std::vector<Queries> host_rings, device_rings;
+  for (std::size_t s = 0; s < 4; ++s)
+    host_rings.push_back({ring.host()[s], kScorerEnd[s], 0}), device_rings.push_back({ring.device()[s], kScorerEnd[s], 0});
   check(std::vector<float>(676), 1e-6, [&](bool gpu, float* out) {
-    return RingAttention{gpu ? rows.device() : rows.host(), kRing, kScorerEnd.data(), gpu ? ring.device() : ring.host(), out};
+    const KvRows kv = gpu ? rows.device() : rows.host();
+    return RecentAttention{.kv = kv,
+                           .queries = (gpu ? device_rings : host_rings).data(),
+                           .kind = RecentAttention::Kind::kScores,
+                           .steps = kRing,
+                           .scores = out};
   });
 }
 

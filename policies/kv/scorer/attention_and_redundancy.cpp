@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "kernels/score/recent_attention_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
-#include "policies/kv/scorer/ring_attention_op.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -43,7 +43,11 @@ class AttentionAndRedundancy final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     const std::int32_t* end = end_positions(step);
-    step.ops(RingAttention{kv, window_, end, ring(step), scores});
+    float* const* const kept = ring(step);
+    std::vector<Queries> latest;
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) latest.push_back({kept[s], end[s], 0});
+    step.ops(
+        RecentAttention{.kv = kv, .queries = latest.data(), .kind = RecentAttention::Kind::kScores, .steps = window_, .scores = scores});
     pool_.smooth(
         step, [&](std::int32_t r) { return std::min(window_, end[kv.sequence(r)]); }, scores);
     float* redundancy = step.ops.floats(kv.total());

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
+#include "kernels/score/recent_attention_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/predict_blocks_op.h"
-#include "policies/kv/selector/push_attention_op.h"
 
 namespace kvlab {
 
@@ -135,7 +135,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   void push(LayerStep& step, const Queries* queries, const Selection& chosen) {
     const std::int32_t n = step.kv.num_rows;
-    PushAttention push{step.kv, queries, PushAttention::Kind::kBlocks, rows_};
+    RecentAttention push{step.kv, queries, RecentAttention::Kind::kBlocks, rows_};
     push.fresh = per_row(step, [&](std::int32_t r) {
       Mark& mark = marks_.at(step, r);
       const bool goes_on = mark.queries > 0 && mark.row.grew_to(seq_of(step, r), step.kv.len[r]);

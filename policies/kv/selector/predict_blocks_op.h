@@ -6,7 +6,7 @@ namespace kvlab {
 
 // Scores of blocks [begin[r], begin[r] + first[r + 1] - first[r]): two convolutions over queries and blocks, 3 x 3 with zeros around, 1 ->
 // 16 -> 32, each rectified, the mean over queries, and a product with 32 weights; or (has_network false) the sum of decay^age times the
-// history, as PushAttention writes it. AttentionPredictor, Yang et al. 2025, arXiv:2502.04077.
+// history, as RecentAttention writes it. AttentionPredictor, Yang et al. 2025, arXiv:2502.04077.
 struct PredictBlocks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1] CPU memory
