@@ -102,13 +102,8 @@ TEST_F(MergeCuda, MeanDropped) {
   std::vector<float> k_mean = random_elements<float>(6 * 72, 7), v_mean = random_elements<float>(6 * 72, 8);
   const DeviceBuffer<float> device_k(k_mean), device_v(v_mean);
   const auto mean = [&](const PartedRows& rows, float* k, float* v) {
-    return ChannelStats{.kv = rows.kv,
-                        .kind = ChannelStats::Kind::kRunningMean,
-                        .listed = {rows.kv, rows.dropped_first, rows.dropped},
-                        .line = line.data(),
-                        .out = k,
-                        .before = before.data(),
-                        .values_out = v};
+    const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
+    return ChannelStats{rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line.data(), {}, k, before.data(), v};
   };
   run_cpu(mean(parts.host(), k_mean.data(), v_mean.data()));
   run_cuda(mean(parts.device(), device_k.data(), device_v.data()), cuda());

@@ -33,16 +33,12 @@ class PagesCuda : public CudaTest {
       run_cuda(PageSummaries{rows.device(), page_tokens, page_tokens, from.data(), bounds.device(), kBounds}, cuda());
       EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
     }
-    Ints pages;
-    for (const std::int32_t n : len) pages.push_back((n + page_tokens - 1) / page_tokens);
-    const Ints zeros(len.size(), 0);
     RowArrays<float> parents(sizes);
-    const auto merge = [&](KvRows kv, float* const* out, const float* const* nodes) {
-      kv.len = pages.data();
-      return PageSummaries{kv, 2, 2, zeros.data(), out, PageSummaries::Kind::kNodes, nodes};
-    };
-    run_cpu(merge(rows.host(), parents.host(), bounds.host()));
-    run_cuda(merge(rows.device(), parents.device(), bounds.device()), cuda());
+    KvRows host = rows.host(), device = rows.device();
+    const Ints pages{0, 1, 1, 1, 2, 3}, zeros(len.size(), 0);
+    host.len = device.len = pages.data();
+    run_cpu(PageSummaries{host, 2, 2, zeros.data(), parents.host(), PageSummaries::Kind::kNodes, bounds.host()});
+    run_cuda(PageSummaries{device, 2, 2, zeros.data(), parents.device(), PageSummaries::Kind::kNodes, bounds.device()}, cuda());
     EXPECT_EQ(parents.device_contents(cuda()), parents.contents());
   }
 

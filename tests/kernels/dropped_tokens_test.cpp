@@ -16,13 +16,8 @@ using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 
 ChannelStats mean_dropped(const PartedRows& rows, const std::int32_t* line, const std::int32_t* before, Floats& k, Floats& v) {
-  return {.kv = rows.kv,
-          .kind = ChannelStats::Kind::kRunningMean,
-          .listed = {rows.kv, rows.dropped_first, rows.dropped},
-          .line = line,
-          .out = k.data(),
-          .before = before,
-          .values_out = v.data()};
+  const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
+  return {rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line, {}, k.data(), before, v.data()};
 }
 
 TEST(MeanDropped, RunsOnFromWhatWasDroppedBefore) {
