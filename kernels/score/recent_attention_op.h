@@ -21,14 +21,14 @@ namespace kvlab {
 struct RecentAttention {
   enum class Kind : std::uint8_t { kTokens, kBlocks, kScores };
   KvRows kv;
-  const Queries* queries = nullptr;  // [kv.num_sequences()]; a count of 0 adds nothing. Of kScores: query t is element t % steps
+  const Queries* queries = nullptr;  // [kv.num_sequences()]; a count of 0 adds nothing. kScores: query t is element t % steps
   Kind kind = Kind::kTokens;
   std::int32_t steps = 0;
   bool lists_tokens = false;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
   const std::int32_t* index = nullptr;        // ascending
   std::int32_t first_word = 0;                // of kTokens
-  // Of kBlocks.
+  // For kBlocks.
   std::int32_t block_tokens = 16;
   const std::int32_t* start = nullptr;  // [kv.num_rows] CPU memory
   const std::int32_t* fresh = nullptr;  // [kv.num_rows] CPU memory, 1: the history is 0 before
@@ -146,7 +146,7 @@ struct RecentAttention {
     return count_first(static_cast<std::int32_t>(tokens(row)),
                        [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), token(row, i))] <= position; });
   }
-  // Of a block's n leading tokens.
+  // Over a block's tokens among the n leading ones.
   [[nodiscard]] KVLAB_BODY float largest_of(std::int64_t row, std::int64_t block, std::int64_t n, const float* weight) const {
     const std::int64_t begin = block * block_tokens;
     std::int64_t i = count_first(static_cast<std::int32_t>(n), [&](std::int32_t at) { return token(row, at) < begin; });

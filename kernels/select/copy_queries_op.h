@@ -17,7 +17,7 @@ struct CopyQueries {
   float* const* out = nullptr;       // [num_sequences] -> [ring_tokens, num_heads, head_dim], or of kTurned [count, num_heads, head_dim]
   Kind kind = Kind::kRing;
   std::int32_t ring_tokens = 0;
-  // Of kTurned.
+  // For kTurned.
   std::int32_t position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2] radians per position, CPU memory; null: no RoPE
 

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// One query that stands for several of a sequence, all heads as one vector:
+// One query for several of a sequence, all heads as one vector:
 //   kMean      their mean; zeros without queries
 //   kSentence  the mean since the current sentence began: the step's newest query is added to `sums`, which is reset if the token before it
 //              ended a sentence (SplitSentences) or `fresh` is 1
@@ -21,7 +21,7 @@ struct MeanQuery {
   const Queries* queries = nullptr;           // [num_sequences]
   float* mean = nullptr;                      // [num_sequences, width] out
   Kind kind = Kind::kMean;
-  // Of kSentence.
+  // For kSentence.
   const std::int32_t* const* sentence_of = nullptr;  // [num_sequences] -> by position, of SplitSentences
   const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
   float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries

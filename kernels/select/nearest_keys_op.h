@@ -79,7 +79,7 @@ struct NearestKeys {
   }
 
  private:
-  // Of a row.
+  // In a row.
   [[nodiscard]] KVLAB_BOTH std::int64_t lists() const { return kind == Kind::kLeaves ? 1 : kv.group; }
   [[nodiscard]] KVLAB_BOTH std::int64_t keys(std::int64_t row) const { return end[row] - begin[row]; }
   // That a search scores at most: the roots and both children of each ancestor of a chosen leaf, or all there are.

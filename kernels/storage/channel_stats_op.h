@@ -25,7 +25,7 @@ struct ChannelStats {
   const std::int32_t* line = nullptr;  // [num_rows]
   Into into = Into::kWrite;
   float* out = nullptr;  // [*, head_dim]
-  // Of kRunningMean.
+  // For kRunningMean.
   const std::int32_t* before = nullptr;  // [num_rows]
   float* values_out = nullptr;           // as out
 
