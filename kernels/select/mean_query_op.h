@@ -1,92 +1,123 @@
 #pragma once
 
+#include <cmath>
+
 #include "base/ceil_div.h"
 #include "kernels/rows/channels.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {
 
-// Mean of the given queries of each sequence, all heads; a sequence without queries gets zeros.
+// One query for several of a sequence, all heads as one vector:
+//   kMean      their mean; zeros without queries
+//   kSentence  the mean since the current sentence began: the step's newest query is added to `sums`, which is reset if the token before it
+//              ended a sentence (SplitSentences) or `fresh` is 1
+//   kProbe     sum_i w_i q_i with w = softmax_i(|q_i - mean q| / deviation), deviation^2 = mean_i |q_i - mean q|^2: ActQKV, Xiao et al.
+//   2025,
+//              arXiv:2502.13542, known from its abstract; the formula is our definition
 struct MeanQuery {
-  static constexpr std::int64_t kPart = 32, kChunks = 8;  // channels of a row, partial sums on a device
-  std::int32_t num_sequences = 0, width = 0;              // q_heads * head_dim
-  const Queries* queries = nullptr;                       // [num_sequences]
-  float* mean = nullptr;                                  // [num_sequences, width] out
+  enum class Kind : std::uint8_t { kMean, kSentence, kProbe };
+  std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
+  const Queries* queries = nullptr;           // [num_sequences]
+  float* mean = nullptr;                      // [num_sequences, width] out
+  Kind kind = Kind::kMean;
+  // For kSentence.
+  const std::int32_t* const* sentence_of = nullptr;  // [num_sequences] -> by position, of SplitSentences
+  const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
+  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries
 
-  // Queries are read, means written at 2 bytes per value.
+  // Queries are read at 2 bytes per value; the mean is written at 2, of kProbe at 4; the sum of kSentence is read and written at 4.
   [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "mean_query", .rows = num_sequences};
+    const bool sentence = kind == Kind::kSentence, probe = kind == Kind::kProbe;
+    OpCall c{.op = sentence ? "sentence_query" : probe ? "probe_query" : "mean_query", .rows = num_sequences};
     for (std::int32_t s = 0; s < num_sequences; ++s) {
-      const std::int64_t n = queries[s].count;
-      if (n == 0) continue;
+      const std::int64_t n = sentence ? 1 : queries[s].count;
+      if (n == 0 && !probe) continue;
+      c.tokens += probe ? n : 0;
       c.outputs += 1;
-      c.bytes += 2 * (n + 1) * width;
-      c.flops += n * width;
+      c.bytes += (2 * n + (sentence ? 10 : probe ? 4 : 2)) * width;
+      c.flops += (sentence ? 2 : probe ? 6 : 1) * n * width;
     }
     return c;
   }
   static constexpr bool kInParallel = true;
-  [[nodiscard]] std::int64_t rows() const { return num_sequences * ceil_div<std::int64_t>(width, kPart); }
-  void shapes(auto&& visit) { visit(queries, num_sequences); }
-  [[nodiscard]] std::int64_t room(std::int64_t /*part*/) const { return kPart * kChunks; }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
-    constexpr std::int64_t kTaken = Team::kOnDevice ? kChunks : 1;
-    const std::int64_t parts = (width + kPart - 1) / kPart, s = part / parts, begin = part % parts * kPart;
-    const std::int64_t channels = width - begin < kPart ? width - begin : kPart;
-    const Queries q = queries[s];
-    const auto n = static_cast<float>(q.count);
-    float* const sums = team.room();
-    each_channels(team, kTaken, channels, [&](std::int64_t chunk, std::int64_t c, auto wide) {
-      float sum[wide.value] = {};
-      for (std::int64_t t = q.count * chunk / kTaken; t < q.count * (chunk + 1) / kTaken; ++t)
-        for (int j = 0; j < wide.value; ++j) sum[j] += q.data[t * width + begin + c + j] / n;
-      for (int j = 0; j < wide.value; ++j) sums[chunk * kPart + c + j] = sum[j];
-    });
-    team.each(channels, [&](std::int64_t c) {
-      float sum = sums[c];
-      for (std::int64_t chunk = 1; chunk < kTaken; ++chunk) sum += sums[chunk * kPart + c];
-      mean[s * width + begin + c] = sum;
-    });
-  }
-};
-KVLAB_ROW_OP(MeanQuery)
-
-// Mean of the queries since the current sentence began: the step's newest query is added to `sums`, which is reset if the token before it
-// ended a sentence (see sentences.h) or `fresh` is 1.
-struct SentenceQuery {
-  std::int32_t num_sequences = 0, width = 0;
-  const Queries* queries = nullptr;                  // [num_sequences]
-  const std::int32_t* const* sentence_of = nullptr;  // [num_sequences] -> by position, of SplitSentences
-  const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
-  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries
-  float* mean = nullptr;                             // [num_sequences, width] out
-
-  // The query is read, the mean written at 2 bytes per value, the sum read and written at 4.
-  [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = num_sequences, values = n * width;
-    return {.op = "sentence_query", .rows = n, .outputs = n, .bytes = 12 * values, .flops = 2 * values};
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_sequences; }
+  [[nodiscard]] std::int64_t rows() const { return num_sequences * parts(); }
   void shapes(auto&& visit) {
     visit(queries, num_sequences), visit(sentence_of, num_sequences), visit(fresh, num_sequences), visit(sums, num_sequences);
   }
+  // Sums; of kProbe doubles, with the mean, a distance and a weight of each query.
+  [[nodiscard]] std::int64_t room(std::int64_t part) const {
+    return kind == Kind::kMean ? kPart * kChunks : kind == Kind::kSentence ? width : 4LL * (width + queries[part].count);
+  }
 
   template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t s) const {
+  KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
+    const std::int64_t s = part / parts(), begin = part % parts() * kPart;
+    if (kind == Kind::kProbe) return probe(team, s);
+    const Queries q = queries[s];
+    const bool sentence = kind == Kind::kSentence, begins = sentence && begins_sentence(s);
+    const float divisor = sentence ? 1.0F : static_cast<float>(q.count), count = sentence && !begins ? sums[s][width] + 1.0F : 1.0F;
+    add_up(
+        team, team.room(),
+        sentence                ? width
+        : width - begin < kPart ? width - begin
+                                : kPart,
+        sentence ? q.count - 1 : 0, q.count, [&](std::int64_t t, std::int64_t c) { return q.data[t * width + begin + c] / divisor; },
+        [&](std::int64_t c, float sum) {
+          if (sentence) sum = sums[s][c] = (begins ? 0.0F : sums[s][c]) + sum;
+          mean[s * width + begin + c] = sum / count;
+        });
+    if (sentence) team.once([&] { sums[s][width] = count; });
+  }
+
+ private:
+  static constexpr std::int64_t kPart = 32, kChunks = 8;  // of kMean: channels of a part, partial sums on a device
+
+  [[nodiscard]] KVLAB_BOTH std::int64_t parts() const { return kind == Kind::kMean ? (width + kPart - 1) / kPart : 1; }
+  [[nodiscard]] KVLAB_BODY bool begins_sentence(std::int64_t s) const {
     const std::int32_t at = queries[s].first_position + queries[s].count - 1;
-    const bool begins = fresh[s] == 1 || at == 0 || sentence_of[s][at] != sentence_of[s][at - 1];
-    const float* const q = queries[s].data + (queries[s].count - std::int64_t{1}) * width;
-    float* const sum = sums[s];
-    const float count = (begins ? 0.0F : sum[width]) + 1.0F;
-    team.each(width, [&](std::int64_t i) {
-      sum[i] = (begins ? 0.0F : sum[i]) + q[i];
-      mean[s * width + i] = sum[i] / count;
+    return fresh[s] == 1 || at == 0 || sentence_of[s][at] != sentence_of[s][at - 1];
+  }
+
+  // put(c, sum of term(t, c) over queries [from, to)) for each of the channels.
+  template <class T, class Team, class Term, class Put>
+  KVLAB_BODY void add_up(const Team& team, T* sums, std::int64_t channels, std::int64_t from, std::int64_t to, const Term& term,
+                         const Put& put) const {
+    const std::int64_t chunks = Team::kOnDevice && kind == Kind::kMean ? kChunks : 1, n = to - from;
+    each_channels(team, chunks, channels, [&](std::int64_t chunk, std::int64_t c, auto wide) {
+      T sum[wide.value] = {};
+      for (std::int64_t t = from + n * chunk / chunks; t < from + n * (chunk + 1) / chunks; ++t)
+        for (int j = 0; j < wide.value; ++j) sum[j] += term(t, c + j);
+      for (int j = 0; j < wide.value; ++j) sums[chunk * channels + c + j] = sum[j];
     });
-    team.once([&] { sum[width] = count; });
+    team.each(channels, [&](std::int64_t c) {
+      T sum = sums[c];
+      for (std::int64_t chunk = 1; chunk < chunks; ++chunk) sum += sums[chunk * channels + c];
+      put(c, sum);
+    });
+  }
+
+  template <class Team>
+  KVLAB_BODY void probe(const Team& team, std::int64_t s) const {
+    const std::int64_t n = queries[s].count;
+    double *const sums = team.doubles(), *const middle = sums + width, *const distance = middle + width, *const weight = distance + n;
+    const auto q = [&](std::int64_t t, std::int64_t c) { return static_cast<double>(queries[s].data[t * width + c]); };
+    add_up(
+        team, sums, width, 0, n, [&](std::int64_t t, std::int64_t c) { return q(t, c) / static_cast<double>(n); },
+        [&](std::int64_t c, double sum) { middle[c] = sum; });
+    for (std::int64_t t = 0; t < n; ++t) {
+      const auto square = [&](std::int64_t c) { return (q(t, c) - middle[c]) * (q(t, c) - middle[c]); };
+      const double total = team.template sum<double>(width, square);
+      team.once([&] { distance[t] = total; });
+    }
+    const double deviation = team.template sum<double>(n, [&](std::int64_t t) { return distance[t] / static_cast<double>(n); });
+    team.each(n, [&](std::int64_t t) { weight[t] = std::exp(deviation > 0 ? std::sqrt(distance[t] / deviation) : 0.0); });
+    const double total = team.template sum<double>(n, [&](std::int64_t t) { return weight[t]; });
+    add_up(
+        team, sums, width, 0, n, [&](std::int64_t t, std::int64_t c) { return weight[t] / total * q(t, c); },
+        [&](std::int64_t c, double sum) { mean[s * width + c] = static_cast<float>(sum); });
   }
 };
-KVLAB_ROW_OP(SentenceQuery)
+KVLAB_ROW_OP(MeanQuery)
 
 }  // namespace kvlab

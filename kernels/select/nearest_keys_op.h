@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/rows/kv_vector.h"
@@ -7,48 +8,68 @@
 
 namespace kvlab {
 
-// The keep[r] keys of largest product with each query head, among tokens [begin[r], end[r]). List h of row r is index[index_first[r * group
-// + h] ..), ascending; ties go to the lower token. visit_frac < 1 prices a search that visits this share of the keys per query head
-// (RetrievalAttention, Liu et al. 2024, section 4: 1 to 3 %).
+// The keep[r] keys of largest product with the query, of [begin[r], end[r]), ascending; ties go to the lower one.
+//   kTokens  a list per query head: h of row r is index[index_first[r * group + h] ..). visit_frac < 1 prices a search that visits this
+//   share
+//            of the keys per query head (RetrievalAttention, Liu et al. 2024, section 4: 1 to 3 %)
+//   kLeaves  a list per row, by the largest bound on a query head's product with the keys of a leaf: level 0 of a tree of PageSummaries. A
+//            search from the top would find them: the node of largest bound is split until enough leaves are at the top. All are scored
+//            here, the search is priced. LeoAM, Sun et al. 2025
 struct NearestKeys {
+  enum class Kind : std::uint8_t { kTokens, kLeaves };
   KvRows kv;
   const Queries* queries = nullptr;                                      // [kv.num_sequences()], uses the last query of each
   const std::int32_t *begin = nullptr, *end = nullptr, *keep = nullptr;  // [kv.num_rows], keep <= end - begin
-  double visit_frac = 1;
-  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1]
-  std::int32_t* index = nullptr;              // out
+  double visit_frac = 1;                                                 // of kTokens
+  const std::int64_t* index_first = nullptr;                             // [rows() + 1]
+  std::int32_t* index = nullptr;                                         // out
+  Kind kind = Kind::kTokens;
+  std::int32_t levels = 1;               // of kLeaves
+  const float* const* bounds = nullptr;  // [kv.num_rows] -> [leaves, 2, head_dim] of kLeaves
 
-  // Reads visited keys once per row, or per query head if visit_frac < 1; 2 FLOPs per channel, query head and key.
+  // Reads visited keys once per row, or per query head if visit_frac < 1, or both bounds of nodes; 2 FLOPs per channel of these and query
+  // head.
   [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = visit_frac < 1 ? "ann_search" : "nearest_keys", .rows = kv.num_rows};
+    const bool leaves = kind == Kind::kLeaves;
+    OpCall c{.op = leaves ? "tree_select" : visit_frac < 1 ? "ann_search" : "nearest_keys", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const auto visits = static_cast<std::int64_t>(std::ceil(visit_frac * static_cast<double>(end[r] - begin[r])));
-      const std::int64_t lists = static_cast<std::int64_t>(keep[r]) * kv.group;
+      if (leaves && keep[r] == 0) continue;
+      const std::int64_t visits = leaves ? most_nodes(r) : static_cast<std::int64_t>(std::ceil(visit_frac * static_cast<double>(keys(r))));
+      const std::int64_t listed = keep[r] * lists(), vectors = leaves ? 2 : visit_frac < 1 ? kv.group : 1;
       c.tokens += visits;
-      c.outputs += lists;
-      c.bytes += visits * (visit_frac < 1 ? kv.group : 1) * kv.head_dim * kv.kv_bytes + 4 * lists;
-      c.flops += 2 * visits * kv.group * kv.head_dim;
+      c.outputs += listed;
+      c.bytes += visits * vectors * kv.head_dim * kv.kv_bytes + 4 * listed + (leaves ? 2LL * kv.group * kv.head_dim : 0);
+      c.flops += (leaves ? 4 : 2) * visits * kv.group * kv.head_dim;
     }
     return c;
   }
   static constexpr bool kInParallel = true;
-  [[nodiscard]] std::int64_t rows() const { return std::int64_t{kv.num_rows} * kv.group; }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * lists(); }
   void shapes(auto&& visit) {
     visit(queries, kv.num_sequences()), visit(begin, kv.num_rows), visit(end, kv.num_rows), visit(keep, kv.num_rows);
-    visit(index_first, rows() + 1), visit(kv);
+    visit(bounds, kv.num_rows), visit(index_first, rows() + 1), visit(kv);
   }
   // A product and a mark of each key.
-  [[nodiscard]] std::int64_t room(std::int64_t list) const { return keep[list / kv.group] > 0 ? 2 * keys(list / kv.group) : 0; }
+  [[nodiscard]] std::int64_t room(std::int64_t list) const { return keep[list / lists()] > 0 ? 2 * keys(list / lists()) : 0; }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t list) const {
-    const std::int64_t row = list / kv.group, n = keys(row), d = kv.head_dim;
+    const std::int64_t row = list / lists(), n = keys(row), d = kv.head_dim;
     if (keep[row] <= 0) return;
-    const float* const q = queries[row / kv.kv_heads].last(row % kv.kv_heads, kv.kv_heads, kv.group, kv.head_dim) + list % kv.group * d;
+    const float* q = queries[row / kv.kv_heads].last(row % kv.kv_heads, kv.kv_heads, kv.group, kv.head_dim) + list % lists() * d;
     float *const product = team.room(), *const is_kept = product + n;
-    team.dots(
-        n, d, q, [&](std::int64_t i) { return key_of(team, kv, row, begin[row] + i); },
-        [&](std::int64_t i, float x) { product[i] = x, is_kept[i] = 0; });
+    const auto put = [&](std::int64_t i, float x) { product[i] = x, is_kept[i] = 0; };
+    if (kind == Kind::kTokens)
+      team.dots(
+          n, d, q, [&](std::int64_t i) { return key_of(team, kv, row, begin[row] + i); }, put);
+    for (std::int64_t h = 0; h < kv.group && kind == Kind::kLeaves; ++h, q += d)
+      team.sums(
+          n, d, [&](std::int64_t i) { return bounds[row] + (begin[row] + i) * 2 * d; },
+          [&](const float* low, std::int64_t c) {
+            const float x = q[c] * low[c], y = q[c] * low[d + c];
+            return x < y ? y : x;
+          },
+          [&](std::int64_t i, float x) { put(i, h == 0 || product[i] < x ? x : product[i]); });
     team.best(
         static_cast<std::int32_t>(n), keep[row], [&](std::int32_t i) { return product[i]; }, [&](std::int32_t i) { is_kept[i] = 1; });
     std::int32_t* const out = index + index_first[list];
@@ -58,7 +79,15 @@ struct NearestKeys {
   }
 
  private:
+  // In a row.
+  [[nodiscard]] KVLAB_BOTH std::int64_t lists() const { return kind == Kind::kLeaves ? 1 : kv.group; }
   [[nodiscard]] KVLAB_BOTH std::int64_t keys(std::int64_t row) const { return end[row] - begin[row]; }
+  // That a search scores at most: the roots and both children of each ancestor of a chosen leaf, or all there are.
+  [[nodiscard]] std::int64_t most_nodes(std::int32_t row) const {
+    std::int64_t all = 0, roots = 0;
+    for (std::int32_t j = 0; j < levels; ++j) all += roots = (keys(row) + (std::int64_t{1} << j) - 1) >> j;
+    return std::min<std::int64_t>(all, roots + 2LL * (levels - 1) * keep[row]);
+  }
 };
 KVLAB_ROW_OP(NearestKeys)
 

@@ -13,15 +13,17 @@ namespace kvlab {
 // [from[r], len[r]): a begun window's summary replaces its older keys, which may be encoded.
 //   kMeans   mean key. Chunks (TriForce, Sun et al. 2024) if stride = span; otherwise InfLLM v2's kernels (MiniCPM4, 2025)
 //   kBounds  minimum and maximum of each channel; stride = span. Quest, Tang et al. 2024, algorithm 1
+//   kNodes   as kBounds, of `len` bounds in `nodes`, not keys; from[r] a multiple of span: a level of a tree (LeoAM, Sun et al. 2025)
 //   kValues  sum of the values in place of the keys
 struct PageSummaries {
-  enum class Kind : std::uint8_t { kMeans, kBounds, kValues };
+  enum class Kind : std::uint8_t { kMeans, kBounds, kNodes, kValues };
   static constexpr std::int32_t kWholeRow = 1 << 30;  // a stride and span
   KvRows kv;
   std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens
   const std::int32_t* from = nullptr;               // [num_rows]
   float* const* out = nullptr;                      // [num_rows] -> [windows, head_dim], or [windows, 2, head_dim]: minimum, maximum
   Kind kind = Kind::kMeans;
+  const float* const* nodes = nullptr;  // [num_rows] -> [len, 2, head_dim] of kNodes
 
   [[nodiscard]] KVLAB_BOTH std::int32_t windows(std::int64_t row) const { return (kv.len[row] + stride_tokens - 1) / stride_tokens; }
   [[nodiscard]] KVLAB_BOTH std::int32_t first_window(std::int64_t row) const {
@@ -33,19 +35,19 @@ struct PageSummaries {
     return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }
 
-  // Reads new keys, and summaries of begun windows; writes summaries at the keys' precision. Per channel, window and new token or older
-  // summary an addition, or two comparisons per channel and token. Sums are read and written in fp32.
+  // Reads new keys (or nodes), and summaries of begun windows; writes summaries at the keys' precision. Per channel, window and new token
+  // or older summary an addition, or two comparisons per channel and token. Sums are read and written in fp32.
   [[nodiscard]] OpCall cost() const {
-    const bool bounds = kind == Kind::kBounds, sums = kind == Kind::kValues;
+    const bool nodes_in = kind == Kind::kNodes, bounds = nodes_in || kind == Kind::kBounds, sums = kind == Kind::kValues;
     const std::int64_t number = sums ? 8 : (bounds ? 2 : 1) * kv.kv_bytes;  // bytes of a summary's channel
-    OpCall c{.op = bounds ? "page_bounds" : sums ? "value_sums" : "page_means", .rows = kv.num_rows};
+    OpCall c{.op = nodes_in ? "merge_bounds" : bounds ? "page_bounds" : sums ? "value_sums" : "page_means", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const std::int64_t begin = first_window(r), end = windows(r), n = kv.len[r] - from[r];
       const std::int64_t begun = sums ? 0 : begun_windows(r);
       if (begin >= end) continue;
       c.tokens += n;
       c.outputs += end - begin;
-      c.bytes += (n * kv.kv_bytes + number * (end - begin + begun)) * kv.head_dim;
+      c.bytes += ((nodes_in ? 2 : 1) * n * kv.kv_bytes + number * (end - begin + begun)) * kv.head_dim;
       c.flops += (bounds ? 2 * n : begun + added_tokens(r)) * kv.head_dim;
     }
     return c;
@@ -57,17 +59,17 @@ struct PageSummaries {
     for (std::int32_t r = 0; r < kv.num_rows; ++r) most = std::max<std::int64_t>(most, windows(r) - first_window(r));
     return kv.num_rows * ceil_div(most, kPart);
   }
-  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(out, kv.num_rows), visit(kv); }
+  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(out, kv.num_rows), visit(nodes, kv.num_rows), visit(kv); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
     const std::int64_t row = part % kv.num_rows, begin = first_window(row) + part / kv.num_rows * kPart, rest = windows(row) - begin;
     if (rest <= 0) return;
     each_channels(team, rest < kPart ? rest : kPart, kv.head_dim, [&](std::int64_t j, std::int64_t c, auto wide) {
-      if (kind == Kind::kBounds)
-        write_bounds<wide.value>(team, row, begin + j, c);
-      else
+      if (kind == Kind::kMeans || kind == Kind::kValues)
         write_sums<wide.value>(team, row, begin + j, c);
+      else
+        write_bounds<wide.value>(team, row, begin + j, c);
     });
   }
 
@@ -87,14 +89,20 @@ struct PageSummaries {
     return end < kv.len[row] ? end : kv.len[row];
   }
 
-  // add(key) for the window's new keys or values, from channel c on.
+  // Token i's key or value, or the minimum of node i.
+  template <class Team>
+  [[nodiscard]] KVLAB_BODY KvVector<Team> vector(const Team& team, std::int64_t row, std::int64_t i) const {
+    if (kind == Kind::kNodes) return {nodes[row], ElementType::kF32, i * 2 * kv.head_dim};
+    return kind == Kind::kValues ? value_of(team, kv, row, i) : key_of(team, kv, row, i);
+  }
+  // add(vector) for the window's new vectors, from channel c on.
   template <class Team, class Add>
-  KVLAB_BODY void each_key(const Team& /*team*/, std::int64_t row, std::int64_t window, std::int64_t c, Add&& add) const {
+  KVLAB_BODY void each_vector(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c, Add&& add) const {
     const auto end = static_cast<std::int32_t>(last_token(row, window));
+    const std::int64_t step = (kind == Kind::kNodes ? 2LL : 1LL) * kv.head_dim;
     for (auto i = static_cast<std::int32_t>(first_token(row, window)); i < end;) {
       const std::int32_t rest = kv.page_tokens - i % kv.page_tokens, stop = end - i < rest ? end : i + rest;
-      std::int64_t at = kv.slot(static_cast<std::int32_t>(row), i) * kv.head_dim + c;
-      for (; i < stop; ++i, at += kv.head_dim) add(KvVector<Team>(kind == Kind::kValues ? kv.v : kv.k, kv.type, at));
+      for (KvVector<Team> x = vector(team, row, i) + c; i < stop; ++i, x = x + step) add(x);
     }
   }
 
@@ -105,8 +113,8 @@ struct PageSummaries {
     float* const to = out[row] + window * kv.head_dim + c;
     float sum[kWide] = {};
     for (int j = 0; j < kWide && older > 0; ++j) sum[j] = to[j] * factor(older);
-    each_key(team, row, window, c, [&](const auto& key) {
-      for (int j = 0; j < kWide; ++j) sum[j] += key[j];
+    each_vector(team, row, window, c, [&](const auto& x) {
+      for (int j = 0; j < kWide; ++j) sum[j] += x[j];
     });
     for (int j = 0; j < kWide; ++j) to[j] = sum[j] / factor(last_token(row, window) - begin);
   }
@@ -115,13 +123,14 @@ struct PageSummaries {
   KVLAB_BODY void write_bounds(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c) const {
     const bool has_older = first_token(row, window) > window * stride_tokens;
     float *const low = out[row] + window * 2 * kv.head_dim + c, *const high = low + kv.head_dim;
-    const auto first = key_of(team, kv, row, first_token(row, window)) + c;
+    const std::int64_t to_high = kind == Kind::kNodes ? kv.head_dim : 0;
+    const auto first = vector(team, row, first_token(row, window)) + c;
     float least[kWide], most[kWide];
-    for (int j = 0; j < kWide; ++j) least[j] = has_older ? low[j] : first[j], most[j] = has_older ? high[j] : first[j];
-    each_key(team, row, window, c, [&](const auto& key) {
+    for (int j = 0; j < kWide; ++j) least[j] = has_older ? low[j] : first[j], most[j] = has_older ? high[j] : first[to_high + j];
+    each_vector(team, row, window, c, [&](const auto& x) {
       for (int j = 0; j < kWide; ++j) {
-        const float x = key[j];
-        least[j] = x < least[j] ? x : least[j], most[j] = most[j] < x ? x : most[j];
+        const float x_low = x[j], x_high = x[to_high + j];
+        least[j] = x_low < least[j] ? x_low : least[j], most[j] = most[j] < x_high ? x_high : most[j];
       }
     });
     for (int j = 0; j < kWide; ++j) low[j] = least[j], high[j] = most[j];

@@ -11,9 +11,11 @@ namespace kvlab {
 // One number per channel and row: the largest |x| or the mean square of keys, values or queries (of all heads of the group). It is written
 // to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it to at least that; rows with line -1 are left out. Without
 // vectors it is 0.
+//   kRunningMean  mean = (n mean + sum of x) / (n + their number), with the n = before[r] vectors in it: of keys in `out`, and of values in
+//                 `values_out`. Without vectors it stays. RazorAttention, Tang et al. 2024, arXiv:2407.15891, eq. 3
 struct ChannelStats {
   enum class Source : std::uint8_t { kKeys, kValues, kQueries };
-  enum class Kind : std::uint8_t { kMaxAbs, kMeanSquare };
+  enum class Kind : std::uint8_t { kMaxAbs, kMeanSquare, kRunningMean };
   enum class Into : std::uint8_t { kWrite, kMultiply, kRaise };
   KvRows kv;
   Source source = Source::kKeys;
@@ -23,9 +25,14 @@ struct ChannelStats {
   const std::int32_t* line = nullptr;  // [num_rows]
   Into into = Into::kWrite;
   float* out = nullptr;  // [*, head_dim]
+  // For kRunningMean.
+  const std::int32_t* before = nullptr;  // [num_rows]
+  float* values_out = nullptr;           // as out
 
-  // Vectors are read once (queries at 2 bytes per element), lines written in fp32; two operations per element.
+  // Vectors are read once (queries at 2 bytes per element), lines written in fp32, means read and written at the vectors' precision; two
+  // operations per element, and per number of a mean.
   [[nodiscard]] OpCall cost() const {
+    if (is_mean()) return cost_of_means();
     const std::int64_t d = kv.head_dim, element = source == Source::kQueries ? 2 : kv.kv_bytes;
     OpCall c{.op = into == Into::kRaise ? "largest_queries" : "channel_stats"};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -41,24 +48,29 @@ struct ChannelStats {
   // A team takes kChannels of a row.
   static constexpr std::int64_t kChannels = 32;
   [[nodiscard]] KVLAB_BOTH std::int64_t chunks() const { return (kv.head_dim + kChannels - 1) / kChannels; }
-  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks(); }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks() * (is_mean() ? 2 : 1); }
   [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return 2 * kParts * kChannels; }
   void shapes(auto&& visit) {
     listed.kv = {};  // not read
-    visit(queries, kv.num_sequences()), visit(line, kv.num_rows), visit(listed.first, kv.num_rows + 1), visit(kv);
+    visit(queries, kv.num_sequences()), visit(line, kv.num_rows), visit(before, kv.num_rows), visit(listed.first, kv.num_rows + 1),
+        visit(kv);
   }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
-    const std::int64_t row = item / chunks(), begin = item % chunks() * kChannels, d = kv.head_dim;
+    const Source of = !is_mean() ? source : item < kv.num_rows * chunks() ? Source::kKeys : Source::kValues;
+    const std::int64_t row = item / chunks() % kv.num_rows, begin = item % chunks() * kChannels, d = kv.head_dim;
     if (line[row] < 0) return;
     const std::int64_t n = vectors(team, row), width = d - begin < kChannels ? d - begin : kChannels, parts = Team::kOnDevice ? kParts : 1;
+    if (is_mean() && n == 0) return;
+    float* const to_row = (is_mean() && of == Source::kValues ? values_out : out) + line[row] * d + begin;
+    const double earlier = is_mean() ? before[row] : 0;
     double* const sums = team.doubles();
     team.each(parts * width, [&](std::int64_t j) {
-      double sum = 0;
+      double sum = earlier > 0 && j < width ? static_cast<double>(to_row[j]) * earlier : 0;
       for (std::int64_t i = j / width; i < n; i += parts) {
-        const auto x = static_cast<double>(number(team, row, i, begin + j % width));
-        sum = join(sum, kind == Kind::kMaxAbs ? std::fabs(x) : x * x);
+        const auto x = static_cast<double>(number(team, of, row, i, begin + j % width));
+        sum = join(sum, kind == Kind::kMaxAbs ? std::fabs(x) : is_mean() ? x : x * x);
       }
       sums[j] = sum;
     });
@@ -66,8 +78,8 @@ struct ChannelStats {
       double sum = sums[c];
       for (std::int64_t part = 1; part < parts; ++part) sum = join(sum, sums[part * width + c]);
       const double scale = kind == Kind::kMaxAbs || n == 0 ? 1.0 : 1.0 / static_cast<double>(n);
-      const auto value = static_cast<float>(sum * scale);
-      float& to = out[line[row] * d + begin + c];
+      const auto value = static_cast<float>(is_mean() ? sum / (earlier + static_cast<double>(n)) : sum * scale);
+      float& to = to_row[c];
       to = into == Into::kMultiply ? to * value : into == Into::kRaise ? (to < value ? value : to) : value;
     });
   }
@@ -75,7 +87,21 @@ struct ChannelStats {
  private:
   static constexpr std::int64_t kParts = 8;  // of the vectors, on a device
 
-  [[nodiscard]] KVLAB_BODY double join(double sum, double x) const { return kind == Kind::kMeanSquare ? sum + x : sum < x ? x : sum; }
+  [[nodiscard]] KVLAB_BOTH bool is_mean() const { return kind == Kind::kRunningMean; }
+  [[nodiscard]] OpCall cost_of_means() const {
+    OpCall c{.op = "mean_dropped", .rows = kv.num_rows};
+    const std::int64_t d = kv.head_dim;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int64_t n = most_vectors(r), means = n > 0 ? 1 : 0;
+      c.tokens += n;
+      c.outputs += means;
+      c.bytes += (2 * n + 4 * means) * d * kv.kv_bytes + 4 * n;
+      c.flops += 2 * d * n + 4 * d * means;
+    }
+    return c;
+  }
+
+  [[nodiscard]] KVLAB_BODY double join(double sum, double x) const { return kind != Kind::kMaxAbs ? sum + x : sum < x ? x : sum; }
   // Listed ones by the room for them.
   [[nodiscard]] KVLAB_BOTH std::int64_t most_vectors(std::int64_t row) const {
     if (source == Source::kQueries) return std::int64_t{queries[row / kv.kv_heads].count} * kv.group;
@@ -88,13 +114,13 @@ struct ChannelStats {
     return team.template sum<std::int32_t>(most, [&](std::int64_t i) { return listed.index[listed.first[row] + i] < 0 ? 0 : 1; });
   }
   template <class Team>
-  KVLAB_BODY float number(const Team& team, std::int64_t row, std::int64_t i, std::int64_t c) const {
-    if (source == Source::kQueries) {
+  KVLAB_BODY float number(const Team& team, Source of, std::int64_t row, std::int64_t i, std::int64_t c) const {
+    if (of == Source::kQueries) {
       const std::int64_t heads = std::int64_t{kv.kv_heads} * kv.group, head = row % kv.kv_heads * kv.group + i % kv.group;
       return queries[row / kv.kv_heads].data[(i / kv.group * heads + head) * kv.head_dim + c];
     }
     const std::int64_t token = listed.first != nullptr ? listed.index[listed.first[row] + i] : i;
-    return (source == Source::kKeys ? key_of(team, kv, row, token) : value_of(team, kv, row, token))[c];
+    return (of == Source::kKeys ? key_of(team, kv, row, token) : value_of(team, kv, row, token))[c];
   }
 };
 KVLAB_ROW_OP(ChannelStats)

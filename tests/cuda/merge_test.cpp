@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/merge/merge_into/merge_into.h"
-#include "policies/kv/disposal/mean_dropped_op.h"
+#include "kernels/storage/channel_stats_op.h"
 #include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -101,8 +101,12 @@ TEST_F(MergeCuda, MeanDropped) {
   const Ints line{5, 4, 3, 2, 1, 0}, before{0, 3, 0, 1000, 7, 8};
   std::vector<float> k_mean = random_elements<float>(6 * 72, 7), v_mean = random_elements<float>(6 * 72, 8);
   const DeviceBuffer<float> device_k(k_mean), device_v(v_mean);
-  run_cpu(MeanDropped{parts.host(), line.data(), before.data(), k_mean.data(), v_mean.data()});
-  run_cuda(MeanDropped{parts.device(), line.data(), before.data(), device_k.data(), device_v.data()}, cuda());
+  const auto mean = [&](const PartedRows& rows, float* k, float* v) {
+    const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
+    return ChannelStats{rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line.data(), {}, k, before.data(), v};
+  };
+  run_cpu(mean(parts.host(), k_mean.data(), v_mean.data()));
+  run_cuda(mean(parts.device(), device_k.data(), device_v.data()), cuda());
   EXPECT_TRUE(all_near(device_k.to_host(cuda().stream()), k_mean, 1e-6, 1e-5));
   EXPECT_TRUE(all_near(device_v.to_host(cuda().stream()), v_mean, 1e-6, 1e-5));
 }

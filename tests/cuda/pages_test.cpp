@@ -33,6 +33,13 @@ class PagesCuda : public CudaTest {
       run_cuda(PageSummaries{rows.device(), page_tokens, page_tokens, from.data(), bounds.device(), kBounds}, cuda());
       EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
     }
+    RowArrays<float> parents(sizes);
+    KvRows host = rows.host(), device = rows.device();
+    const Ints pages{0, 1, 1, 1, 2, 3}, zeros(len.size(), 0);
+    host.len = device.len = pages.data();
+    run_cpu(PageSummaries{host, 2, 2, zeros.data(), parents.host(), PageSummaries::Kind::kNodes, bounds.host()});
+    run_cuda(PageSummaries{device, 2, 2, zeros.data(), parents.device(), PageSummaries::Kind::kNodes, bounds.device()}, cuda());
+    EXPECT_EQ(parents.device_contents(cuda()), parents.contents());
   }
 
   // Sums of at most 64 numbers in another order.

@@ -23,17 +23,21 @@ class QueryOpsCuda : public CudaTest {
 
 // Means of at most 300 numbers in fp32, in another order.
 TEST_F(QueryOpsCuda, MeanQuery) {
-  for (const std::int32_t width : {1, 96, 1030}) {
+  using Kind = MeanQuery::Kind;
+  for (const auto& [width, kind] : {std::pair{1, Kind::kMean}, {96, Kind::kMean}, {1030, Kind::kMean}, {40, Kind::kProbe}}) {
     const QueriesFixture queries({0, 1, 128, 300}, {0, 4, 200, 500}, 1, width, 1);
     std::vector<float> expected(static_cast<std::size_t>(4 * width));
-    run_cpu(MeanQuery{4, width, queries.host(), expected.data()});
-    const auto got = device_floats(4LL * width, [&](float* out) { run_cuda(MeanQuery{4, width, queries.device(), out}, cuda()); });
+    run_cpu(MeanQuery{4, width, queries.host(), expected.data(), kind});
+    const auto got = device_floats(4LL * width, [&, width = width, kind = kind](float* out) {
+      run_cuda(MeanQuery{4, width, queries.device(), out, kind}, cuda());
+    });
     EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
   }
 }
 
 TEST_F(QueryOpsCuda, SentenceQuery) {
   constexpr std::int32_t kWidth = 300;
+  constexpr auto kSentence = MeanQuery::Kind::kSentence;
   const QueriesFixture queries({1, 1, 2, 1}, {0, 5, 7, 9}, 1, kWidth, 2);
   RowArrays<std::int32_t> sentence_of(Longs(4, 12));
   for (std::size_t s = 0; s < 4; ++s)
@@ -43,9 +47,9 @@ TEST_F(QueryOpsCuda, SentenceQuery) {
   RowArrays<float> sums(Longs(4, kWidth + 1), 2.5F);
   for (int step = 0; step < 2; ++step) {
     std::vector<float> expected(4 * kWidth);
-    run_cpu(SentenceQuery{4, kWidth, queries.host(), sentence_of.host(), fresh.data(), sums.host(), expected.data()});
+    run_cpu(MeanQuery{4, kWidth, queries.host(), expected.data(), kSentence, sentence_of.host(), fresh.data(), sums.host()});
     const DeviceBuffer<float> mean(4 * kWidth);
-    run_cuda(SentenceQuery{4, kWidth, queries.device(), sentence_of.device(), fresh.data(), sums.device(), mean.data()}, cuda());
+    run_cuda(MeanQuery{4, kWidth, queries.device(), mean.data(), kSentence, sentence_of.device(), fresh.data(), sums.device()}, cuda());
     EXPECT_EQ(mean.to_host(cuda().stream()), expected);
     EXPECT_EQ(sums.device_contents(cuda()), sums.contents());
   }

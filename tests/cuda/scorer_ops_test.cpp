@@ -5,14 +5,15 @@
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/head_logits_op.h"
+#include "kernels/score/recent_attention_op.h"
 #include "kernels/score/score_map_op.h"
+#include "kernels/select/copy_queries_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/lower_images_op.h"
 #include "policies/kv/scorer/query_centers_op.h"
-#include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_model_op.h"
@@ -207,16 +208,24 @@ TEST_F(ScorerOpsCuda, TokenModelOfQueryKeyAndValue) {
 }
 
 // Rings that the queries fill, and whose oldest queries they replace.
-TEST_F(ScorerOpsCuda, RingAttention) {
+TEST_F(ScorerOpsCuda, RecentAttention) {
   constexpr std::int32_t kRing = 8;
   RowsFixture<f16> rows({2, 3, 48, 8}, kScorerLen, 3);
   const QueriesFixture queries({0, 1, 8, 5}, {0, 0, 36, 299}, 6, 48, 4);
   RowArrays<float> ring(Longs(4, kRing * 6 * 48), 0.25F);
-  run_cpu(KeepQueries{4, 6 * 48, kRing, queries.host(), ring.host()});
-  run_cuda(KeepQueries{4, 6 * 48, kRing, queries.device(), ring.device()}, cuda());
+  run_cpu(CopyQueries{4, 6, 48, queries.host(), ring.host(), CopyQueries::Kind::kRing, kRing});
+  run_cuda(CopyQueries{4, 6, 48, queries.device(), ring.device(), CopyQueries::Kind::kRing, kRing}, cuda());
   EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  std::vector<Queries> host_rings, device_rings;
+  for (std::size_t s = 0; s < 4; ++s)
+    host_rings.push_back({ring.host()[s], kScorerEnd[s], 0}), device_rings.push_back({ring.device()[s], kScorerEnd[s], 0});
   check(std::vector<float>(676), 1e-6, [&](bool gpu, float* out) {
-    return RingAttention{gpu ? rows.device() : rows.host(), kRing, kScorerEnd.data(), gpu ? ring.device() : ring.host(), out};
+    const KvRows kv = gpu ? rows.device() : rows.host();
+    return RecentAttention{.kv = kv,
+                           .queries = (gpu ? device_rings : host_rings).data(),
+                           .kind = RecentAttention::Kind::kScores,
+                           .steps = kRing,
+                           .scores = out};
   });
 }
 

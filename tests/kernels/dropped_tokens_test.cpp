@@ -7,7 +7,6 @@
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/mark_dropped_op.h"
-#include "policies/kv/disposal/mean_dropped_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {
@@ -16,13 +15,18 @@ namespace {
 using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 
+ChannelStats mean_dropped(const PartedRows& rows, const std::int32_t* line, const std::int32_t* before, Floats& k, Floats& v) {
+  const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
+  return {rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line, {}, k.data(), before, v.data()};
+}
+
 TEST(MeanDropped, RunsOnFromWhatWasDroppedBefore) {
   SmallLayer layer({{1, 0}, {3, 0}, {5, 6}}, {{0, 2}, {0, 4}, {0, 6}}, 2);
   const KeptLists lists({{2}, {0, 1, 2}});
   Parted parted(layer, lists);
   const std::int32_t line[] = {1, 0}, before[] = {2, 7};
   Floats k = {9, 9, 5, 4}, v = {8, 8, 1, 1};
-  run_cpu(MeanDropped{parted.rows, line, before, k.data(), v.data()});
+  run_cpu(mean_dropped(parted.rows, line, before, k, v));
   EXPECT_EQ(k, (Floats{9, 9, 3.5F, 2}));  // (2 * 5 + 1 + 3) / 4, (2 * 4 + 0) / 4
   EXPECT_EQ(v, (Floats{8, 8, 0.5F, 2}));  // (2 * 1 + 0 + 0) / 4, (2 * 1 + 2 + 4) / 4
 }
@@ -33,7 +37,7 @@ TEST(MeanDropped, FirstMeanIgnoresWhatLayThere) {
   Parted parted(layer, lists);
   const std::int32_t zero = 0;
   Floats k(2, std::numeric_limits<float>::quiet_NaN()), v = k;
-  run_cpu(MeanDropped{parted.rows, &zero, &zero, k.data(), v.data()});
+  run_cpu(mean_dropped(parted.rows, &zero, &zero, k, v));
   EXPECT_EQ(k, (Floats{1, 0}));
   EXPECT_EQ(v, (Floats{2, 3}));
 }

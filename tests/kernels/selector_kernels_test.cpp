@@ -5,12 +5,13 @@
 
 #include "kernels/select/block_max_op.h"
 #include "kernels/select/cluster/cluster.h"
+#include "kernels/select/copy_queries_op.h"
+#include "kernels/select/mean_query_op.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/unit_lists_op.h"
-#include "policies/kv/scorer/query_ring_op.h"
+#include "policies/kv/selector/entropy_share_op.h"
 #include "policies/kv/selector/halving_search_op.h"
-#include "policies/kv/selector/probe_query_op.h"
 
 namespace kvlab {
 namespace {
@@ -236,22 +237,21 @@ TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {
   EXPECT_EQ((Ints{tokens.begin(), tokens.begin() + 3}), (Ints{0, 2, 3}));
 }
 
-TEST(KeepQueries, KeepsTheNewestByPosition) {
+TEST(CopyQueries, KeepsTheNewestByPosition) {
   Floats ring(3, -1.0F), q{1, 2, 3, 4, 5};
   float* to = ring.data();
   const Queries queries{q.data(), 5, 7};  // positions 7 to 11
-  run_cpu(KeepQueries{1, 1, 3, &queries, &to});
+  run_cpu(CopyQueries{1, 1, 1, &queries, &to, CopyQueries::Kind::kRing, 3});
   EXPECT_EQ(ring, (Floats{3, 4, 5}));  // 9, 10, 11
-  run_cpu(KeepQueries{1, 1, 1, &queries, &to});
+  run_cpu(CopyQueries{1, 1, 1, &queries, &to, CopyQueries::Kind::kRing, 1});
   EXPECT_EQ(ring, (Floats{5, 4, 5}));
 }
 
-TEST(ProbeQuery, QueriesThatStandOutCountMore) {
+TEST(MeanQuery, QueriesThatStandOutCountMore) {
   const Floats ring{0, 0, 0, 4};  // mean 1, distances 1, 1, 1, 3, deviation sqrt(3)
-  const float* from = ring.data();
-  const std::int32_t held = 4;
+  const Queries held{ring.data(), 4, 0};
   float probe = 0;
-  run_cpu(ProbeQuery{1, 1, &held, &from, &probe});
+  run_cpu(MeanQuery{1, 1, &held, &probe, MeanQuery::Kind::kProbe});
   const double far = std::exp(std::sqrt(3.0)), near = std::exp(1 / std::sqrt(3.0));
   EXPECT_NEAR(probe, 4 * far / (far + 3 * near), 1e-6);
 }

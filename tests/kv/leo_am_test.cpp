@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/selector/tree_select_op.h"
+#include "kernels/select/nearest_keys_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
@@ -30,15 +30,17 @@ TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
 }
 
 TEST(LeoAm, EqualBoundsGoToTheLowerLeaf) {
-  std::vector<float> leaves(16 * 2, 1.0F), pairs(8 * 2, 1.0F);
-  leaves[2 * 9 + 1] = 2.0F, pairs[2 * 4 + 1] = 2.0F;  // leaf 9 is better, all others are alike
+  std::vector<float> leaves(16 * 2, 1.0F);
+  leaves[2 * 9 + 1] = 2.0F;  // leaf 9 is better, all others are alike
   const float q = 1.0F;
   const Queries query{&q, 1, 0};
-  const float* bounds[] = {leaves.data(), pairs.data()};
-  const std::int32_t sixteen = 16, three = 3;
+  const float* bounds = leaves.data();
+  const std::int32_t zero = 0, sixteen = 16, three = 3;
   const std::int64_t first[] = {0, 3};
   std::vector<std::int32_t> index(3);
-  run_cpu(TreeSelect{1, 1, 1, 1, 2, &query, 2, bounds, &sixteen, &three, first, index.data()});
+  KvRows kv;
+  kv.num_rows = kv.head_dim = 1;
+  run_cpu(NearestKeys{kv, &query, &zero, &sixteen, &three, 1, first, index.data(), NearestKeys::Kind::kLeaves, 2, &bounds});
   EXPECT_EQ(index, (std::vector<std::int32_t>{0, 1, 9}));
 }
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/storage/channel_stats_op.h"
 #include "kernels/tensor_memory.h"
-#include "policies/kv/disposal/mean_dropped_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/selector/row_state.h"
@@ -32,7 +32,13 @@ class Compensation final : public InPlaceDisposal {
       before[r] = dropped_before(step, r);
       count_.at(step, r) = before[r] + rows.num_dropped(r);
     }
-    step.ops(MeanDropped{rows, state_rows(step), before, k_mean_.lines(step, step.kv.head_dim), v_mean_.lines(step, step.kv.head_dim)});
+    step.ops(ChannelStats{.kv = rows.kv,
+                          .kind = ChannelStats::Kind::kRunningMean,
+                          .listed = {rows.kv, rows.dropped_first, rows.dropped},
+                          .line = state_rows(step),
+                          .out = k_mean_.lines(step, step.kv.head_dim),
+                          .before = before,
+                          .values_out = v_mean_.lines(step, step.kv.head_dim)});
   }
 
   [[nodiscard]] bool adds_segments() const override { return true; }

@@ -1,8 +1,9 @@
 #include <algorithm>
 
+#include "kernels/score/recent_attention_op.h"
 #include "kernels/score/score_map_op.h"
+#include "kernels/select/copy_queries_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
-#include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -31,13 +32,22 @@ class AttentionAndRedundancy final : public Scorer {
 
   void observe(LayerStep& step) override {
     const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
-    step.ops(KeepQueries{step.kv.num_sequences(), step.model.q_heads * step.model.head_dim, window_, latest.data(), ring(step)});
+    step.ops(CopyQueries{.num_sequences = step.kv.num_sequences(),
+                         .num_heads = step.model.q_heads,
+                         .head_dim = step.model.head_dim,
+                         .queries = latest.data(),
+                         .out = ring(step),
+                         .ring_tokens = window_});
   }
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     const std::int32_t* end = end_positions(step);
-    step.ops(RingAttention{kv, window_, end, ring(step), scores});
+    float* const* const kept = ring(step);
+    std::vector<Queries> latest;
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) latest.push_back({kept[s], end[s], 0});
+    step.ops(
+        RecentAttention{.kv = kv, .queries = latest.data(), .kind = RecentAttention::Kind::kScores, .steps = window_, .scores = scores});
     pool_.smooth(
         step, [&](std::int32_t r) { return std::min(window_, end[kv.sequence(r)]); }, scores);
     float* redundancy = step.ops.floats(kv.total());

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/select/copy_queries_op.h"
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/budget_share.h"
@@ -131,7 +132,14 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t sequences = step.kv.num_sequences();
     float* const* out = turned_.sequences(step, [&](std::int32_t s) { return width * step.in.step[static_cast<std::size_t>(s)].count; });
     const std::vector<float> frequencies = rope_frequencies(step, 0);
-    step.ops(TurnQueries{sequences, step.model.q_heads, step.model.head_dim, far_, or_null(frequencies), step.in.step.data(), out});
+    step.ops(CopyQueries{.num_sequences = sequences,
+                         .num_heads = step.model.q_heads,
+                         .head_dim = step.model.head_dim,
+                         .queries = step.in.step.data(),
+                         .out = out,
+                         .kind = CopyQueries::Kind::kTurned,
+                         .position = far_,
+                         .frequencies = or_null(frequencies)});
     std::vector<Queries> far(step.in.step.begin(), step.in.step.end());
     for (std::int32_t s = 0; s < sequences; ++s) far[static_cast<std::size_t>(s)].data = out[s];
     return far;

@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "policies/kv/scorer/query_ring_op.h"
+#include "kernels/select/copy_queries_op.h"
+#include "kernels/select/mean_query_op.h"
+#include "policies/kv/selector/entropy_share_op.h"
 #include "policies/kv/selector/paged_selector.h"
-#include "policies/kv/selector/probe_query_op.h"
 
 namespace kvlab {
 
@@ -74,25 +75,25 @@ class ActQkv final : public PagedSelector {
       fresh.push_back(seq.decoding() ? step.in.step[at] : seq.completes_prompt() ? step.in.window[at] : Queries{});
       held_.of_sequence(step, s) = seq.decoding() || seq.completes_prompt() ? std::min(window_, seq.end()) : 0;
     }
-    step.ops(KeepQueries{.num_sequences = sequences,
-                         .width = width,
-                         .ring_tokens = window_,
+    step.ops(CopyQueries{.num_sequences = sequences,
+                         .num_heads = step.model.q_heads,
+                         .head_dim = step.model.head_dim,
                          .queries = fresh.data(),
-                         .ring = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; }),
-                         .in_half = true});
+                         .out = ring_.sequences(step, [&](std::int32_t) { return static_cast<std::int64_t>(window_) * width; }),
+                         .kind = CopyQueries::Kind::kHalfRing,
+                         .ring_tokens = window_});
   }
 
   float* judge(LayerStep& step, const std::int64_t* first) {
-    const std::int32_t sequences = step.kv.num_sequences();
-    ProbeQuery probe{.num_sequences = sequences,
-                     .width = step.model.q_heads * step.model.head_dim,
-                     .held = per_row(step.ops, sequences, [&](std::int32_t s) { return held_.of_sequence(step, s); }),
-                     .ring = ring_.sequences(step, [](std::int32_t) { return 0; })};
-    probe.probe = step.ops.floats(static_cast<std::int64_t>(sequences) * probe.width);
-    step.ops(probe);
-    std::vector<Queries> probes;
-    for (std::int32_t s = 0; s < sequences; ++s)
-      probes.push_back({probe.probe == nullptr ? nullptr : probe.probe + static_cast<std::int64_t>(s) * probe.width, 1, 0});
+    const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
+    float* const* const ring = ring_.sequences(step, [](std::int32_t) { return 0; });
+    float* const probe = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
+    std::vector<Queries> held, probes;
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      held.push_back({ring[s], held_.of_sequence(step, s), 0});
+      probes.push_back({probe == nullptr ? nullptr : probe + static_cast<std::int64_t>(s) * width, 1, 0});
+    }
+    step.ops(MeanQuery{sequences, width, held.data(), probe, MeanQuery::Kind::kProbe});
     PageScores scores = page_scores(step, summaries_.rows(step), first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     scores.queries = probes.data();
     scores.softmax = true;

@@ -1,5 +1,5 @@
+#include "kernels/score/recent_attention_op.h"
 #include "kernels/score/token_scores_op.h"
-#include "policies/kv/selector/attention_ring_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -74,13 +74,13 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   void push(LayerStep& step, const Selection& selection, bool lists) {
-    step.ops(PushAttention{.kv = step.kv,
-                           .queries = step.in.step.data(),
-                           .lists_tokens = lists,
-                           .index_first = selection.index_first,
-                           .index = selection.index,
-                           .first_word = first_word(),
-                           .ring = rows_});
+    step.ops(RecentAttention{.kv = step.kv,
+                             .queries = step.in.step.data(),
+                             .steps = rows_,
+                             .lists_tokens = lists,
+                             .index_first = selection.index_first,
+                             .index = selection.index,
+                             .first_word = first_word()});
   }
 
   double budget_frac_;

@@ -1,9 +1,10 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
+#include "kernels/score/recent_attention_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
-#include "policies/kv/selector/attention_history_op.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/predict_blocks_op.h"
 
 namespace kvlab {
 
@@ -134,7 +135,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
 
   void push(LayerStep& step, const Queries* queries, const Selection& chosen) {
     const std::int32_t n = step.kv.num_rows;
-    PushBlockAttention push{step.kv, queries};
+    RecentAttention push{step.kv, queries, RecentAttention::Kind::kBlocks, rows_};
     push.fresh = per_row(step, [&](std::int32_t r) {
       Mark& mark = marks_.at(step, r);
       const bool goes_on = mark.queries > 0 && mark.row.grew_to(seq_of(step, r), step.kv.len[r]);
@@ -144,7 +145,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     push.start = per_row(step, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
     push.lists_tokens = chosen.index_first != nullptr;
     push.index_first = chosen.index_first, push.index = chosen.index;
-    push.block_tokens = block_, push.history_rows = rows_;
+    push.block_tokens = block_;
     push.history = history(step);
     step.ops(push);
     for (std::int32_t r = 0; r < n; ++r)

@@ -8,48 +8,6 @@
 // Queries that read keys by their codes (key_codes). A2ATS, He et al. 2025, arXiv:2502.12665, section 3.1.
 namespace kvlab {
 
-// The queries rotated as if all were at `position`: RoPE turns channels (c, c + d/2) by position * frequency.
-struct TurnQueries {
-  std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
-  const float* frequencies = nullptr;  // [num_sequences, head_dim / 2] radians per position, CPU memory; null: no RoPE
-  const Queries* queries = nullptr;    // [num_sequences]
-  float* const* out = nullptr;         // [num_sequences] -> [count, num_heads, head_dim]
-
-  // Read and written at 2 bytes per value; 3 FLOPs each.
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "turn_queries", .rows = num_sequences};
-    for (std::int32_t s = 0; s < num_sequences; ++s) c.outputs += queries[s].count;
-    const std::int64_t values = c.outputs * num_heads * head_dim;
-    c.bytes = 4 * values, c.flops = 3 * values;
-    return c;
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_sequences; }
-  void shapes(auto&& visit) {
-    const std::int64_t n = num_sequences;
-    visit(frequencies, n * (head_dim / 2)), visit(queries, n), visit(out, n);
-  }
-
-  // Pairs of channels; without RoPE single ones.
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t s) const { return std::int64_t{queries[s].count} * num_heads * width(); }
-  KVLAB_BODY void operator()(std::int64_t s, std::int64_t i) const {
-    const std::int64_t half = head_dim / 2, c = i % width(), at = i / width() * head_dim + c;
-    const float* const x = queries[s].data + at;
-    if (frequencies == nullptr) {
-      out[s][at] = *x;
-      return;
-    }
-    const std::int32_t steps = position - (queries[s].first_position + static_cast<std::int32_t>(i / width() / num_heads));
-    const double angle = steps * double{frequencies[s * half + c]};
-    const auto cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
-    out[s][at] = x[0] * cosine - x[half] * sine;
-    out[s][at + half] = x[half] * cosine + x[0] * sine;
-  }
-
- private:
-  [[nodiscard]] KVLAB_BOTH std::int64_t width() const { return frequencies == nullptr ? head_dim : head_dim / 2; }
-};
-KVLAB_EACH_OP(TurnQueries)
-
 // Logits of keys that are known by a code: z_h[i] = sum over j of a_ij q_h . v_j / sqrt(d), of token begin[r] + i and the row's vectors v.
 //   kLogits     one number j per token, a_ij = 1: every z_h, at group * first[r] + h * (first[r + 1] - first[r]) + i
 //   kAttention  a number for each part of the channels: sum over the row's query heads of the softmax over these tokens. PQCache, Zhang et

@@ -2,10 +2,10 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
+#include "kernels/select/nearest_keys_op.h"
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
-#include "policies/kv/selector/tree_select_op.h"
 
 namespace kvlab {
 
@@ -34,19 +34,13 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
 
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
-    const std::int32_t n = step.kv.num_rows;
-    PageSummaries leaves{.kv = step.kv, .kind = PageSummaries::Kind::kBounds};
-    leaves.span_tokens = leaves.stride_tokens = leaf_;
-    leaves.from = progress_.advance(step);
-    leaves.out = level(step, 0);
-    step.ops(leaves);
+    const std::int32_t* const from = progress_.advance(step);
+    step.ops(PageSummaries{step.kv, leaf_, leaf_, from, level(step, 0), PageSummaries::Kind::kBounds});
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
-      MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
-      merge.from = per_row(step, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
-      merge.children = per_row(step, [&](std::int32_t r) { return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
-      merge.child = level(step, j);
-      merge.parent = level(step, j + 1);
-      step.ops(merge);
+      PageSummaries parents{step.kv, 2, 2, nullptr, level(step, j + 1), PageSummaries::Kind::kNodes, level(step, j)};
+      parents.kv.len = per_row(step, [&](std::int32_t r) { return from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0; });
+      parents.from = per_row(step, [&](std::int32_t r) { return ((from[r] / leaf_) >> (j + 1)) * 2; });
+      step.ops(parents);
     }
   }
 
@@ -61,19 +55,13 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
       traffic_.read_all(step);
       return {};
     }
-    const float** bounds = bound_rows(step);
-    TreeSelect tree;
-    tree.num_rows = n;
-    tree.kv_heads = step.kv.kv_heads, tree.group = step.kv.group, tree.head_dim = step.kv.head_dim, tree.kv_bytes = step.kv.kv_bytes;
-    tree.queries = step.in.step.data();
-    tree.levels = levels_;
-    tree.bounds = bounds;
-    tree.leaves = leaves;
-    tree.keep = keep;
-    tree.index_first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
-    tree.index = step.ops.ints(tree.index_first[n]);
-    step.ops(tree);
-    UnitLists chosen{.first = tree.index_first, .unit = tree.index};
+    NearestKeys nearest{.kv = step.kv, .queries = step.in.step.data(), .end = leaves, .keep = keep, .kind = NearestKeys::Kind::kLeaves};
+    nearest.begin = per_row(step, [](std::int32_t) { return 0; });
+    nearest.index_first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
+    nearest.index = step.ops.ints(nearest.index_first[n]);
+    nearest.levels = levels_, nearest.bounds = level(step, 0);
+    step.ops(nearest);
+    UnitLists chosen{.first = nearest.index_first, .unit = nearest.index};
     const std::int64_t leaf_numbers = 2LL * leaf_ * step.kv.head_dim;
     traffic_.track(step, chosen, chosen, leaf_numbers * step.kv.kv_bytes, from_disk(leaf_numbers));
     for (std::int32_t r = 0; r < n; ++r) traffic_.hold_from(step, r, leaves[r]);  // the open leaf was read too
@@ -118,21 +106,12 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     return bounds_[static_cast<std::size_t>(j)].rows(
         step, [&](std::int32_t r) { return static_cast<std::int64_t>(nodes(step.kv.len[r], j)) * 2 * step.kv.head_dim; });
   }
-  const float** bound_rows(const LayerStep& step) {
-    pointers_.clear();
-    for (std::int32_t j = 0; j < levels_; ++j) {
-      float* const* rows = level(step, j);
-      pointers_.insert(pointers_.end(), rows, rows + step.kv.num_rows);
-    }
-    return pointers_.data();
-  }
 
   std::int32_t leaf_, root_;
   double budget_frac_, host_frac_;
   std::int32_t disk_bits_, levels_ = 1;
   RowProgress progress_{*this};
   std::deque<RowMemory<float>> bounds_;  // by level
-  std::vector<const float*> pointers_;
 };
 
 KVLAB_REGISTER(Selector, LeoAm, "leo_am", "leaves of a tree of chunks by bounds on their logits, over GPU, host and disk",

@@ -182,7 +182,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     }
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
     float* const* sums = sums_.sequences(step, [&](std::int32_t) { return width + 1; });
-    step.ops(SentenceQuery{sequences, width, step.in.step.data(), sentence_of(step), fresh, sums, mean});
+    step.ops(MeanQuery{sequences, width, step.in.step.data(), mean, MeanQuery::Kind::kSentence, sentence_of(step), fresh, sums});
     means_of_queries_.clear();
     for (std::int32_t s = 0; s < sequences; ++s)
       means_of_queries_.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});

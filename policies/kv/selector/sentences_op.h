@@ -6,24 +6,12 @@
 
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/search.h"
 #include "kernels/rows/team_tools.h"
 #include "kernels/select/unit_lists.h"
 
 // Sentences as units of retrieval: SentenceKV, Zhu et al. 2025, arXiv:2504.00970.
 namespace kvlab {
-
-// Entries of an ascending list up to x.
-KVLAB_BODY inline std::int64_t count_up_to(const std::int32_t* list, std::int64_t n, std::int64_t x) {
-  std::int64_t low = 0, high = n;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (list[middle] <= x)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
 
 // Numbers sentences by position: a new one begins after a run of closing token ids, or, if no ids close sentences, every `span_tokens`
 // positions. Adds positions [begin[s], end[s]).
@@ -64,11 +52,11 @@ struct SplitSentences {
       team.each(n, [&](std::int64_t i) { of[from + i] = static_cast<std::int32_t>((from + i) / span_tokens); });
       return;
     }
-    const std::int64_t before = from == 0 ? 0 : of[from - 1];
+    const std::int32_t before = from == 0 ? 0 : of[from - 1];
     auto* const start = reinterpret_cast<std::int32_t*>(team.room());
     std::int64_t step = 0;
     for (std::int64_t other = 0; other < s; ++other) step += end[other] > begin[other] ? end[other] - begin[other] : 0;
-    const std::int64_t count = team.pack(
+    const auto count = static_cast<std::int32_t>(team.pack(
         n,
         [&](std::int64_t i) {
           if constexpr (Team::kOnDevice)
@@ -76,8 +64,8 @@ struct SplitSentences {
           else
             return begins(s, from + i);
         },
-        [&](std::int64_t k, std::int64_t i) { start[k] = static_cast<std::int32_t>(i); });
-    team.each(n, [&](std::int64_t i) { of[from + i] = static_cast<std::int32_t>(before + count_up_to(start, count, i)); });
+        [&](std::int64_t k, std::int64_t i) { start[k] = static_cast<std::int32_t>(i); }));
+    team.each(n, [&](std::int64_t i) { of[from + i] = before + count_first(count, [&](std::int32_t k) { return start[k] <= i; }); });
   }
 
  private:
@@ -125,12 +113,12 @@ struct SentenceMeans {
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t n = candidates(row), d = kv.head_dim;
     auto* const start = reinterpret_cast<std::int32_t*>(team.room());
-    const std::int64_t sentences = team.pack(
+    const auto sentences = static_cast<std::int32_t>(team.pack(
         n, [&](std::int64_t i) { return i == 0 || sentence_at(row, i) != sentence_at(row, i - 1); },
-        [&](std::int64_t k, std::int64_t i) { start[k] = static_cast<std::int32_t>(i); });
+        [&](std::int64_t k, std::int64_t i) { start[k] = static_cast<std::int32_t>(i); }));
     team.each(n, [&](std::int64_t i) {
       token[row][i] = candidate(row, i);
-      sentence[row][i] = static_cast<std::int32_t>(count_up_to(start, sentences, i) - 1);
+      sentence[row][i] = count_first(sentences, [&](std::int32_t k) { return start[k] <= i; }) - 1;
     });
     team.each(sentences * d, [&](std::int64_t at) {
       const std::int64_t k = at / d, end = k + 1 < sentences ? start[k + 1] : n;
@@ -138,7 +126,7 @@ struct SentenceMeans {
       for (std::int64_t i = start[k]; i < end; ++i) sum += key_of(team, kv, row, candidate(row, i))[at % d];
       means[row][at] = sum / static_cast<float>(end - start[k]);
     });
-    team.once([&] { count[row] = static_cast<std::int32_t>(sentences); });
+    team.once([&] { count[row] = sentences; });
   }
 
  private:

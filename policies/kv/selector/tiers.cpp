@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "policies/kv/scorer/query_ring_op.h"
+#include "kernels/select/copy_queries_op.h"
 
 namespace kvlab {
 
@@ -65,9 +65,9 @@ std::span<const Queries> LastQueries::before(const LayerStep& step) {
 }
 
 void LastQueries::keep(LayerStep& step) {
-  const std::int32_t width = step.model.q_heads * step.model.head_dim;
-  float* const* memory = memory_.sequences(step, [&](std::int32_t) { return width; });
-  step.ops(KeepQueries{step.kv.num_sequences(), width, 1, step.in.step.data(), memory, true});
+  const std::int32_t heads = step.model.q_heads, d = step.model.head_dim;
+  float* const* memory = memory_.sequences(step, [&](std::int32_t) { return heads * d; });
+  step.ops(CopyQueries{step.kv.num_sequences(), heads, d, step.in.step.data(), memory, CopyQueries::Kind::kHalfRing, 1});
   for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
     if (step.in.step[static_cast<std::size_t>(s)].count > 0) known_.of_sequence(step, s) = 1;
 }
