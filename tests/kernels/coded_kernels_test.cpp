@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
@@ -219,7 +220,7 @@ TEST(ProbeMean, DividesByTheProbesThatSee) {
   EXPECT_EQ(scores, (std::vector<float>{4, 4, 6, 12, 12, 0}));
 }
 
-TEST(CoverMass, SmallestCountThatHoldsTheShare) {
+TEST(CountScores, FewestListedTokensThatHoldTheShare) {
   Listed rows(1, 2, std::vector<float>(10, 0.0F));
   const KvRows& kv = rows.tokens_of.kv;
   const float mass[] = {1, 6, 2, 0, 1};
@@ -227,7 +228,9 @@ TEST(CoverMass, SmallestCountThatHoldsTheShare) {
   for (const auto& [share, expected] :
        std::vector<std::pair<double, std::int32_t>>{{0.0, 0}, {0.5, 1}, {0.6, 1}, {0.7, 2}, {0.8, 2}, {0.81, 3}, {1.0, 4}}) {
     std::int32_t count = -1;
-    run_cpu(CoverMass{kv, 0, rows.first.data(), rows.index.data(), share, &count});
+    CountScores op{1, rows.first.data(), nullptr, CountScores::Kind::kListedMass, share, &count};
+    op.index = rows.index.data(), op.kv = kv;
+    run_cpu(op);
     EXPECT_EQ(count, expected) << share;
   }
 }

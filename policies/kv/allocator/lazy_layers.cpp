@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/row_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"

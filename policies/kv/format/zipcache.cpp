@@ -1,6 +1,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/quantize/quantize.h"
@@ -106,7 +107,14 @@ class Zipcache final : public Format {
     std::int32_t* const salient = step.ops.host_ints(rows);
     for (std::int32_t r = 0; r < rows; ++r) salient[r] = mass_frac_ > 0 ? keys.entries(r) : salient_of(keys.entries(r));
     if (mass_frac_ > 0) {
-      step.ops(CoverMass{step.kv, first_word() + 1, keys.first, keys.index, mass_frac_, salient});
+      step.ops(CountScores{.num_rows = rows,
+                           .first = keys.first,
+                           .kind = CountScores::Kind::kListedMass,
+                           .limit = mass_frac_,
+                           .count = salient,
+                           .index = keys.index,
+                           .kv = step.kv,
+                           .word = first_word() + 1});
       step.ops.settle("zipvl_salient", step.layer, {salient, static_cast<std::size_t>(rows)});
     }
     std::int64_t* const high_first = step.ops.host_longs(rows + 1);
