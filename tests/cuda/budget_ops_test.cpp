@@ -1,4 +1,4 @@
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
@@ -40,25 +40,16 @@ TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {
   }
 }
 
-TEST_F(BudgetOpsCuda, ScoreVarianceAndLayerPreferenceEqualCpuVersions) {
+TEST_F(BudgetOpsCuda, VarianceEntropyAndLayerPreferenceEqualCpuVersions) {
   std::vector<float> scores = random_elements<float>(first.back(), 5);
   scores[3] = kInf, scores[4] = std::numeric_limits<float>::quiet_NaN();
-  const auto run = [&](const float* data, auto&& op_on) {
-    std::vector<float> out(4, -1.0F);
-    op_on(ScoreVariance{4, 2, first.data(), data, out.data()});
-    return out;
-  };
   const DeviceBuffer<float> device_scores(scores);
-  const auto expected = run(scores.data(), [](const auto& op) { run_cpu(op); });
-  const auto got = run(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); });
-  EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
-  const auto entropies = [&](const float* data, auto&& op_on) {
-    std::vector<float> out(4, -1.0F);
-    op_on(ScoreVariance{4, 2, first.data(), data, out.data(), true});
-    return out;
-  };
-  EXPECT_TRUE(all_near(entropies(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); }),
-                       entropies(scores.data(), [](const auto& op) { run_cpu(op); }), 0, 1e-6));
+  std::vector<float> expected(4, -1.0F), got(4, -1.0F);
+  for (const auto kind : {PoolNumbers::Kind::kEntropy, PoolNumbers::Kind::kVariance}) {
+    run_cpu(PoolNumbers{4, 2, first.data(), scores.data(), expected.data(), kind});
+    run_cuda(PoolNumbers{4, 2, first.data(), device_scores.data(), got.data(), kind}, cuda());
+    EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
+  }
   const DeviceBuffer<float> device_variance(expected);
   std::vector<float> preference(4), on_gpu(4);
   run_cpu(LayerPreference{4, expected.data(), expected.data(), 2, 3, preference.data()});
@@ -66,14 +57,16 @@ TEST_F(BudgetOpsCuda, ScoreVarianceAndLayerPreferenceEqualCpuVersions) {
   EXPECT_TRUE(all_near(on_gpu, preference, 0, 1e-6));
 }
 
-TEST_F(BudgetOpsCuda, SpanMassEqualsCpuVersion) {
+TEST_F(BudgetOpsCuda, MassesEqualCpuVersion) {
   const std::vector<float> scores = random_elements<float>(first.back(), 6);
   const Ints head_end{0, 0, 1, 0, 300, 4, 10, 64}, tail_begin{0, 0, 0, 0, 200, 600, 60, 0}, tail_end{0, 0, 1, 1, 700, 700, 64, 60};
   std::vector<float> expected(4);
-  run_cpu(SpanMass{4, 2, first.data(), scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, expected.data()});
   const DeviceBuffer<float> device_scores(scores), mass(4);
-  run_cuda(SpanMass{4, 2, first.data(), device_scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, mass.data()},
-           cuda());
+  const auto op = [&](const float* from, float* to) {
+    return PoolNumbers{4, 2, first.data(), from, to, PoolNumbers::Kind::kMass, head_end.data(), tail_begin.data(), tail_end.data(), -1.5F};
+  };
+  run_cpu(op(scores.data(), expected.data()));
+  run_cuda(op(device_scores.data(), mass.data()), cuda());
   EXPECT_TRUE(all_near(mass.to_host(cuda().stream()), expected, 1e-6, 1e-6));
 }
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/counts.h"
 
@@ -113,7 +113,8 @@ class D2oLayers final : public Allocator {
     for (std::int32_t l = 0; l < members; ++l) {
       const ScoredLayer& layer = *layers[static_cast<std::size_t>(l)];
       std::vector<float> of_layer(static_cast<std::size_t>(sequences));
-      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, of_layer.data(), entropy_});
+      ops(PoolNumbers{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, of_layer.data(),
+                      entropy_ ? PoolNumbers::Kind::kEntropy : PoolNumbers::Kind::kVariance});
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
         variance[static_cast<std::size_t>(at)] = of_layer[static_cast<std::size_t>(s)];
