@@ -2,13 +2,13 @@
 #include <vector>
 
 #include "kernels/allocate/count_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/format/grouped.h"
 #include "policies/kv/format/measured_share.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 
@@ -99,7 +99,11 @@ class Zipcache final : public Format {
       for (const Probes::Range& range : probes_.ranges(seq, 0, seq.end())) begin.push_back(range.begin), end.push_back(range.end);
       first.push_back(static_cast<std::int64_t>(begin.size()));
     }
-    step.ops(ProbeMean{step.kv, first_word() + 1, first.data(), begin.data(), end.data(), scores});
+    step.ops(TokenScores{.kv = step.kv,
+                         .kind = TokenScores::Kind::kProbeMean,
+                         .first_word = first_word() + 1,
+                         .scores = scores,
+                         .probes = {first.data(), begin.data(), end.data()}});
   }
 
   Parted part(LayerStep& step, const ListedTokens& keys, const float* scores) {

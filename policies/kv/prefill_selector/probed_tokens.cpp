@@ -5,8 +5,8 @@
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/fill_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
@@ -113,7 +113,7 @@ class ProbedTokens final : public PrefillSelector {
     }
     ops(ProbeSums{kv, 0, first, pieces.data(), end});
     float* const scores = ops.floats(kv.total());
-    ops(ProbeMean{kv, 0, first, from, to, scores});
+    ops(TokenScores{.kv = kv, .kind = TokenScores::Kind::kProbeMean, .scores = scores, .probes = {first, from, to}});
     std::int32_t *begin = ops.host_ints(kv.num_rows), *len = ops.host_ints(kv.num_rows);
     std::fill_n(begin, kv.num_rows, chunk.seq.end() - newest), std::copy_n(kv.len, kv.num_rows, len);
     ops(FillScores{kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores});
