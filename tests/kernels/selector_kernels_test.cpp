@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/select/block_max_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/select/cluster/cluster.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
@@ -111,11 +111,11 @@ TEST(PageScores, SoftmaxCountsClustersByTheirSizes) {
   EXPECT_NEAR(out[2], 0.1, 1e-6);
 }
 
-TEST(BlockMax, LooksAtAllUnitsThatTouchABlock) {
+TEST(Pool1d, LooksAtAllUnitsThatTouchABlock) {
   const Floats in{9, 1, 2, 8, 3, 4, 5};
   const Longs in_first{0, 7}, first{0, 3};
   Floats out(3);
-  run_cpu(BlockMax{1, 3, 1, 4, in_first.data(), in.data(), first.data(), out.data()});
+  run_cpu(Pool1d{1, first.data(), nullptr, out.data(), 4, Pool1d::Kind::kBlockMax, 3, 1, in_first.data(), in.data()});
   EXPECT_EQ(out, (Floats{9, 8, 5}));  // [-1, 3), [2, 6), [5, 9)
 }
 
