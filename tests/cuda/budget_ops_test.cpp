@@ -1,6 +1,5 @@
 #include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -40,7 +39,7 @@ TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {
   }
 }
 
-TEST_F(BudgetOpsCuda, VarianceEntropyAndLayerPreferenceEqualCpuVersions) {
+TEST_F(BudgetOpsCuda, VarianceEntropyAndTheirPowersEqualCpuVersions) {
   std::vector<float> scores = random_elements<float>(first.back(), 5);
   scores[3] = kInf, scores[4] = std::numeric_limits<float>::quiet_NaN();
   const DeviceBuffer<float> device_scores(scores);
@@ -52,8 +51,12 @@ TEST_F(BudgetOpsCuda, VarianceEntropyAndLayerPreferenceEqualCpuVersions) {
   }
   const DeviceBuffer<float> device_variance(expected);
   std::vector<float> preference(4), on_gpu(4);
-  run_cpu(LayerPreference{4, expected.data(), expected.data(), 2, 3, preference.data()});
-  run_cuda(LayerPreference{4, device_variance.data(), device_variance.data(), 2, 3, on_gpu.data()}, cuda());
+  const Longs all{0, 4};
+  ScoreMap map{.num_rows = 1, .first = all.data(), .kind = ScoreMap::Kind::kPowers, .a_power = 0.5, .b_power = 1 / 3.0};
+  map.a = map.b = expected.data(), map.out = preference.data();
+  run_cpu(map);
+  map.a = map.b = device_variance.data(), map.out = on_gpu.data();
+  run_cuda(map, cuda());
   EXPECT_TRUE(all_near(on_gpu, preference, 0, 1e-6));
 }
 

@@ -1,7 +1,7 @@
 #include "kernels/allocate/share_out/share_out.h"
 #include "kernels/attention/window_moments/window_moments.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -53,7 +53,15 @@ class Cake final : public Allocator {
         .kv = layer.kv, .queries = window.data(), .wants_spread = true, .entropy = ops.floats(count), .variance = ops.floats(count)};
     ops(moments);
     std::vector<float> out(seqs.size());
-    ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});
+    const std::int64_t first[] = {0, count};
+    ops(ScoreMap{.num_rows = 1,
+                 .first = first,
+                 .kind = ScoreMap::Kind::kPowers,
+                 .a = moments.entropy,
+                 .b = moments.variance,
+                 .out = out.data(),
+                 .a_power = 1 / tau_entropy_,
+                 .b_power = 1 / tau_variance_});
     for (std::size_t s = 0; s < seqs.size(); ++s) {
       const auto index = static_cast<std::size_t>(seqs[s].index);
       if (preference_.size() <= index) preference_.resize(index + 1);
