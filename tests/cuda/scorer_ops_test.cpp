@@ -1,9 +1,9 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
 #include <random>
 
-#include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
@@ -77,7 +77,7 @@ class ScorerOpsCuda : public CudaTest {
   }
 };
 
-TEST_F(ScorerOpsCuda, LargestEntries) {
+TEST_F(ScorerOpsCuda, ReduceHeadsToTheLargestOfTheFirstRow) {
   const Longs first{0, 5, 10, 15, 18, 21, 24};
   Twice<float> x = normals(24, 1);
   const auto rows_at = [&](bool gpu) {
@@ -86,8 +86,10 @@ TEST_F(ScorerOpsCuda, LargestEntries) {
     return rows;
   };
   const auto host = rows_at(false), device = rows_at(true);
-  run_cpu(LargestEntries{2, 3, first.data(), host.data()});
-  run_cuda(LargestEntries{2, 3, first.data(), device.data()}, cuda());
+  const Ints len{5, 5, 5, 3, 3, 3};
+  const KvRows kv{.num_rows = 6, .kv_heads = 3, .len = len.data(), .first = first.data()};
+  run_cpu(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, host.data()});
+  run_cuda(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, device.data()}, cuda());
   EXPECT_EQ(x.device(cuda()), x.host());
   EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
 }
