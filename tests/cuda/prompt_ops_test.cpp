@@ -118,11 +118,9 @@ TEST_F(PromptOpsCuda, CountScoresOfListsEqualsCpuVersion) {
   const DeviceBuffer<std::int32_t> device_index(index);
   for (const std::int32_t from : {0, 4, 9, 10}) {
     Ints expected(3, -1), got(3, -1);
-    CountScores op{3, first.data(), nullptr, CountScores::Kind::kListedFrom, double(from), expected.data()};
-    op.index = index.data();
-    run_cpu(op);
-    op.index = device_index.data(), op.count = got.data();
-    run_cuda(op, cuda());
+    constexpr auto kFrom = CountScores::Kind::kListedFrom;
+    run_cpu(CountScores{3, first.data(), nullptr, kFrom, double(from), expected.data(), 1, nullptr, index.data()});
+    run_cuda(CountScores{3, first.data(), nullptr, kFrom, double(from), got.data(), 1, nullptr, device_index.data()}, cuda());
     EXPECT_EQ(got, expected) << from;
   }
 }

@@ -96,11 +96,9 @@ TEST_F(QueryOpsCuda, CountScoresOfListedMass) {
   const DeviceBuffer<std::int32_t> device_index(index);
   for (const double share : {0.0, 0.5, 0.975, 1.0}) {
     Ints counted(4, -1), counts(4, -1);
-    CountScores op{4, lists.data(), nullptr, CountScores::Kind::kListedMass, share, counted.data()};
-    op.index = index.data(), op.kv = rows.host(), op.word = 1;
-    run_cpu(op);
-    op.index = device_index.data(), op.kv = rows.device(), op.count = counts.data();
-    run_cuda(op, cuda());
+    constexpr auto kMass = CountScores::Kind::kListedMass;
+    run_cpu(CountScores{4, lists.data(), nullptr, kMass, share, counted.data(), 1, nullptr, index.data(), rows.host(), 1});
+    run_cuda(CountScores{4, lists.data(), nullptr, kMass, share, counts.data(), 1, nullptr, device_index.data(), rows.device(), 1}, cuda());
     EXPECT_EQ(counts, counted);
   }
 }
