@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 
 #include "kernels/rows/row_op.h"
@@ -10,28 +11,33 @@ namespace kvlab {
 
 // Counts entries of each row, with sums in double:
 //   kAtLeast, kAbove  scores at least, or above, `limit`, without NaN
-//   kMeanAbove        scores above `limit`, mean over the pool's rows, rounded down, at least 1, at most cap[r]: InfiniGen, Lee et al.
-//   2024,
-//                     section 4.3
 //   kLeadingMass      of a descending row without negative scores the leading ones that hold the share `limit` of the sum; at least 1
 //   kListedMass       of the listed tokens' words (float32, not negative) the fewest that hold this share: the important tokens of ZipVL,
 //                     He et al. 2024, arXiv:2410.08584, eq. 4
 //   kListedFrom       list entries that are at least `limit`
+// or says how many each row of a pool takes, at least 1, from all of the pool's scores:
+//   kMeanAbove        those above `limit`, mean over the rows, rounded down, at most given[r]: InfiniGen, Lee et al. 2024, section 4.3
+//   kEntropyShare     given[r] times the entropy of the scores as probabilities, mean over the rows, over the mean of the entropies known
+//                     for the pool's layers; at most twice given[r] and the row's length. ActQKV, Xiao et al. 2025, arXiv:2502.13542; the
+//                     formulas are our definition
 struct CountScores {
-  enum class Kind : std::uint8_t { kAtLeast, kAbove, kMeanAbove, kLeadingMass, kListedMass, kListedFrom };
+  enum class Kind : std::uint8_t { kAtLeast, kAbove, kLeadingMass, kListedMass, kListedFrom, kMeanAbove, kEntropyShare };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const float* scores = nullptr;        // [first[num_rows]]
   Kind kind = Kind::kAtLeast;
   double limit = 0;
-  std::int32_t* count = nullptr;        // [num_rows] out, in CPU memory; not written where only shapes are known
-  std::int32_t rows_per_pool = 1;       // of kMeanAbove
-  const std::int32_t* cap = nullptr;    // [num_rows]
+  std::int32_t* count = nullptr;  // [num_rows] out, in CPU memory; not written where only shapes are known
+  std::int32_t rows_per_pool = 1;
+  const std::int32_t* given = nullptr;  // [num_rows]
   const std::int32_t* index = nullptr;  // [first[num_rows]] of kListed...; entries of -1 are at the lists' ends
   KvRows kv = {};                       // of kListedMass
   std::int32_t word = 0;
+  // Of kEntropyShare
+  float* const* entropies = nullptr;  // [pools] -> [num_layers], 0: not known yet
+  std::int32_t layer = 0, num_layers = 0;
 
-  // Entries and words are read; a mass is a sum and a search.
+  // Entries and words are read; a mass is a sum and a search, an entropy four operations per score.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = first[num_rows], written = 4LL * num_rows;
     OpCall c{.op = "count_scores", .rows = num_rows, .tokens = n, .outputs = num_rows, .bytes = 4 * n + written, .flops = n};
@@ -39,12 +45,13 @@ struct CountScores {
     if (kind == Kind::kLeadingMass) c.flops = 2 * n;
     if (kind == Kind::kListedMass) c.op = "cover_mass", c.bytes = 8 * n + written, c.flops = 3 * n;
     if (kind == Kind::kListedFrom) c.op = "count_from", c.bytes = 2 * written, c.flops = 0;
+    if (kind == Kind::kEntropyShare) c.op = "entropy_share", c.bytes += 4 * rows() * num_layers, c.flops = 4 * n;
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows / rows_per_pool; }
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return kind == Kind::kListedMass ? first[row + 1] - first[row] : 0; }
   void shapes(auto&& visit) {
-    visit(first, num_rows + 1), visit(cap, num_rows);
+    visit(first, num_rows + 1), visit(given, num_rows), visit(entropies, rows());
     if (kind == Kind::kListedMass) visit(kv);
   }
   void results(auto&& visit) { visit(count, num_rows); }
@@ -52,21 +59,43 @@ struct CountScores {
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t pool) const {
     const std::int64_t row0 = pool * rows_per_pool, begin = first[row0], n = first[row0 + rows_per_pool] - begin;
-    std::int64_t found = 0;
+    double found = 0;
     if (kind == Kind::kLeadingMass || kind == Kind::kListedMass)
       found = count_mass(team, row0, static_cast<std::int32_t>(n));
     else
-      found = team.template sum<std::int64_t>(n, [&](std::int64_t i) { return counts(begin + i) ? 1 : 0; });
-    const std::int64_t mean = found / rows_per_pool, least = mean < 1 ? 1 : mean;
-    team.each(rows_per_pool, [&](std::int64_t r) {
-      count[row0 + r] = static_cast<std::int32_t>(kind != Kind::kMeanAbove ? found : least < cap[row0 + r] ? least : cap[row0 + r]);
-    });
+      found = team.template sum<double>(n, [&](std::int64_t i) { return term(begin + i); });
+    const double scale = kind == Kind::kEntropyShare ? entropy_scale(team, pool, n, found) : 1;
+    team.each(rows_per_pool, [&](std::int64_t r) { count[row0 + r] = static_cast<std::int32_t>(of_row(row0 + r, found, scale)); });
   }
 
  private:
-  [[nodiscard]] KVLAB_BODY bool counts(std::int64_t i) const {
-    if (kind == Kind::kListedFrom) return index[i] >= limit;
-    return kind == Kind::kAtLeast ? double{scores[i]} >= limit : double{scores[i]} > limit;
+  [[nodiscard]] KVLAB_BODY double term(std::int64_t i) const {
+    if (kind == Kind::kListedFrom) return index[i] >= limit ? 1 : 0;
+    const double x = scores[i];
+    if (kind == Kind::kEntropyShare) return x > 0 ? -(x * std::log(x) / rows_per_pool) : 0;
+    return (kind == Kind::kAtLeast ? x >= limit : x > limit) ? 1 : 0;
+  }
+  [[nodiscard]] KVLAB_BODY double of_row(std::int64_t r, double found, double scale) const {
+    if (kind != Kind::kMeanAbove && kind != Kind::kEntropyShare) return found;
+    double wanted = std::floor(found / rows_per_pool), most = given[r];
+    if (kind == Kind::kEntropyShare) {
+      wanted = std::nearbyint(most * scale), wanted = 2 * most < wanted ? 2 * most : wanted;
+      most = static_cast<double>(first[r + 1] - first[r]);
+    }
+    wanted = wanted < 1 ? 1 : wanted;
+    return most < wanted ? most : wanted;
+  }
+  // The entropy over the mean of the known ones.
+  template <class Team>
+  [[nodiscard]] KVLAB_BODY double entropy_scale(const Team& team, std::int64_t pool, std::int64_t n, double entropy) const {
+    float* const of_layers = entropies[pool];
+    team.once([&] {
+      if (n > 0) of_layers[layer] = static_cast<float>(entropy);
+    });
+    double known = 0, layers = 0;
+    for (std::int32_t l = 0; l < num_layers; ++l)
+      if (of_layers[l] > 0) known += double{of_layers[l]}, layers += 1;
+    return entropy > 0 ? entropy / (known / layers) : 1.0;
   }
 
   template <class Team>

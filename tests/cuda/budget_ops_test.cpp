@@ -65,11 +65,9 @@ TEST_F(BudgetOpsCuda, MassesEqualCpuVersion) {
   const Ints head_end{0, 0, 1, 0, 300, 4, 10, 64}, tail_begin{0, 0, 0, 0, 200, 600, 60, 0}, tail_end{0, 0, 1, 1, 700, 700, 64, 60};
   std::vector<float> expected(4);
   const DeviceBuffer<float> device_scores(scores), mass(4);
-  const auto op = [&](const float* from, float* to) {
-    return PoolNumbers{4, 2, first.data(), from, to, PoolNumbers::Kind::kMass, head_end.data(), tail_begin.data(), tail_end.data(), -1.5F};
-  };
-  run_cpu(op(scores.data(), expected.data()));
-  run_cuda(op(device_scores.data(), mass.data()), cuda());
+  const auto [head, tail, end] = std::array{head_end.data(), tail_begin.data(), tail_end.data()};
+  run_cpu(PoolNumbers{4, 2, first.data(), scores.data(), expected.data(), PoolNumbers::Kind::kMass, head, tail, end, -1.5F});
+  run_cuda(PoolNumbers{4, 2, first.data(), device_scores.data(), mass.data(), PoolNumbers::Kind::kMass, head, tail, end, -1.5F}, cuda());
   EXPECT_TRUE(all_near(mass.to_host(cuda().stream()), expected, 1e-6, 1e-6));
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/select/cluster/cluster.h"
 #include "kernels/select/page_scores/page_scores.h"
@@ -256,19 +257,20 @@ TEST(ProbeQuery, QueriesThatStandOutCountMore) {
   EXPECT_NEAR(probe, 4 * far / (far + 3 * near), 1e-6);
 }
 
-TEST(EntropyShare, SpreadLayersGetMore) {
+TEST(CountScores, SpreadLayersGetMore) {
   const Longs first{0, 4};
   const Floats flat(4, 0.25F), sure{1, 0, 0, 0};
   Floats entropies{0, static_cast<float>(std::log(2.0)), 0};
   float* known = entropies.data();
-  const std::int32_t average = 1;
-  std::int32_t keep = 0;
-  run_cpu(EntropyShare{1, 1, 0, 3, first.data(), flat.data(), &average, &known, &keep});  // log 4 over the mean of log 4, log 2
+  std::int32_t average = 1, keep = 0;
+  CountScores share{1, first.data(), flat.data(), CountScores::Kind::kEntropyShare, 0, &keep, 1, &average, nullptr, {}, 0, &known, 0, 3};
+  run_cpu(share);  // log 4 over the mean of log 4, log 2
   EXPECT_EQ(keep, 1);
-  const std::int32_t three = 3;
-  run_cpu(EntropyShare{1, 1, 0, 3, first.data(), flat.data(), &three, &known, &keep});
+  average = 3;
+  run_cpu(share);
   EXPECT_EQ(keep, 4);
-  run_cpu(EntropyShare{1, 1, 2, 3, first.data(), sure.data(), &three, &known, &keep});  // nothing to compare with: the average
+  share.scores = sure.data(), share.layer = 2;
+  run_cpu(share);  // nothing to compare with: the average
   EXPECT_EQ(keep, 3);
   EXPECT_EQ(entropies[2], 0);
 }

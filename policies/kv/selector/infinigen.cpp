@@ -89,7 +89,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
                          .limit = static_cast<float>(-alpha_),
                          .count = count,
                          .rows_per_pool = step.kv.kv_heads,
-                         .cap = cap});
+                         .given = cap});
     settle_rows(step, "selected_tokens", count);
     const UnitLists lists = best_units(step, scores.first, scores.scores, count);
     keep_query(step);
