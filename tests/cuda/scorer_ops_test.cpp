@@ -5,7 +5,6 @@
 #include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
@@ -17,6 +16,7 @@
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_models_op.h"
 #include "policies/kv/scorer/torch_uniform_op.h"
+#include "policies/kv/selector/head_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -94,13 +94,14 @@ TEST_F(ScorerOpsCuda, ReduceHeadsToTheLargestOfTheFirstRow) {
   EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
 }
 
-TEST_F(ScorerOpsCuda, HeadLogits) {
+TEST_F(ScorerOpsCuda, HeadScoresAreLogits) {
   const Longs first{0, 0, 1, 38, 338};
   const auto check_type = [&]<class T>(T, const RowsShape& shape) {
     RowsFixture<T> rows(shape, kScorerLen, 3);
     const QueriesFixture queries({1, 1, 3, 2}, kScorerEnd, shape.kv_heads * shape.group, shape.head_dim, 4);
     check(std::vector<float>(338), 0, [&](bool gpu, float* out) {
-      return HeadLogits{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out};
+      return HeadScores{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out,
+                        HeadScores::Kind::kLogits};
     });
   };
   check_type(float{}, {2, 3, 33, 8});

@@ -228,9 +228,8 @@ TEST(CountScores, FewestListedTokensThatHoldTheShare) {
   for (const auto& [share, expected] :
        std::vector<std::pair<double, std::int32_t>>{{0.0, 0}, {0.5, 1}, {0.6, 1}, {0.7, 2}, {0.8, 2}, {0.81, 3}, {1.0, 4}}) {
     std::int32_t count = -1;
-    CountScores op{1, rows.first.data(), nullptr, CountScores::Kind::kListedMass, share, &count};
-    op.index = rows.index.data(), op.kv = kv;
-    run_cpu(op);
+    constexpr auto kMass = CountScores::Kind::kListedMass;
+    run_cpu(CountScores{1, rows.first.data(), nullptr, kMass, share, &count, 1, nullptr, rows.index.data(), kv});
     EXPECT_EQ(count, expected) << share;
   }
 }
