@@ -33,8 +33,7 @@ struct CountScores {
   const std::int32_t* index = nullptr;  // [first[num_rows]] of kListed...; entries of -1 are at the lists' ends
   KvRows kv = {};                       // of kListedMass
   std::int32_t word = 0;
-  // Of kEntropyShare
-  float* const* entropies = nullptr;  // [pools] -> [num_layers], 0: not known yet
+  float* const* entropies = nullptr;  // [pools] -> [num_layers] of kEntropyShare, 0: not known yet
   std::int32_t layer = 0, num_layers = 0;
 
   // Entries and words are read; a mass is a sum and a search, an entropy four operations per score.

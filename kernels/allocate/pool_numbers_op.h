@@ -52,7 +52,7 @@ struct PoolNumbers {
 
  private:
   [[nodiscard]] std::int64_t num_rows() const { return std::int64_t{num_pools} * rows_per_pool; }
-  // A row's tokens: its head's, and from `gap` on its tail's.
+  // The row's tokens are [0, head(r)), all of them except for masses, and those from tail(r) on.
   [[nodiscard]] KVLAB_BOTH std::int64_t head(std::int64_t r) const { return kind == Kind::kMass ? head_end[r] : first[r + 1] - first[r]; }
   [[nodiscard]] KVLAB_BOTH std::int64_t tail(std::int64_t r) const { return tail_begin[r] < head_end[r] ? head_end[r] : tail_begin[r]; }
   [[nodiscard]] KVLAB_BOTH std::int64_t tokens(std::int64_t r) const {
@@ -78,8 +78,8 @@ struct PoolNumbers {
     return count < 2 || sum <= 0 ? 0.0F : static_cast<float>((std::log(sum) - sum_log / sum) / std::log(static_cast<double>(count)));
   }
   static KVLAB_BODY float variance(double sum, double squares, std::int64_t count) {
-    const double mean = sum / static_cast<double>(count), variance = squares / static_cast<double>(count) - mean * mean;
-    return static_cast<float>(variance > 0 ? variance : 0);
+    const double mean = sum / static_cast<double>(count), x = squares / static_cast<double>(count) - mean * mean;
+    return static_cast<float>(x > 0 ? x : 0);
   }
 };
 KVLAB_ROW_OP(PoolNumbers)

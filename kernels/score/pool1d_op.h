@@ -20,8 +20,7 @@ struct Pool1d {
   float* scores = nullptr;
   std::int32_t width = 1;
   Kind kind = Kind::kAvg;
-  // Of kBlockMax
-  std::int32_t stride = 1, before = 0;
+  std::int32_t stride = 1, before = 0;       // of kBlockMax, as are `units`
   const std::int64_t* unit_first = nullptr;  // [num_rows + 1]
   const float* units = nullptr;              // [unit_first[num_rows]]
 
