@@ -27,6 +27,7 @@ struct ReduceHeads {
   void shapes(auto&& visit) {
     visit(entries, kv.num_rows);
     if (by_position) return visit(kv);
+    kv.page = kv.page_begin = nullptr;  // not read
     visit(kv.len, kv.num_rows), visit(kv.first, kv.num_rows + 1);
   }
 
