@@ -75,8 +75,7 @@ class Ops {
   // Uninitialised, valid until the Frame ends; null with kShapes.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
-  // In stream order; no effect if `at` is null.
-  void zero(float* at, std::int64_t n);
+  void zero(float* at, std::int64_t n);  // in stream order; no effect if `at` is null
   // Always CPU memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
@@ -107,25 +106,25 @@ class Ops {
   [[nodiscard]] const std::vector<OpCall>& log() const { return log_; }
   void clear_log() { log_.clear(); }
 
-  // Null: not timed.
-  void time_with(OpClock* clock) { clock_ = clock; }
+  void time_with(OpClock* clock) { clock_ = clock; }  // null: not timed
+  // f() by the CPU, on arrays in its memory. `logs`: as an operation.
   template <class F>
-  void timed(std::string_view name, F&& f) {
+  void timed(const OpCall& call, F&& f, bool logs = false) {
+    if (logs && keeps_log_) log_.push_back(call);
     if (clock_ != nullptr) clock_->begin();
     f();
-    if (clock_ != nullptr) clock_->end({name});
+    if (clock_ != nullptr) clock_->end(call);
   }
 
  private:
   template <class Op>
   void run(const Op& op) {
     if (backend_ == Backend::kCpu) run_cpu(op);
-    if (backend_ == Backend::kCuda) {
-      if constexpr (HasCudaKernel<Op>)
-        run_cuda(op, *cuda_);
-      else
-        refuse_on_gpu(call(op).op);
-    }
+    if (backend_ != Backend::kCuda) return;
+    if constexpr (HasCudaKernel<Op>)
+      run_cuda(op, *cuda_);
+    else
+      refuse_on_gpu(call(op).op);
   }
 
   void* scratch(std::int64_t bytes);

@@ -187,7 +187,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     if (!g.positions[s].empty()) place_pruned(g, s, layer);
-  ops_.timed(kAtRest, [&] { wake(g, layer), raise(g, layer); });
+  ops_.timed({kAtRest}, [&] { wake(g, layer), raise(g, layer); });
 }
 
 void PolicyCache::remember(Group& g, std::size_t s, std::int32_t layer, const float* q) {

@@ -46,7 +46,7 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const DecodeOp& op) {
       sequence.packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
     }
   };
-  step.ops.timed(kAtRest, [&] { fitted(give_all); });
+  step.ops.timed({kAtRest}, [&] { fitted(give_all); });
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
@@ -80,7 +80,7 @@ void PolicyCache::wake(Group& g, std::int32_t layer) {
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
-  if (keeper_->packs()) ops_.timed(kAtRest, [&] { rest_packed(g, layer); });
+  if (keeper_->packs()) ops_.timed({kAtRest}, [&] { rest_packed(g, layer); });
 }
 
 void PolicyCache::rest_packed(Group& g, std::int32_t layer) {

@@ -50,7 +50,7 @@ std::span<const std::vector<std::int32_t>> of_sequence(const TokenLists& lists, 
 void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selection) {
   if (!read_.empty()) return;
   const EngineSequence& first = sequence_of(step, 0);
-  if (!first.tiers.empty() && first.tiers[place(step.layer)].exists()) step.ops.timed(kAtRest, [&] { fetch_all(step, selection); });
+  if (!first.tiers.empty() && first.tiers[place(step.layer)].exists()) step.ops.timed({kAtRest}, [&] { fetch_all(step, selection); });
 }
 
 void PolicyCache::Keeper::fetch_all(const LayerStep& step, const Selection& selection) {
@@ -77,7 +77,7 @@ void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);
   const Selection beside = policy_.stays(step_of(g), layer);
-  ops_.timed(kAtRest, [&] { lower(g, layer, beside); });
+  ops_.timed({kAtRest}, [&] { lower(g, layer, beside); });
 }
 
 void PolicyCache::lower(Group& g, std::int32_t layer, const Selection& beside) {

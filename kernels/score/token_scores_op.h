@@ -23,6 +23,8 @@ constexpr std::uint32_t kTokenMark = 1;  // in a word
 //     LazyEviction, Zhang et al. 2025
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
+//   kProbeMean   f0 / age, or 0 where age = 0, the number of probes at or after the position: ZipCache, He et al. 2024, arXiv:2405.14256,
+//     eq. 8. Probes of sequence s are the positions [probes.begin[j], probes.end[j]), probes.first[s] <= j < probes.first[s + 1]
 // Without end_position:
 //   kWord        f0                     kWordSum  f0 + f1 + ... of `words`
 //   kMark        -infinity where u0 has the mark; other scores, and +infinity, stay
@@ -38,6 +40,7 @@ struct TokenScores {
     kRecurrence,
     kLastHit,
     kHits,
+    kProbeMean,
     kWord,
     kWordSum,
     kMark
@@ -50,13 +53,19 @@ struct TokenScores {
   const std::int64_t* seeds = nullptr;         // [kv.num_sequences()]
   float* scores = nullptr;                     // [kv.total()] out
   std::int32_t words = 1;                      // of kWordSum
+  struct Probes {
+    const std::int64_t* first = nullptr;                  // [kv.num_sequences() + 1]
+    const std::int32_t *begin = nullptr, *end = nullptr;  // [first[kv.num_sequences()]]
+  };
+  Probes probes = {};
 
   // Words and positions are read, scores written; four operations per token and word. Without positions kWordSum adds each word, kMark
-  // reads the scores and compares twice.
+  // reads the scores and compares twice. A probe mean is a division.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), read = num_words();
     OpCall c{
         .op = "token_scores", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = n * (8 + 4 * read), .flops = n * 4 * (1 + read)};
+    if (kind == Kind::kProbeMean) c.op = "probe_mean", c.flops = n;
     if (!is_of_words()) return c;
     const std::int64_t numbers = kind == Kind::kMark ? 2 : read;
     c.op = "word_scores", c.bytes = 4 * n * (numbers + 1), c.flops = kind == Kind::kWord ? 0 : n * numbers;
@@ -64,8 +73,9 @@ struct TokenScores {
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) {
-    const std::int64_t sequences = kv.num_sequences();
+    const std::int64_t sequences = kv.num_sequences(), pieces = kind == Kind::kProbeMean ? probes.first[sequences] : 0;
     visit(kv), visit(end_position, sequences), visit(seeds, sequences);
+    visit(probes.first, sequences + 1), visit(probes.begin, pieces), visit(probes.end, pieces);
   }
   [[nodiscard]] KVLAB_BOTH std::int32_t num_words() const {
     switch (kind) {
@@ -74,6 +84,7 @@ struct TokenScores {
         return 0;
       case Kind::kSum:
       case Kind::kMean:
+      case Kind::kProbeMean:
       case Kind::kWord:
       case Kind::kMark:
         return 1;
@@ -96,7 +107,8 @@ struct TokenScores {
     if (is_of_words()) {
       to = of_words(t, to);
     } else {
-      t.position = kv.position[slot], t.age = end_position[kv.sequence(r)] - t.position;
+      t.position = kv.position[slot];
+      t.age = kind == Kind::kProbeMean ? probes_from(kv.sequence(r), t.position) : end_position[kv.sequence(r)] - t.position;
       to = score(r, t);
     }
   }
@@ -135,6 +147,8 @@ struct TokenScores {
         return t.f(0);
       case Kind::kMean:
         return t.f(0) / t.queries();
+      case Kind::kProbeMean:
+        return t.age > 0 ? t.f(0) / t.queries() : 0.0F;
       case Kind::kSpread:
         return spread(t);
       case Kind::kRingSet:
@@ -151,6 +165,14 @@ struct TokenScores {
         break;
     }
     return 0.0F;
+  }
+  [[nodiscard]] KVLAB_BODY std::int32_t probes_from(std::int32_t sequence, std::int32_t position) const {
+    std::int32_t n = 0;
+    for (std::int64_t j = probes.first[sequence]; j < probes.first[sequence + 1]; ++j) {
+      const std::int32_t begin = probes.begin[j] < position ? position : probes.begin[j];
+      n += begin < probes.end[j] ? probes.end[j] - begin : 0;
+    }
+    return n;
   }
   static KVLAB_BODY float logistic(float x) { return 1.0F / (1.0F + std::exp(-x)); }
   static KVLAB_BODY float spread(const Token& t) {

@@ -1,6 +1,5 @@
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/span_quota_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -40,40 +39,35 @@ TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {
   }
 }
 
-TEST_F(BudgetOpsCuda, ScoreVarianceAndLayerPreferenceEqualCpuVersions) {
+TEST_F(BudgetOpsCuda, VarianceEntropyAndTheirPowersEqualCpuVersions) {
   std::vector<float> scores = random_elements<float>(first.back(), 5);
   scores[3] = kInf, scores[4] = std::numeric_limits<float>::quiet_NaN();
-  const auto run = [&](const float* data, auto&& op_on) {
-    std::vector<float> out(4, -1.0F);
-    op_on(ScoreVariance{4, 2, first.data(), data, out.data()});
-    return out;
-  };
   const DeviceBuffer<float> device_scores(scores);
-  const auto expected = run(scores.data(), [](const auto& op) { run_cpu(op); });
-  const auto got = run(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); });
-  EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
-  const auto entropies = [&](const float* data, auto&& op_on) {
-    std::vector<float> out(4, -1.0F);
-    op_on(ScoreVariance{4, 2, first.data(), data, out.data(), true});
-    return out;
-  };
-  EXPECT_TRUE(all_near(entropies(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); }),
-                       entropies(scores.data(), [](const auto& op) { run_cpu(op); }), 0, 1e-6));
+  std::vector<float> expected(4, -1.0F), got(4, -1.0F);
+  for (const auto kind : {PoolNumbers::Kind::kEntropy, PoolNumbers::Kind::kVariance}) {
+    run_cpu(PoolNumbers{4, 2, first.data(), scores.data(), expected.data(), kind});
+    run_cuda(PoolNumbers{4, 2, first.data(), device_scores.data(), got.data(), kind}, cuda());
+    EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
+  }
   const DeviceBuffer<float> device_variance(expected);
   std::vector<float> preference(4), on_gpu(4);
-  run_cpu(LayerPreference{4, expected.data(), expected.data(), 2, 3, preference.data()});
-  run_cuda(LayerPreference{4, device_variance.data(), device_variance.data(), 2, 3, on_gpu.data()}, cuda());
+  const Longs all{0, 4};
+  ScoreMap map{.num_rows = 1, .first = all.data(), .kind = ScoreMap::Kind::kPowers, .a_power = 0.5, .b_power = 1 / 3.0};
+  map.a = map.b = expected.data(), map.out = preference.data();
+  run_cpu(map);
+  map.a = map.b = device_variance.data(), map.out = on_gpu.data();
+  run_cuda(map, cuda());
   EXPECT_TRUE(all_near(on_gpu, preference, 0, 1e-6));
 }
 
-TEST_F(BudgetOpsCuda, SpanMassEqualsCpuVersion) {
+TEST_F(BudgetOpsCuda, MassesEqualCpuVersion) {
   const std::vector<float> scores = random_elements<float>(first.back(), 6);
   const Ints head_end{0, 0, 1, 0, 300, 4, 10, 64}, tail_begin{0, 0, 0, 0, 200, 600, 60, 0}, tail_end{0, 0, 1, 1, 700, 700, 64, 60};
   std::vector<float> expected(4);
-  run_cpu(SpanMass{4, 2, first.data(), scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, expected.data()});
   const DeviceBuffer<float> device_scores(scores), mass(4);
-  run_cuda(SpanMass{4, 2, first.data(), device_scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, mass.data()},
-           cuda());
+  const auto [head, tail, end] = std::array{head_end.data(), tail_begin.data(), tail_end.data()};
+  run_cpu(PoolNumbers{4, 2, first.data(), scores.data(), expected.data(), PoolNumbers::Kind::kMass, head, tail, end, -1.5F});
+  run_cuda(PoolNumbers{4, 2, first.data(), device_scores.data(), mass.data(), PoolNumbers::Kind::kMass, head, tail, end, -1.5F}, cuda());
   EXPECT_TRUE(all_near(mass.to_host(cuda().stream()), expected, 1e-6, 1e-6));
 }
 

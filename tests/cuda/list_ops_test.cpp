@@ -1,7 +1,7 @@
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/select/query_drift_op.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/selector/code_scores_op.h"
-#include "policies/kv/selector/fetch_counts_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -63,7 +63,7 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
 }
 
-TEST_F(ListOpsCuda, CodeScoresAndFetchCountsEqualCpuVersions) {
+TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
   const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
   const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
   const Longs first{0, 300, 600, 601, 601};
@@ -91,8 +91,8 @@ TEST_F(ListOpsCuda, CodeScoresAndFetchCountsEqualCpuVersions) {
   const Ints cap{10, 500, 3, 3};
   const DeviceBuffer<float> scores(expected);
   Ints count(4, -1), on_gpu(4, -1);
-  run_cpu(FetchCounts{4, kv_heads, first.data(), expected.data(), 4.0F, cap.data(), count.data()});
-  run_cuda(FetchCounts{4, kv_heads, first.data(), scores.data(), 4.0F, cap.data(), on_gpu.data()}, cuda());
+  run_cpu(CountScores{4, first.data(), expected.data(), CountScores::Kind::kMeanAbove, -4.0, count.data(), kv_heads, cap.data()});
+  run_cuda(CountScores{4, first.data(), scores.data(), CountScores::Kind::kMeanAbove, -4.0, on_gpu.data(), kv_heads, cap.data()}, cuda());
   EXPECT_EQ(on_gpu, count);
 }
 

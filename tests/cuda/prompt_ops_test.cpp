@@ -1,12 +1,12 @@
 #include <functional>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/attention/chosen_prefill/chosen_prefill.h"
 #include "kernels/attention/delta_rows/delta_rows.h"
 #include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "kernels/storage/gather_rows_op.h"
 #include "policies/kv/disposal/row_states_op.h"
-#include "policies/kv/prefill_selector/count_from_op.h"
 #include "tests/cuda/parts_fixture.h"
 
 // Operations on a prompt's chunk, in float32: kernels against the CPU version.
@@ -112,14 +112,15 @@ TEST_F(PromptOpsCuda, MarkBlocksEqualsCpuVersion) {
   }
 }
 
-TEST_F(PromptOpsCuda, CountFromEqualsCpuVersion) {
+TEST_F(PromptOpsCuda, CountScoresOfListsEqualsCpuVersion) {
   const Ints index{1, 4, 9, 2, 3, 5, 8};
   const Longs first{0, 3, 3, 7};
   const DeviceBuffer<std::int32_t> device_index(index);
   for (const std::int32_t from : {0, 4, 9, 10}) {
     Ints expected(3, -1), got(3, -1);
-    run_cpu(CountFrom{3, first.data(), index.data(), from, expected.data()});
-    run_cuda(CountFrom{3, first.data(), device_index.data(), from, got.data()}, cuda());
+    constexpr auto kFrom = CountScores::Kind::kListedFrom;
+    run_cpu(CountScores{3, first.data(), nullptr, kFrom, double(from), expected.data(), 1, nullptr, index.data()});
+    run_cuda(CountScores{3, first.data(), nullptr, kFrom, double(from), got.data(), 1, nullptr, device_index.data()}, cuda());
     EXPECT_EQ(got, expected) << from;
   }
 }

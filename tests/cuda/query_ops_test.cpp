@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/mean_query_op.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -85,7 +85,7 @@ TEST_F(QueryOpsCuda, TokenScores) {
 }
 
 // Sums of these masses are exact, so that the device, which does not sort, counts the same.
-TEST_F(QueryOpsCuda, CoverMass) {
+TEST_F(QueryOpsCuda, CountScoresOfListedMass) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 2}, {0, 1, 300, 250}, 11);
   std::mt19937 random(12);
   rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
@@ -100,8 +100,9 @@ TEST_F(QueryOpsCuda, CoverMass) {
   const DeviceBuffer<std::int32_t> device_index(index);
   for (const double share : {0.0, 0.5, 0.975, 1.0}) {
     Ints counted(4, -1), counts(4, -1);
-    run_cpu(CoverMass{rows.host(), 1, lists.data(), index.data(), share, counted.data()});
-    run_cuda(CoverMass{rows.device(), 1, lists.data(), device_index.data(), share, counts.data()}, cuda());
+    constexpr auto kMass = CountScores::Kind::kListedMass;
+    run_cpu(CountScores{4, lists.data(), nullptr, kMass, share, counted.data(), 1, nullptr, index.data(), rows.host(), 1});
+    run_cuda(CountScores{4, lists.data(), nullptr, kMass, share, counts.data(), 1, nullptr, device_index.data(), rows.device(), 1}, cuda());
     EXPECT_EQ(counts, counted);
   }
 }

@@ -1,6 +1,6 @@
 #include "kernels/score/fill_scores_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/reduce_heads_op.h"
-#include "kernels/select/block_max_op.h"
 #include "kernels/select/gather_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -63,7 +63,7 @@ TEST_F(ScoreOpsCuda, GatherScores) {
   }
 }
 
-TEST_F(ScoreOpsCuda, BlockMax) {
+TEST_F(ScoreOpsCuda, BlockMaxima) {
   const Longs in_first = prefix_sums(kLen);
   const std::vector<float> in = random_elements<float>(in_first.back(), 5);
   const DeviceBuffer<float> device_in(in);
@@ -72,9 +72,9 @@ TEST_F(ScoreOpsCuda, BlockMax) {
   const Longs first = prefix_sums(blocks);
   const auto total = static_cast<std::size_t>(first.back());
   std::vector<float> expected(total);
-  run_cpu(BlockMax{kRows, 4, 1, 6, in_first.data(), in.data(), first.data(), expected.data()});
+  run_cpu(Pool1d{kRows, first.data(), nullptr, expected.data(), 6, Pool1d::Kind::kBlockMax, 4, 1, in_first.data(), in.data()});
   const DeviceBuffer<float> out(first.back());
-  run_cuda(BlockMax{kRows, 4, 1, 6, in_first.data(), device_in.data(), first.data(), out.data()}, cuda());
+  run_cuda(Pool1d{kRows, first.data(), nullptr, out.data(), 6, Pool1d::Kind::kBlockMax, 4, 1, in_first.data(), device_in.data()}, cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
 }
 

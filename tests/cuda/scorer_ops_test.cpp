@@ -1,11 +1,10 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
 #include <random>
 
-#include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/head_logits_op.h"
 #include "kernels/score/recent_attention_op.h"
+#include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
@@ -18,6 +17,7 @@
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_model_op.h"
 #include "policies/kv/scorer/torch_uniform_op.h"
+#include "kernels/score/head_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -78,7 +78,7 @@ class ScorerOpsCuda : public CudaTest {
   }
 };
 
-TEST_F(ScorerOpsCuda, LargestEntries) {
+TEST_F(ScorerOpsCuda, ReduceHeadsToTheLargestOfTheFirstRow) {
   const Longs first{0, 5, 10, 15, 18, 21, 24};
   Twice<float> x = normals(24, 1);
   const auto rows_at = [&](bool gpu) {
@@ -87,19 +87,22 @@ TEST_F(ScorerOpsCuda, LargestEntries) {
     return rows;
   };
   const auto host = rows_at(false), device = rows_at(true);
-  run_cpu(LargestEntries{2, 3, first.data(), host.data()});
-  run_cuda(LargestEntries{2, 3, first.data(), device.data()}, cuda());
+  const Ints len{5, 5, 5, 3, 3, 3};
+  const KvRows kv{.num_rows = 6, .kv_heads = 3, .len = len.data(), .first = first.data()};
+  run_cpu(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, host.data()});
+  run_cuda(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, device.data()}, cuda());
   EXPECT_EQ(x.device(cuda()), x.host());
   EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
 }
 
-TEST_F(ScorerOpsCuda, HeadLogits) {
+TEST_F(ScorerOpsCuda, HeadScoresAreLogits) {
   const Longs first{0, 0, 1, 38, 338};
   const auto check_type = [&]<class T>(T, const RowsShape& shape) {
     RowsFixture<T> rows(shape, kScorerLen, 3);
     const QueriesFixture queries({1, 1, 3, 2}, kScorerEnd, shape.kv_heads * shape.group, shape.head_dim, 4);
     check(std::vector<float>(338), 0, [&](bool gpu, float* out) {
-      return HeadLogits{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out};
+      return HeadScores{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out,
+                        HeadScores::Kind::kLogits};
     });
   };
   check_type(float{}, {2, 3, 33, 8});

@@ -1,7 +1,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "tests/cuda/rows_fixture.h"

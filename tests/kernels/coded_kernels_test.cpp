@@ -7,12 +7,13 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/allocate/count_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
 #include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
 
 namespace kvlab {
@@ -208,18 +209,18 @@ TEST(ProbeSums, HandComputed) {
       (OpCall{.op = "probe_sums", .rows = 1, .tokens = 4, .outputs = 4, .bytes = 4 * (1 * 2 + 8) + 3 * 2, .flops = 2 * 8 * (1 * 2 + 1)}));
 }
 
-TEST(ProbeMean, DividesByTheProbesThatSee) {
+TEST(TokenScores, DividesByTheProbesThatSee) {
   Listed rows(1, 2, std::vector<float>(12, 0.0F));
   const KvRows& kv = rows.tokens_of.kv;
   for (std::int32_t i = 0; i < 6; ++i) kv.word(0, 0, i) = std::bit_cast<std::uint32_t>(12.0F);
   const std::int64_t first[] = {0, 2};
   const std::int32_t begin[] = {1, 4}, end[] = {3, 5};  // probes 1, 2, 4
   std::vector<float> scores(6);
-  run_cpu(ProbeMean{kv, 0, first, begin, end, scores.data()});
+  run_cpu(TokenScores{.kv = kv, .kind = TokenScores::Kind::kProbeMean, .scores = scores.data(), .probes = {first, begin, end}});
   EXPECT_EQ(scores, (std::vector<float>{4, 4, 6, 12, 12, 0}));
 }
 
-TEST(CoverMass, SmallestCountThatHoldsTheShare) {
+TEST(CountScores, FewestListedTokensThatHoldTheShare) {
   Listed rows(1, 2, std::vector<float>(10, 0.0F));
   const KvRows& kv = rows.tokens_of.kv;
   const float mass[] = {1, 6, 2, 0, 1};
@@ -227,7 +228,8 @@ TEST(CoverMass, SmallestCountThatHoldsTheShare) {
   for (const auto& [share, expected] :
        std::vector<std::pair<double, std::int32_t>>{{0.0, 0}, {0.5, 1}, {0.6, 1}, {0.7, 2}, {0.8, 2}, {0.81, 3}, {1.0, 4}}) {
     std::int32_t count = -1;
-    run_cpu(CoverMass{kv, 0, rows.first.data(), rows.index.data(), share, &count});
+    constexpr auto kMass = CountScores::Kind::kListedMass;
+    run_cpu(CountScores{1, rows.first.data(), nullptr, kMass, share, &count, 1, nullptr, rows.index.data(), kv});
     EXPECT_EQ(count, expected) << share;
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/anchor_cosine_op.h"
 #include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/fill_scores_op.h"

@@ -3,14 +3,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/select/block_max_op.h"
+#include "kernels/allocate/count_scores_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/select/cluster/cluster.h"
 #include "kernels/select/copy_queries_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/unit_lists_op.h"
-#include "policies/kv/selector/entropy_share_op.h"
 #include "policies/kv/selector/halving_search_op.h"
 
 namespace kvlab {
@@ -112,11 +112,11 @@ TEST(PageScores, SoftmaxCountsClustersByTheirSizes) {
   EXPECT_NEAR(out[2], 0.1, 1e-6);
 }
 
-TEST(BlockMax, LooksAtAllUnitsThatTouchABlock) {
+TEST(Pool1d, LooksAtAllUnitsThatTouchABlock) {
   const Floats in{9, 1, 2, 8, 3, 4, 5};
   const Longs in_first{0, 7}, first{0, 3};
   Floats out(3);
-  run_cpu(BlockMax{1, 3, 1, 4, in_first.data(), in.data(), first.data(), out.data()});
+  run_cpu(Pool1d{1, first.data(), nullptr, out.data(), 4, Pool1d::Kind::kBlockMax, 3, 1, in_first.data(), in.data()});
   EXPECT_EQ(out, (Floats{9, 8, 5}));  // [-1, 3), [2, 6), [5, 9)
 }
 
@@ -256,19 +256,20 @@ TEST(MeanQuery, QueriesThatStandOutCountMore) {
   EXPECT_NEAR(probe, 4 * far / (far + 3 * near), 1e-6);
 }
 
-TEST(EntropyShare, SpreadLayersGetMore) {
+TEST(CountScores, SpreadLayersGetMore) {
   const Longs first{0, 4};
   const Floats flat(4, 0.25F), sure{1, 0, 0, 0};
   Floats entropies{0, static_cast<float>(std::log(2.0)), 0};
   float* known = entropies.data();
-  const std::int32_t average = 1;
-  std::int32_t keep = 0;
-  run_cpu(EntropyShare{1, 1, 0, 3, first.data(), flat.data(), &average, &known, &keep});  // log 4 over the mean of log 4, log 2
+  std::int32_t average = 1, keep = 0;
+  CountScores share{1, first.data(), flat.data(), CountScores::Kind::kEntropyShare, 0, &keep, 1, &average, nullptr, {}, 0, &known, 0, 3};
+  run_cpu(share);  // log 4 over the mean of log 4, log 2
   EXPECT_EQ(keep, 1);
-  const std::int32_t three = 3;
-  run_cpu(EntropyShare{1, 1, 0, 3, first.data(), flat.data(), &three, &known, &keep});
+  average = 3;
+  run_cpu(share);
   EXPECT_EQ(keep, 4);
-  run_cpu(EntropyShare{1, 1, 2, 3, first.data(), sure.data(), &three, &known, &keep});  // nothing to compare with: the average
+  share.scores = sure.data(), share.layer = 2;
+  run_cpu(share);  // nothing to compare with: the average
   EXPECT_EQ(keep, 3);
   EXPECT_EQ(entropies[2], 0);
 }

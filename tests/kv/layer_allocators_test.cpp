@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "policies/kv/allocator/allocator.h"
 #include "tests/kv/allocator_fixture.h"
 #include "tests/kv/plain_attention.h"
@@ -172,12 +172,12 @@ TEST(D2oLayers, SharesByEntropy) {
   for (const std::int32_t l : {1, 2, 3}) EXPECT_GT(count_of(m, l, 1), count_of(m, 0, 1)) << l;
 }
 
-TEST(ScoreVariance, EntropyOfFiniteScores) {
+TEST(PoolNumbers, EntropyOfFiniteScores) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> scores{1, 1, 1, 1, infinity, 3, 1, 0, infinity, 5};
   const std::vector<std::int64_t> first{0, 5, 9, 10};
   std::vector<float> out(3);
-  run_cpu(ScoreVariance{3, 1, first.data(), scores.data(), out.data(), true});
+  run_cpu(PoolNumbers{3, 1, first.data(), scores.data(), out.data(), PoolNumbers::Kind::kEntropy});
   EXPECT_NEAR(out[0], 1, 1e-6);
   EXPECT_NEAR(out[1], -(0.75 * std::log(0.75) + 0.25 * std::log(0.25)) / std::log(3), 1e-6);
   EXPECT_EQ(out[2], 0) << "one score has nothing to be flat against";

@@ -10,8 +10,8 @@
 
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/head_logits_op.h"
 #include "policies/kv/policy/policy.h"
+#include "kernels/score/head_scores_op.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
@@ -105,7 +105,7 @@ TEST(PromptPruner, HeadLogitsAreMeansOfProducts) {
   PrunerRows rows;
   std::vector<float> out(static_cast<std::size_t>(rows.first.back()));
   const std::vector<Queries> last = rows.last(1);
-  run_cpu(HeadLogits{rows.store.rows(), last.data(), rows.first.data(), out.data()});
+  run_cpu(HeadScores{rows.store.rows(), last.data(), rows.first.data(), out.data(), HeadScores::Kind::kLogits});
   for (std::size_t s = 0; s < 2; ++s)
     for (std::int32_t i = 0; i < rows.tokens[s]; ++i) {
       double mean = 0;

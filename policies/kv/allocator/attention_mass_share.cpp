@@ -1,5 +1,5 @@
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
-#include "kernels/allocate/row_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"
 

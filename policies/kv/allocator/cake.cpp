@@ -1,7 +1,7 @@
-#include "kernels/allocate/share_out/share_out.h"
 #include "kernels/attention/window_moments/window_moments.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/layer_preference_op.h"
+#include "policies/kv/allocator/split_total.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -26,7 +26,7 @@ class Cake final : public Allocator {
     std::int64_t* total = ops.host_longs(sequences);
     const std::int64_t all = std::int64_t{sequences} * members;
     std::int32_t *none = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
-    std::vector<const float*> weights;
+    std::vector<std::vector<double>> weights;
     for (std::int32_t s = 0, at = 0; s < sequences; ++s) {
       total[s] = 0;
       for (const ScoredLayer& l : layers) {
@@ -35,9 +35,10 @@ class Cake final : public Allocator {
         counts[at] = cap[at] = std::max(0, longest_row(l.kv, s) - window_);
         ++at;
       }
-      weights.push_back(preference_[static_cast<std::size_t>(seqs[static_cast<std::size_t>(s)].index)].data());
+      const std::vector<float>& of_layers = preference_[static_cast<std::size_t>(seqs[static_cast<std::size_t>(s)].index)];
+      weights.emplace_back(of_layers.begin(), of_layers.begin() + members);
     }
-    ops(ShareOut{sequences, members, weights.data(), false, 1.0F, total, none, cap, Excess::kEven, counts});
+    share_out(ops, weights, total, none, cap, Excess::kEven, counts);
     for (std::int32_t l = 0; l < members; ++l) {
       ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(layer, s, std::min(layer.target[s], window_) + counts[s * members + l]);
@@ -53,7 +54,15 @@ class Cake final : public Allocator {
         .kv = layer.kv, .queries = window.data(), .wants_spread = true, .entropy = ops.floats(count), .variance = ops.floats(count)};
     ops(moments);
     std::vector<float> out(seqs.size());
-    ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});
+    const std::int64_t first[] = {0, count};
+    ops(ScoreMap{.num_rows = 1,
+                 .first = first,
+                 .kind = ScoreMap::Kind::kPowers,
+                 .a = moments.entropy,
+                 .b = moments.variance,
+                 .out = out.data(),
+                 .a_power = 1 / tau_entropy_,
+                 .b_power = 1 / tau_variance_});
     for (std::size_t s = 0; s < seqs.size(); ++s) {
       const auto index = static_cast<std::size_t>(seqs[s].index);
       if (preference_.size() <= index) preference_.resize(index + 1);

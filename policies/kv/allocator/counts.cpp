@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "kernels/allocate/share_out/share_out.h"
+#include "policies/kv/allocator/split_total.h"
 
 namespace kvlab {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/allocate/row_numbers_op.h"
-#include "kernels/allocate/share_out/share_out.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/split_total.h"
 
 namespace kvlab {
 
@@ -43,7 +43,7 @@ class D2oLayers final : public Allocator {
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     std::vector<bool> is_new;
     for (std::size_t s = 0; s < seqs.size(); ++s) is_new.push_back(!seqs[s].decoding() || is_whole(seqs[s], s, layers));
-    if (std::find(is_new.begin(), is_new.end(), true) != is_new.end()) share_out(ops, model, layers);
+    if (std::find(is_new.begin(), is_new.end(), true) != is_new.end()) share_model(ops, model, layers);
     for (ScoredLayer& l : layers) {
       for (std::size_t s = 0; s < seqs.size(); ++s)
         if (const auto at = static_cast<std::int32_t>(s); !is_new[s]) keep_alike(l, at, longest_row(l.kv, at) - seqs[s].new_tokens);
@@ -85,7 +85,7 @@ class D2oLayers final : public Allocator {
                        [&](const ScoredLayer& l) { return longest_row(l.kv, static_cast<std::int32_t>(s)) >= seq.end(); });
   }
 
-  void share_out(Ops& ops, const ModelShape& model, std::span<ScoredLayer> layers) const {
+  void share_model(Ops& ops, const ModelShape& model, std::span<ScoredLayer> layers) const {
     const Ops::Frame frame(ops);
     const std::int32_t sequences = layers.front().kv.num_sequences();
     std::vector<ScoredLayer*> others;
@@ -106,25 +106,25 @@ class D2oLayers final : public Allocator {
   void share_by_variance(Ops& ops, std::span<ScoredLayer* const> layers, std::int32_t sequences, const std::int64_t* total) const {
     const auto members = static_cast<std::int32_t>(layers.size());
     const std::int64_t all = std::int64_t{sequences} * members;
-    std::vector<float> variance(static_cast<std::size_t>(all));  // in CPU memory
-    std::vector<const float*> weights;
-    for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(variance.data() + s * members);
+    std::vector<std::vector<double>> weights(static_cast<std::size_t>(sequences));
     std::int32_t *floor = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
     for (std::int32_t l = 0; l < members; ++l) {
       const ScoredLayer& layer = *layers[static_cast<std::size_t>(l)];
       std::vector<float> of_layer(static_cast<std::size_t>(sequences));
-      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, of_layer.data(), entropy_});
+      ops(PoolNumbers{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, of_layer.data(),
+                      entropy_ ? PoolNumbers::Kind::kEntropy : PoolNumbers::Kind::kVariance});
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
-        variance[static_cast<std::size_t>(at)] = of_layer[static_cast<std::size_t>(s)];
+        weights[static_cast<std::size_t>(s)].push_back(of_layer[static_cast<std::size_t>(s)]);
         const std::int64_t mean = total[s] / members;
         const auto least = static_cast<std::int64_t>(std::max(std::ceil(least_ * n), std::floor(least_mean_ * static_cast<double>(mean))));
         floor[at] = static_cast<std::int32_t>(std::min({least, mean, std::int64_t{n}}));
         counts[at] = cap[at] = n;
       }
     }
-    ops(ShareOut{sequences, members, weights.data(), !entropy_, static_cast<float>(temperature_), total, floor, cap, Excess::kByWeight,
-                 counts});
+    for (std::vector<double>& w : weights)
+      if (!entropy_) w = softmax_of_negative(w, static_cast<float>(temperature_));
+    share_out(ops, weights, total, floor, cap, Excess::kByWeight, counts);
     for (std::int32_t l = 0; l < members; ++l)
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(*layers[static_cast<std::size_t>(l)], s, counts[s * members + l]);
   }

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/allocator/head_labels.h"
@@ -164,7 +164,7 @@ class HeadSplit final : public Allocator {
       head_end[r] = std::min(sinks_, l.kv.len[r]);
       tail_begin[r] = std::max(0, l.kv.len[r] - std::max(0, streaming_tokens(l.target[s], seqs[s].end()) - sinks_));
     }
-    ops(SpanMass{rows, 1, l.kv.first, sums, head_end, tail_begin, l.kv.len, -1.0F, mass});
+    ops(PoolNumbers{rows, 1, l.kv.first, sums, mass, PoolNumbers::Kind::kMass, head_end, tail_begin, l.kv.len, -1.0F});
     return mass;
   }
 

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/layer_allocator.h"
 #include "policies/kv/allocator/layer_values.h"
+#include "policies/kv/allocator/split_total.h"
 
 namespace kvlab {
 

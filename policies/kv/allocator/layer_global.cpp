@@ -1,5 +1,5 @@
-#include "kernels/allocate/largest_entries_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/score/reduce_heads_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 
@@ -29,7 +29,7 @@ class LayerGlobal final : public Allocator {
     const auto sequences = static_cast<std::int32_t>(seqs.size()), members = static_cast<std::int32_t>(layers.size());
     const std::int64_t rows = std::int64_t{sequences} * members;
     std::int64_t *first = ops.host_longs(rows + 1), *budget = ops.host_longs(sequences);
-    std::int32_t *least = ops.host_ints(rows), *keep = ops.host_ints(rows);
+    std::int32_t *least = ops.host_ints(rows), *keep = ops.host_ints(rows), *len = ops.host_ints(rows);
     std::vector<float*> entries(static_cast<std::size_t>(rows));
     for (std::int32_t l = 0; l < members; ++l) rank(ops, layers[static_cast<std::size_t>(l)], entries.data() + l, members);
     first[0] = 0;
@@ -38,7 +38,7 @@ class LayerGlobal final : public Allocator {
       for (std::int32_t l = 0; l < members; ++l, ++at) {
         const ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
         const std::int32_t n = shortest_row(layer.kv, s);
-        first[at + 1] = first[at] + n;
+        first[at + 1] = first[at] + n, len[at] = n;
         least[at] = static_cast<std::int32_t>(safeguard_ * layer.target[s]);
         budget[s] += std::min(layer.target[s], n);
       }
@@ -46,7 +46,8 @@ class LayerGlobal final : public Allocator {
       if (kvpress_ && frac_ > 0) budget[s] = kept_of(all, frac_);
       for (std::int32_t i = at - members; i < at; ++i) keep[i] = static_cast<std::int32_t>(std::min(first[i + 1] - first[i], budget[s]));
     }
-    if (kvpress_) ops(LargestEntries{sequences, members, first, entries.data()});
+    const KvRows ranked{.num_rows = static_cast<std::int32_t>(rows), .kv_heads = members, .len = len, .first = first};
+    if (kvpress_) ops(ReduceHeads{ranked, ReduceHeads::Kind::kFirstMax, nullptr, false, entries.data()});
     ops(TopKPooled{sequences, members, first, nullptr, entries.data(), budget, least, keep});
     for (std::int64_t i = 0; i < rows && kvpress_; ++i) keep[i] = std::max(keep[i], 1);
     for (std::int32_t l = 0; l < members; ++l) {

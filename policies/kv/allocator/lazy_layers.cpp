@@ -1,6 +1,7 @@
 #include <numeric>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/count_scores_op.h"
+#include "kernels/allocate/pool_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -52,7 +53,7 @@ class LazyLayers final : public Allocator {
       head_end[r] = std::min(sinks_, tail_end[r]);
       tail_begin[r] = std::max(0, tail_end[r] - recent);
     }
-    ops(SpanMass{sequences, l.kv.kv_heads, l.kv.first, p, head_end, tail_begin, tail_end, 1.0F, mass});
+    ops(PoolNumbers{sequences, l.kv.kv_heads, l.kv.first, p, mass, PoolNumbers::Kind::kMass, head_end, tail_begin, tail_end});
     std::fill_n(lazy, sequences, 0);  // bound
     std::int64_t* each = ops.host_longs(sequences + 1);
     std::iota(each, each + sequences + 1, 0);

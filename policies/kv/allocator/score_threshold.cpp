@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/allocate/row_numbers_op.h"
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/protect_op.h"
 #include "policies/kv/allocator/allocator.h"
 

@@ -1,7 +1,7 @@
 
-#include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/layer_allocator.h"
 #include "policies/kv/allocator/layer_values.h"
+#include "policies/kv/allocator/split_total.h"
 
 namespace kvlab {
 

@@ -1,13 +1,14 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/allocate/count_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/format/grouped.h"
 #include "policies/kv/format/measured_share.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 
@@ -98,7 +99,11 @@ class Zipcache final : public Format {
       for (const Probes::Range& range : probes_.ranges(seq, 0, seq.end())) begin.push_back(range.begin), end.push_back(range.end);
       first.push_back(static_cast<std::int64_t>(begin.size()));
     }
-    step.ops(ProbeMean{step.kv, first_word() + 1, first.data(), begin.data(), end.data(), scores});
+    step.ops(TokenScores{.kv = step.kv,
+                         .kind = TokenScores::Kind::kProbeMean,
+                         .first_word = first_word() + 1,
+                         .scores = scores,
+                         .probes = {first.data(), begin.data(), end.data()}});
   }
 
   Parted part(LayerStep& step, const ListedTokens& keys, const float* scores) {
@@ -106,7 +111,14 @@ class Zipcache final : public Format {
     std::int32_t* const salient = step.ops.host_ints(rows);
     for (std::int32_t r = 0; r < rows; ++r) salient[r] = mass_frac_ > 0 ? keys.entries(r) : salient_of(keys.entries(r));
     if (mass_frac_ > 0) {
-      step.ops(CoverMass{step.kv, first_word() + 1, keys.first, keys.index, mass_frac_, salient});
+      step.ops(CountScores{.num_rows = rows,
+                           .first = keys.first,
+                           .kind = CountScores::Kind::kListedMass,
+                           .limit = mass_frac_,
+                           .count = salient,
+                           .index = keys.index,
+                           .kv = step.kv,
+                           .word = first_word() + 1});
       step.ops.settle("zipvl_salient", step.layer, {salient, static_cast<std::size_t>(rows)});
     }
     std::int64_t* const high_first = step.ops.host_longs(rows + 1);

@@ -3,12 +3,12 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/fill_scores_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
-#include "policies/kv/prefill_selector/count_from_op.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
 
 namespace kvlab {
@@ -41,7 +41,12 @@ class ProbedTokens final : public PrefillSelector {
     for (std::int32_t h = 0; h < heads; ++h)
       queries[h] =
           std::clamp(share_of(chunk.seq.new_tokens), std::min(recent_, chunk.seq.new_tokens), static_cast<std::int32_t>(op.keys(h)));
-    ops(CountFrom{heads, op.first, op.index, chunk.seq.seen_tokens, queries});
+    ops(CountScores{.num_rows = heads,
+                    .first = op.first,
+                    .kind = CountScores::Kind::kListedFrom,
+                    .limit = static_cast<double>(chunk.seq.seen_tokens),
+                    .count = queries,
+                    .index = op.index});
     ops.settle("important_queries", chunk.layer, {queries, static_cast<std::size_t>(heads)});
     ops(op);
     return chosen_pairs(op);
@@ -79,7 +84,13 @@ class ProbedTokens final : public PrefillSelector {
       for (std::int32_t h = 0; h < heads; ++h) std::iota(all.begin() + kv.first[h], all.begin() + kv.first[h + 1], 0);
       chunk.memory.from_host(index, all.data(), 4 * kv.total());
     }
-    ops(CoverMass{kv, 0, kv.first, index, mass_, keep});
+    ops(CountScores{.num_rows = heads,
+                    .first = kv.first,
+                    .kind = CountScores::Kind::kListedMass,
+                    .limit = mass_,
+                    .count = keep,
+                    .index = index,
+                    .kv = kv});
     ops.settle("important_tokens", chunk.layer, {keep, static_cast<std::size_t>(heads)});
     std::int64_t* const first = ops.host_longs(heads + 1);
     first[0] = 0;
@@ -102,7 +113,7 @@ class ProbedTokens final : public PrefillSelector {
     }
     ops(ProbeSums{kv, 0, first, pieces.data(), end});
     float* const scores = ops.floats(kv.total());
-    ops(ProbeMean{kv, 0, first, from, to, scores});
+    ops(TokenScores{.kv = kv, .kind = TokenScores::Kind::kProbeMean, .scores = scores, .probes = {first, from, to}});
     std::int32_t *begin = ops.host_ints(kv.num_rows), *len = ops.host_ints(kv.num_rows);
     std::fill_n(begin, kv.num_rows, chunk.seq.end() - newest), std::copy_n(kv.len, kv.num_rows, len);
     ops(FillScores{kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores});

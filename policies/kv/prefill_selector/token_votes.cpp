@@ -3,7 +3,7 @@
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
-#include "policies/kv/selector/head_votes_op.h"
+#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
@@ -63,7 +63,7 @@ class TokenVotes final : public PrefillSelector {
     std::int64_t* const first = ops.host_longs(2);
     std::int32_t *begin = ops.host_ints(1), *keep = ops.host_ints(1);
     first[0] = 0, first[1] = candidates, begin[0] = sinks_, keep[0] = top_;
-    HeadVotes votes{prompt_rows(piece, piece.seq.seen_tokens), &elector, begin, first, ops.floats(candidates)};
+    HeadScores votes{prompt_rows(piece, piece.seq.seen_tokens), &elector, first, ops.floats(candidates), HeadScores::Kind::kVotes, begin};
     ops(votes);
     std::int32_t* const index = ops.ints(top_);
     ops(TopK{1, first, votes.out, keep, index_first, index});

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "policies/kv/prompt_pruner/prune_stages.h"
-#include "policies/kv/selector/head_votes_op.h"
+#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
@@ -18,9 +18,7 @@ class LastAttention final : public PromptPruner {
   }
 
   void score(LayerStep& step, const std::int64_t* first, float* scores) override {
-    std::int32_t* const begin = step.ops.host_ints(step.kv.num_sequences());
-    std::fill_n(begin, step.kv.num_sequences(), 0);
-    step.ops(HeadVotes{step.kv, step.in.step.data(), begin, first, scores});
+    step.ops(HeadScores{step.kv, step.in.step.data(), first, scores});
   }
 
  private:

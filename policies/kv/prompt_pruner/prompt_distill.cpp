@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/score/fill_scores_op.h"
-#include "kernels/score/head_logits_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
+#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
@@ -25,7 +25,7 @@ class PromptDistill final : public PromptPruner {
 
   void score(LayerStep& step, const std::int64_t* first, float* scores) override {
     const std::int32_t sequences = step.kv.num_sequences();
-    step.ops(HeadLogits{step.kv, step.in.step.data(), first, scores});
+    step.ops(HeadScores{step.kv, step.in.step.data(), first, scores, HeadScores::Kind::kLogits});
     if (pool_ == 1) return;
     std::int32_t *context = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
     for (std::int32_t s = 0; s < sequences; ++s) {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
+#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
@@ -32,7 +32,7 @@ class SlimInfer final : public PromptPruner {
 
   void score(LayerStep& step, const std::int64_t* first, float* scores) override {
     const std::int32_t sequences = step.kv.num_sequences();
-    step.ops(HeadLogits{step.kv, step.in.step.data(), first, scores});
+    step.ops(HeadScores{step.kv, step.in.step.data(), first, scores, HeadScores::Kind::kLogits});
     std::int32_t *begin = step.ops.host_ints(sequences), *len = step.ops.host_ints(sequences);
     for (std::int32_t s = 0; s < sequences; ++s) {
       const Ends always = ends(step.seqs[static_cast<std::size_t>(s)].end());

@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "kernels/select/mean_query_op.h"
-#include "policies/kv/selector/entropy_share_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
 namespace kvlab {
@@ -102,20 +102,21 @@ class ActQkv final : public PagedSelector {
 
   const std::int32_t* share(LayerStep& step, const RowPlans& rows, const float* scores) {
     const std::int32_t n = step.kv.num_rows;
-    EntropyShare share{.num_sequences = step.kv.num_sequences(),
-                       .kv_heads = step.kv.kv_heads,
-                       .layer = step.layer,
-                       .num_layers = step.model.num_layers,
-                       .first = rows.first,
-                       .probabilities = scores,
-                       .average = rows.keep};
+    CountScores share{.num_rows = n,
+                      .first = rows.first,
+                      .scores = scores,
+                      .kind = CountScores::Kind::kEntropyShare,
+                      .rows_per_pool = step.kv.kv_heads,
+                      .given = rows.keep,
+                      .layer = step.layer,
+                      .num_layers = step.model.num_layers};
     const LayerStep all_layers{step.ops, step.model, 0, step.seqs, step.kv, step.in, step.seed, step.tensors};
     share.entropies = entropies_.sequences(all_layers, [&](std::int32_t) { return step.model.num_layers; });
-    share.keep = per_row(step, [&](std::int32_t r) { return std::min(2 * rows.keep[r], rows.end[r]); });
+    share.count = per_row(step, [&](std::int32_t r) { return std::min(2 * rows.keep[r], rows.end[r]); });
     step.ops(share);
-    settle_rows(step, "selected_chunks", share.keep);
-    for (std::int32_t r = 0; r < n; ++r) share.keep[r] = std::min(share.keep[r], std::max(0, rows.end[r] - rows.head[r]));
-    return share.keep;
+    settle_rows(step, "selected_chunks", share.count);
+    for (std::int32_t r = 0; r < n; ++r) share.count[r] = std::min(share.count[r], std::max(0, rows.end[r] - rows.head[r]));
+    return share.count;
   }
 
   std::int32_t window_, sinks_, recent_;

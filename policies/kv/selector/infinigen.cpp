@@ -1,7 +1,7 @@
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
-#include "policies/kv/selector/fetch_counts_op.h"
 #include "policies/kv/selector/guessed_queries.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -82,7 +82,14 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(scores);
     const std::int32_t* cap = per_row(step, [&](std::int32_t r) { return cap_tokens(tail[r], tokens_of(budget_, step, r)); });
     std::int32_t* count = per_row(step, [&](std::int32_t r) { return cap[r]; });
-    step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
+    step.ops(CountScores{.num_rows = n,
+                         .first = scores.first,
+                         .scores = scores.scores,
+                         .kind = CountScores::Kind::kMeanAbove,
+                         .limit = static_cast<float>(-alpha_),
+                         .count = count,
+                         .rows_per_pool = step.kv.kv_heads,
+                         .given = cap});
     settle_rows(step, "selected_tokens", count);
     const UnitLists lists = best_units(step, scores.first, scores.scores, count);
     keep_query(step);

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/block_max_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
 namespace kvlab {
@@ -48,15 +48,18 @@ class InfLlm2 final : public PagedSelector {
     PageScores scores = page_scores(step, summaries_.rows(step), first, PageScores::Kind::kDot, PageScores::Heads::kSum);
     scores.softmax = true;
     const float* of_means = run_scores(step, scores);
-    BlockMax blocks{.num_rows = n, .stride = own_.block_tokens / own_.stride_tokens, .before = own_.kernel_tokens / own_.stride_tokens - 1};
-    blocks.span = blocks.stride + blocks.before;
-    blocks.in_first = first;
-    blocks.in = of_means;
-    blocks.first = rows.first;
-    blocks.out = step.ops.floats(rows.first[n]);
+    Pool1d blocks{.num_rows = n,
+                  .first = rows.first,
+                  .kind = Pool1d::Kind::kBlockMax,
+                  .stride = own_.block_tokens / own_.stride_tokens,
+                  .before = own_.kernel_tokens / own_.stride_tokens - 1,
+                  .unit_first = first,
+                  .units = of_means};
+    blocks.width = blocks.stride + blocks.before;
+    blocks.scores = step.ops.floats(rows.first[n]);
     step.ops(blocks);
-    mask_ends(step, rows.first, rows.head, rows.end, blocks.out);
-    return best_units(step, rows.first, blocks.out, rows.keep);
+    mask_ends(step, rows.first, rows.head, rows.end, blocks.scores);
+    return best_units(step, rows.first, blocks.scores, rows.keep);
   }
 
  private:

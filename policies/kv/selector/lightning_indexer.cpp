@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/score/head_logits_op.h"
+#include "kernels/score/head_scores_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/estimate_keys_op.h"
 
@@ -29,7 +29,7 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
     const auto is_sparse = [&](std::int32_t s) { return step.kv.len[s * heads] > tokens_of(budget_, step, s * heads); };
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return is_sparse(r / heads) ? step.kv.len[r] : 0; });
     if (all_whole(step, tail)) return {};
-    HeadLogits scores{.kv = step.kv, .queries = step.in.step.data(), .kind = HeadLogits::Kind::kRectified, .estimate = estimates(step)};
+    HeadScores scores{.kv = step.kv, .queries = step.in.step.data(), .kind = HeadScores::Kind::kRectified, .estimate = estimates(step)};
     scores.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return is_sparse(s) ? step.kv.len[s * heads] : 0; });
     scores.out = step.ops.floats(scores.first[sequences]);
     step.ops(scores);

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/block_max_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/selector/paged_selector.h"
 
 namespace kvlab {
@@ -51,15 +51,13 @@ class LServe final : public PagedSelector {
     scores.heads = unites_ ? PageScores::Heads::kEach : PageScores::Heads::kMax;
     scores.scores = step.ops.floats(logical_first[n] * lists);
     step.ops(scores);
-    BlockMax pages;
-    pages.num_rows = n * lists;
-    pages.stride = pages.span = ratio_;
-    pages.in_first = prefix_sums(step.ops, n * lists, [&](std::int32_t i) { return ratio_ * pages_of(i); });
-    pages.in = scores.scores;
+    Pool1d pages{.num_rows = n * lists, .width = ratio_, .kind = Pool1d::Kind::kBlockMax, .stride = ratio_};
+    pages.unit_first = prefix_sums(step.ops, n * lists, [&](std::int32_t i) { return ratio_ * pages_of(i); });
+    pages.units = scores.scores;
     pages.first = prefix_sums(step.ops, n * lists, pages_of);
-    pages.out = step.ops.floats(rows.first[n] * lists);
+    pages.scores = step.ops.floats(rows.first[n] * lists);
     step.ops(pages);
-    const UnitLists best = best_units(step.ops, n, lists, rows.first, pages.out, rows.keep);
+    const UnitLists best = best_units(step.ops, n, lists, rows.first, pages.scores, rows.keep);
     return unites_ ? united(step, best, rows.first, rows.keep) : best;
   }
 

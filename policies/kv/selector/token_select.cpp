@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/head_votes_op.h"
+#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
@@ -90,9 +90,9 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     const std::int32_t* skip = standing(step, tail);
     if (std::all_of(skip, skip + sequences, [](std::int32_t s) { return s == 1; })) return;
-    HeadVotes votes{.kv = step.kv, .queries = step.in.step.data(), .begin = per_row(step.ops, sequences, [&](std::int32_t s) {
-                                                                     return sizes(step, s * heads).sinks;
-                                                                   })};
+    HeadScores votes{.kv = step.kv, .queries = step.in.step.data(), .begin = per_row(step.ops, sequences, [&](std::int32_t s) {
+                                                                      return sizes(step, s * heads).sinks;
+                                                                    })};
     votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads] - votes.begin[s]; });
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);

@@ -1,4 +1,4 @@
-#include "kernels/allocate/share_out/share_out.h"
+#include "policies/kv/allocator/split_total.h"
 
 #include <algorithm>
 #include <cmath>
@@ -52,24 +52,22 @@ void split_total(std::span<const double> weights, std::int64_t total, std::span<
   }
 }
 
-OpCall call(const ShareOut& a) {
-  const std::int64_t n = static_cast<std::int64_t>(a.num_pools) * a.members;
-  return {.op = "share_out", .rows = a.num_pools, .outputs = n, .bytes = 16 * n, .flops = 8 * n};
+std::vector<double> softmax_of_negative(std::span<const double> x, double temperature) {
+  std::vector<double> weights(x.begin(), x.end());
+  const double least = x.empty() ? 0 : *std::min_element(x.begin(), x.end());
+  for (double& w : weights) w = std::exp(-(w - least) / temperature);
+  return weights;
 }
-void run_cuda(const ShareOut& a, CudaContext& /*cuda*/) { run_cpu(a); }
 
-void run_cpu(const ShareOut& a) {
-  const auto members = static_cast<std::size_t>(a.members);
-  std::vector<double> weights(members);
-  for (std::int32_t p = 0; p < a.num_pools; ++p) {
-    const std::int64_t at = static_cast<std::int64_t>(p) * a.members;
-    std::copy_n(a.weights[p], a.members, weights.begin());
-    if (a.softmax_of_negative && members > 0) {
-      const double least = *std::min_element(weights.begin(), weights.end());
-      for (double& w : weights) w = std::exp(-(w - least) / static_cast<double>(a.temperature));
-    }
-    split_total(weights, a.total[p], {a.floor + at, members}, {a.cap + at, members}, a.excess, {a.counts + at, members});
-  }
+void share_out(Ops& ops, std::span<const std::vector<double>> weights, const std::int64_t* total, const std::int32_t* floor,
+               const std::int32_t* cap, Excess excess, std::int32_t* counts) {
+  const std::size_t members = weights.empty() ? 0 : weights.front().size();
+  const auto sequences = std::ssize(weights), n = sequences * static_cast<std::int64_t>(members);
+  const auto split = [&] {
+    for (std::size_t s = 0, at = 0; s < weights.size() && ops.computes(); ++s, at += members)
+      split_total(weights[s], total[s], {floor + at, members}, {cap + at, members}, excess, {counts + at, members});
+  };
+  ops.timed({.op = "share_out", .rows = sequences, .outputs = n, .bytes = 16 * n, .flops = 8 * n}, split, true);
 }
 
 }  // namespace kvlab

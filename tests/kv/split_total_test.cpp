@@ -1,8 +1,9 @@
-#include "kernels/allocate/share_out/share_out.h"
+#include "policies/kv/allocator/split_total.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -52,14 +53,9 @@ TEST(SplitTotal, SumsToTheTotalWithinTheBounds) {
   });
 }
 
-TEST(ShareOut, SoftmaxOfNegativeGivesTheSmallestMost) {
-  const float x[] = {0.0F, std::log(2.0F), std::log(4.0F)};
-  const float* pools[] = {x};
-  const std::int64_t total = 70;
-  const Ints floor(3, 0), cap(3, 100);
-  Ints counts(3);
-  run_cpu(ShareOut{1, 3, pools, true, 1.0F, &total, floor.data(), cap.data(), Excess::kLost, counts.data()});
-  EXPECT_EQ(counts, (Ints{40, 20, 10}));
+TEST(SplitTotal, SoftmaxOfNegativeGivesTheSmallestMost) {
+  const std::vector<double> x{0, std::log(2), std::log(4)};
+  EXPECT_EQ(split(softmax_of_negative(x, 1), 70, Ints(3, 0), Ints(3, 100), Excess::kLost), (Ints{40, 20, 10}));
 }
 
 }  // namespace
