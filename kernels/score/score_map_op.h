@@ -6,36 +6,62 @@
 
 namespace kvlab {
 
-// out[i] = (a_factor * a[i] + a_plus) op b[i], or without b. An infinite a[i] (a protected token) is copied; a divisor is at least 1e-12.
-// out may be a or b. kPart copies a, and row r goes to out + to[r].
+// Maps of scores, element by element. An infinite a[i] (a protected token) is copied; a divisor is at least 1e-12.
+//   kPlus, kTimes, kOver  out[i] = (a_factor * a[i] + a_plus) op b[i], or without b; out may be a or b
+//   kFill    out of token j of those in [begin[r], end[r]), or of the others: a_plus + a_factor * j
+//   kPart    copies row r of a to out + start[r]
+//   kGather  out[i] = a[start[r] + index[i]]
 struct ScoreMap {
-  enum class Kind : std::uint8_t { kPlus, kTimes, kOver, kPart };
+  enum class Kind : std::uint8_t { kPlus, kTimes, kOver, kFill, kPart, kGather };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   Kind kind = Kind::kPlus;
   const float* a = nullptr;  // [first[num_rows]]
   float a_factor = 1.0F, a_plus = 0.0F;
   bool uses_b = false;
-  const float* b = nullptr;           // [first[num_rows]]
-  const float* row_factor = nullptr;  // [num_rows], of b; null: 1. CPU memory
-  float* out = nullptr;
-  const std::int64_t* to = nullptr;  // [num_rows] of kPart
+  const float* b = nullptr;                             // [first[num_rows]]
+  const float* row_factor = nullptr;                    // [num_rows], of b; null: 1. CPU memory
+  float* out = nullptr;                                 // [first[num_rows]]
+  const std::int64_t* start = nullptr;                  // [num_rows] of kPart and kGather
+  const std::int32_t* index = nullptr;                  // [first[num_rows]]
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [num_rows] of kFill
+  bool outside = false;
+
+  [[nodiscard]] static ScoreMap fill(std::int32_t num_rows, const std::int64_t* first, const std::int32_t* begin, const std::int32_t* end,
+                                     float value = 0.0F, float slope = 0.0F, float* scores = nullptr, bool outside = false) {
+    ScoreMap map{num_rows, first, Kind::kFill, nullptr, slope, value};
+    map.out = scores, map.begin = begin, map.end = end, map.outside = outside;
+    return map;
+  }
 
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = num_rows == 0 ? 0 : first[num_rows];
+    std::int64_t n = 0;
+    for (std::int32_t r = 0; r < num_rows; ++r) n += count(r);
+    if (kind == Kind::kFill) return {.op = "fill_scores", .rows = num_rows, .outputs = n, .bytes = 4 * n};
     if (kind == Kind::kPart) return {.op = "part_scores", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 8 * n};
+    if (kind == Kind::kGather) return {.op = "gather_scores", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n};
     return {.op = "score_map", .rows = num_rows, .tokens = n, .outputs = n, .bytes = n * (uses_b ? 12 : 8), .flops = n * (uses_b ? 4 : 2)};
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(first, num_rows + 1), visit(row_factor, num_rows), visit(to, num_rows); }
+  void shapes(auto&& visit) {
+    visit(first, num_rows + 1), visit(row_factor, num_rows), visit(start, num_rows), visit(begin, num_rows), visit(end, num_rows);
+  }
 
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return first[row + 1] - first[row]; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
+    const std::int64_t all = first[row + 1] - first[row];
+    return kind != Kind::kFill ? all : outside ? all - (end[row] - begin[row]) : end[row] - begin[row];
+  }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t at) const {
     const std::int64_t i = first[row] + at;
-    const float x = a[i], y = a_factor * x + a_plus;
+    if (kind == Kind::kFill) {
+      const std::int64_t before = !outside ? begin[row] : at < begin[row] ? 0 : end[row] - begin[row];
+      out[i + before] = a_plus + a_factor * static_cast<float>(at);
+      return;
+    }
+    const float x = kind == Kind::kGather ? a[start[row] + index[i]] : a[i], y = a_factor * x + a_plus;
     if (kind == Kind::kPart) {
-      out[to[row] + at] = x;
-    } else if (std::isinf(x)) {
+      out[start[row] + at] = x;
+    } else if (kind == Kind::kGather || std::isinf(x)) {
       out[i] = x;
     } else if (!uses_b) {
       out[i] = y;

@@ -327,7 +327,7 @@ TEST_F(ScorerOpsCuda, RowParts) {
   Twice<float> part = normals(10, 3);
   check(random_elements<float>(40, 9), 0, [&](bool gpu, float* x) {
     ScoreMap copy{3, from.data(), ScoreMap::Kind::kPart, part.at(gpu)};
-    copy.out = x, copy.to = to.data();
+    copy.out = x, copy.start = to.data();
     return copy;
   });
 }

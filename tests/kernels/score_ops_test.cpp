@@ -12,7 +12,6 @@
 #include "kernels/allocate/row_numbers_op.h"
 #include "kernels/score/anchor_cosine_op.h"
 #include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/protect_op.h"
@@ -135,16 +134,16 @@ TEST(MarkTop, PeerTiesFallAsInTopK) {
   EXPECT_NE(std::count(marked.begin(), marked.begin() + 17, 9.0F), 17);
 }
 
-TEST(FillScores, RampsOverTheTokensInsideOrOutside) {
+TEST(ScoreMap, RampsOverTheTokensInsideOrOutside) {
   const Longs first{0, 4, 7};
   const Ints begin{1, 2}, end{3, 2};
   Floats scores(7, 7.0F);
-  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()});
+  run_cpu(ScoreMap::fill(2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()));
   EXPECT_EQ(scores, (Floats{7, 2, 2.5F, 7, 7, 7, 7}));
-  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), -1, -1, scores.data(), true});
+  run_cpu(ScoreMap::fill(2, first.data(), begin.data(), end.data(), -1, -1, scores.data(), true));
   EXPECT_EQ(scores, (Floats{-1, 2, 2.5F, -2, -1, -2, -3}));
-  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data()}).outputs, 2);
-  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data(), 0, 0, nullptr, true}).bytes, 4 * 5);
+  EXPECT_EQ(call(ScoreMap::fill(2, first.data(), begin.data(), end.data())).outputs, 2);
+  EXPECT_EQ(call(ScoreMap::fill(2, first.data(), begin.data(), end.data(), 0, 0, nullptr, true)).bytes, 4 * 5);
 }
 
 TEST(Protect, InsideOrOutsideAndOneAboveTheOthersOfAllHeads) {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probe_sums.h"
@@ -105,7 +105,7 @@ class ProbedTokens final : public PrefillSelector {
     ops(ProbeMean{kv, 0, first, from, to, scores});
     std::int32_t *begin = ops.host_ints(kv.num_rows), *len = ops.host_ints(kv.num_rows);
     std::fill_n(begin, kv.num_rows, chunk.seq.end() - newest), std::copy_n(kv.len, kv.num_rows, len);
-    ops(FillScores{kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores});
+    ops(ScoreMap::fill(kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores));
     return scores;
   }
 

@@ -2,9 +2,9 @@
 #include <limits>
 
 #include "kernels/score/anchor_cosine_op.h"
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/score/pool1d_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
 
@@ -39,8 +39,8 @@ class InfiniPot final : public Scorer {
     }
     float* likeness = step.ops.floats(kv.total());
     step.ops(AnchorCosine{kv, newest, kv.len, false, -1.0F, likeness});
-    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, -kInfinity, 0.0F, likeness});
-    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, kInfinity, 0.0F, scores});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, newest, kv.len, -kInfinity, 0.0F, likeness));
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, newest, kv.len, kInfinity, 0.0F, scores));
     step.ops(MarkTop{kv.num_rows, kv.first, likeness, chosen, scores});
   }
   [[nodiscard]] bool comparable_across_heads() const override { return false; }

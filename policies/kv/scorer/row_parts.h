@@ -51,7 +51,7 @@ class RowParts {
   // Part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
   void put_back(const float* part, float* scores) const {
     ScoreMap copy{static_cast<std::int32_t>(to_.size()), first_.data(), ScoreMap::Kind::kPart, part};
-    copy.out = scores, copy.to = to_.data();
+    copy.out = scores, copy.start = to_.data();
     whole_.ops(copy);
   }
 
