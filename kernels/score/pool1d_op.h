@@ -1,49 +1,149 @@
 #pragma once
 
+#include <cmath>
+
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {
 
-// Each row's scores smoothed over `width` (odd) neighbouring tokens. The average divides by `width` at the ends too, as if zeros followed;
-// the maximum sees the row's tokens only. In place.
+// Scores pooled over windows of `width` tokens among [begin, begin + len) of each row; the others stay. In place.
+//   kAvg, kMax  of the window around each token (width is odd). The average divides by `width` at the ends too, as if zeros followed; the
+//     maximum sees the range only
+// The other kinds part the range into windows, the last of which may be shorter. A token gets
+//   kMean, kMeanOfTopHalf  its window's mean, or that of the larger half (rounded up)
+//   kShare                 its share of the window's sum; 0 leaves the scores
+//   kBestUnit              the largest mean of a unit of `unit_tokens` (len and width are whole units)
 struct Pool1d {
-  enum class Kind : std::uint8_t { kAvg, kMax };
+  enum class Kind : std::uint8_t { kAvg, kMax, kMean, kMeanOfTopHalf, kShare, kBestUnit };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
-  const std::int32_t* len = nullptr;    // [num_rows] leading tokens of each row that take part; the others keep their scores
+  const std::int32_t* begin = nullptr;  // [num_rows]; null: 0
+  const std::int32_t* len = nullptr;    // [num_rows]
   float* scores = nullptr;
   std::int32_t width = 1;
   Kind kind = Kind::kAvg;
+  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there
+  std::int32_t unit_tokens = 1;
 
+  // Scores are read and written once. Per token an operation for each one in the window, or a sum; with units a comparison each.
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = first[num_rows];
-    return {.op = "pool1d", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = n * width};
+    if (slides()) {
+      const std::int64_t n = first[num_rows];
+      return {.op = "pool1d", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = n * width};
+    }
+    std::int64_t n = 0;
+    for (std::int32_t r = 0; r < num_rows; ++r) n += len[r];
+    const bool of_units = kind == Kind::kBestUnit;
+    return {.op = of_units ? "unit_scores" : "chunk_pool",
+            .rows = num_rows,
+            .tokens = n,
+            .outputs = n,
+            .bytes = 8 * n,
+            .flops = of_units ? n + n / unit_tokens : 2 * n};
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(first, num_rows + 1), visit(len, num_rows); }
+  void shapes(auto&& visit) { visit(first, num_rows + 1), visit(begin, num_rows), visit(len, num_rows); }
   static constexpr bool kInParallel = true;
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return len[row]; }  // the scores from before
+  // A number per window, and the scores sorted.
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return windows(row) + (kind == Kind::kMeanOfTopHalf ? len[row] : 0); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t n = len[row], half = width / 2;
-    float *const old = team.room(), *const of_row = scores + first[row];
-    team.each(n, [&](std::int64_t i) { old[i] = of_row[i]; });
-    team.each(n, [&](std::int64_t i) {
-      const std::int64_t begin = i < half ? 0 : i - half, end = i + half + 1 < n ? i + half + 1 : n;
-      of_row[i] = kind == Kind::kMax ? most(old, begin, end) : sum(old, begin, end) / static_cast<float>(width);
+    float *const of_row = scores + first[row] + (begin == nullptr ? 0 : begin[row]), *const pooled = team.room();
+    const float* from = of_row;
+    if (kind == Kind::kMeanOfTopHalf) {
+      float* const sorted = pooled + windows(row);
+      team.each(len[row], [&](std::int64_t i) { sorted[place(row, of_row, i)] = of_row[i]; });
+      from = sorted;
+    }
+    if (width > kLongWindow && (kind == Kind::kMean || kind == Kind::kShare) && !peer_sums) {
+      for (std::int64_t w = 0; w < windows(row); ++w) {
+        const std::int64_t at = window_begin(w), n = window_end(row, w) - at;
+        const float total = team.sum(n, [&](std::int64_t i) { return from[at + i]; });
+        team.once([&] { pooled[w] = kind == Kind::kMean ? total / static_cast<float>(n) : total; });
+      }
+    } else {
+      team.each(windows(row), [&](std::int64_t w) {
+        const std::int64_t at = window_begin(w);
+        pooled[w] = number(from + at, static_cast<std::int32_t>(window_end(row, w) - at));
+      });
+    }
+    team.each(len[row], [&](std::int64_t i) {
+      const float x = pooled[slides() ? i : i / width];
+      if (kind != Kind::kShare)
+        of_row[i] = x;
+      else if (x != 0.0F)
+        of_row[i] /= x;
     });
   }
 
  private:
-  [[nodiscard]] static KVLAB_BODY float most(const float* x, std::int64_t begin, std::int64_t end) {
-    float best = x[begin];
-    for (std::int64_t i = begin + 1; i < end; ++i) best = best < x[i] ? x[i] : best;
+  static constexpr std::int32_t kLongWindow = 1024;  // beyond it a sum by the whole team
+
+  [[nodiscard]] KVLAB_BOTH bool slides() const { return kind == Kind::kAvg || kind == Kind::kMax; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t windows(std::int64_t row) const {
+    return slides() ? len[row] : len[row] / width + (len[row] % width > 0);
+  }
+  [[nodiscard]] KVLAB_BODY std::int64_t window_begin(std::int64_t w) const {
+    if (!slides()) return w * width;
+    return w < width / 2 ? 0 : w - width / 2;
+  }
+  [[nodiscard]] KVLAB_BODY std::int64_t window_end(std::int64_t row, std::int64_t w) const {
+    const std::int64_t end = slides() ? w + width / 2 + 1 : (w + 1) * width;
+    return end < len[row] ? end : len[row];
+  }
+  // Of token i if each window is sorted, the largest first.
+  [[nodiscard]] KVLAB_BODY std::int64_t place(std::int64_t row, const float* x, std::int64_t i) const {
+    const std::int64_t from = window_begin(i / width), end = window_end(row, i / width);
+    std::int64_t at = from;
+    for (std::int64_t j = from; j < end; ++j) at += x[j] > x[i] || (x[j] == x[i] && j < i) ? 1 : 0;
+    return at;
+  }
+  [[nodiscard]] KVLAB_BODY float number(const float* x, std::int32_t n) const {
+    const std::int32_t half = (n + 1) / 2;
+    switch (kind) {
+      case Kind::kAvg:
+        return sum(x, n) / static_cast<float>(width);
+      case Kind::kMax:
+        return most(n, x[0], [&](std::int32_t i) { return x[i]; });
+      case Kind::kMeanOfTopHalf:
+        return sum(x, half) / static_cast<float>(half);
+      case Kind::kBestUnit:
+        return most(n / unit_tokens, -INFINITY,
+                    [&](std::int32_t i) { return sum(x + i * unit_tokens, unit_tokens) / static_cast<float>(unit_tokens); });
+      case Kind::kMean:
+        return (peer_sums ? sum_as_torch(x, n) : sum(x, n)) / static_cast<float>(n);
+      case Kind::kShare:
+        break;
+    }
+    return sum(x, n);
+  }
+  template <class F>
+  [[nodiscard]] static KVLAB_BODY float most(std::int32_t n, float best, F&& f) {
+    for (std::int32_t i = 0; i < n; ++i) {
+      const float x = f(i);
+      best = best < x ? x : best;
+    }
     return best;
   }
-  [[nodiscard]] static KVLAB_BODY float sum(const float* x, std::int64_t begin, std::int64_t end) {
+  [[nodiscard]] static KVLAB_BODY float sum(const float* x, std::int32_t n) {
     float total = 0.0F;
-    for (std::int64_t i = begin; i < end; ++i) total += x[i];
+    for (std::int32_t i = 0; i < n; ++i) total += x[i];
+    return total;
+  }
+  // Of fewer than 512 terms as torch adds a contiguous line with AVX2: vectors of 8, four of them at a time in separate sums, then the
+  // terms that fill no vector, then the lanes.
+  [[nodiscard]] static KVLAB_BODY float sum_as_torch(const float* x, std::int32_t n) {
+    constexpr std::int32_t kLanes = 8, kSums = 4;
+    float lanes[kSums][kLanes] = {};
+    const std::int32_t vectors = n / kLanes, even = vectors / kSums * kSums;
+    for (std::int32_t v = 0; v < vectors; ++v)
+      for (std::int32_t i = 0; i < kLanes; ++i) lanes[v < even ? v % kSums : 0][i] += x[v * kLanes + i];
+    for (std::int32_t s = 1; s < kSums; ++s)
+      for (std::int32_t i = 0; i < kLanes; ++i) lanes[0][i] += lanes[s][i];
+    float total = 0;
+    for (std::int32_t i = vectors * kLanes; i < n; ++i) total += x[i];
+    for (std::int32_t i = 0; i < kLanes && vectors > 0; ++i) total += lanes[0][i];
     return total;
   }
 };

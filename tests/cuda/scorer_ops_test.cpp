@@ -3,7 +3,7 @@
 
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
@@ -345,7 +345,7 @@ TEST_F(ScorerOpsCuda, BestUnits) {
   const Longs first{0, 70, 400};
   const Ints begin{3, 0}, len{60, 330};
   check(random_elements<float>(400, 9), 0,
-        [&](bool, float* x) { return ChunkPool{2, first.data(), begin.data(), len.data(), x, 15, ChunkPool::Kind::kBestUnit, false, 5}; });
+        [&](bool, float* x) { return Pool1d{2, first.data(), begin.data(), len.data(), x, 15, Pool1d::Kind::kBestUnit, false, 5}; });
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "base/random.h"
 #include "kernels/allocate/row_numbers_op.h"
 #include "kernels/score/anchor_cosine_op.h"
-#include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/mark_top_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/protect_op.h"
 #include "kernels/score/reduce_heads_op.h"
@@ -88,17 +88,17 @@ TEST(ReduceHeads, MatchesTokensByPosition) {
   run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
 }
 
-TEST(ChunkPool, MeansHalvesAndShares) {
+TEST(Pool1d, MeansHalvesAndShares) {
   const Longs first{0, 6, 7};
   const Ints begin{1, 0}, len{5, 1};
   Floats scores{9, 1, 3, 2, 5, 4, 7};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMeanOfTopHalf});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMeanOfTopHalf});
   EXPECT_EQ(scores, (Floats{9, 2.5F, 2.5F, 2.5F, 5, 5, 7}));
   scores = {9, 1, 3, 2, 5, 4, 7};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMean});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMean});
   EXPECT_EQ(scores, (Floats{9, 2, 2, 2, 4.5F, 4.5F, 7}));
   scores = {9, 1, 3, 4, 5, 5, 0};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kShare});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kShare});
   EXPECT_EQ(scores, (Floats{9, 0.125F, 0.375F, 0.5F, 0.5F, 0.5F, 0})) << "a sum of 0 is left alone";
 }
 

@@ -33,7 +33,7 @@ class PromptDistill final : public PromptPruner {
       context[s] = end[s] - 1;
     }
     step.ops(ScoreMap::fill(sequences, first, context, end, 0.0F, 0.0F, scores));
-    step.ops(Pool1d{sequences, first, context, scores, pool_, Pool1d::Kind::kAvg});
+    step.ops(Pool1d{sequences, first, nullptr, context, scores, pool_, Pool1d::Kind::kAvg});
   }
 
  private:

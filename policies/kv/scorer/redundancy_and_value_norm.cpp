@@ -23,7 +23,7 @@ class InfiniPot final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenNorms{step.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, scores});
     const std::int32_t quarter = std::min(3, 4 * step.layer / std::max(1, step.model.num_layers)), width = 7 - 2 * quarter;
-    if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, step.kv.len, scores, width, Pool1d::Kind::kAvg});
+    if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, nullptr, step.kv.len, scores, width, Pool1d::Kind::kAvg});
   }
 
   [[nodiscard]] bool ranks_after_counts() const override { return true; }
