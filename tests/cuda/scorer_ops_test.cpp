@@ -4,13 +4,13 @@
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/pool1d_op.h"
+#include "kernels/score/protect_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
-#include "policies/kv/scorer/lower_images_op.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/scorer/row_parts_op.h"
@@ -294,14 +294,17 @@ TEST_F(ScorerOpsCuda, TokenLists) {
   check(random_elements<float>(676, 9), 0, [&](bool gpu, float* scores) { return lists(gpu, Kind::kKeep, scores); });
 }
 
-TEST_F(ScorerOpsCuda, LowerImages) {
+TEST_F(ScorerOpsCuda, ProtectLowersImages) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   std::vector<float> scores = random_elements<float>(676, 9);
   scores[1] = kInf, scores[40] = -kInf;  // the first is all that its row holds
   Ints ids(4 * 2000);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i % 3 == 0 ? 9 : static_cast<std::int32_t>(i % 50);
   const Longs first{0, 2000, 4000, 6000, 8000};
-  check(scores, 0, [&](bool gpu, float* x) { return LowerImages{gpu ? rows.device() : rows.host(), first.data(), ids.data(), 9, x}; });
+  check(scores, 0, [&](bool gpu, float* x) {
+    return Protect{
+        .kv = gpu ? rows.device() : rows.host(), .scores = x, .lowers = true, .ids_first = first.data(), .ids = ids.data(), .id = 9};
+  });
 }
 
 TEST_F(ScorerOpsCuda, TorchUniform) {
