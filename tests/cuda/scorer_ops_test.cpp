@@ -1,11 +1,10 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
-#include <random>
-
 #include "kernels/allocate/largest_entries_op.h"
 #include "kernels/attention/query_votes/query_votes.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/score/protect_op.h"
 #include "kernels/score/score_map_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
@@ -16,7 +15,6 @@
 #include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_models_op.h"
-#include "policies/kv/scorer/torch_uniform_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -307,17 +305,17 @@ TEST_F(ScorerOpsCuda, ProtectLowersImages) {
   });
 }
 
-TEST_F(ScorerOpsCuda, TorchUniform) {
+TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, {0, 0, 700, 700, 3, 3}, 3);
-  std::vector<float> expected;
-  for (const int n : {1400, 6}) {
-    std::mt19937 draw(42);
-    for (int i = 0; i < n; ++i) expected.push_back(static_cast<float>(draw() & 0xFFFFFFU) * 0x1p-24F);
-  }
-  std::vector<float> found(expected.size());
-  run_cpu(TorchUniform{rows.host(), 42, found.data()});
+  const std::vector<float> draws = random_elements<float>(1400, 9);
+  std::vector<float> expected = draws, found(1406);
+  expected.insert(expected.end(), draws.begin(), draws.begin() + 6);
+  const auto drawn = [&](bool gpu, float* x) {
+    return TokenScores{.kv = gpu ? rows.device() : rows.host(), .kind = TokenScores::Kind::kDrawn, .scores = x, .draws = draws.data()};
+  };
+  run_cpu(drawn(false, found.data()));
   EXPECT_EQ(found, expected);
-  check(expected, 0, [&](bool gpu, float* x) { return TorchUniform{gpu ? rows.device() : rows.host(), 42, x}; });
+  check(found, 0, drawn);
 }
 
 TEST_F(ScorerOpsCuda, RowParts) {
