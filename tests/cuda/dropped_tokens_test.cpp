@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/select/unit_lists_op.h"
-#include "policies/kv/disposal/mark_dropped_op.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -36,7 +36,7 @@ TEST_F(DroppedTokensCuda, CopyUnitsOfOthers) {
 }
 
 // Lists with too little room, and with more than is asked for.
-TEST_F(DroppedTokensCuda, MarkDropped) {
+TEST_F(DroppedTokensCuda, TakeDueOfDropped) {
   RowsFixture<bf16>& rows = parts().rows;
   const std::size_t slots = rows.position.size();
   std::mt19937 random(2);
@@ -44,11 +44,16 @@ TEST_F(DroppedTokensCuda, MarkDropped) {
       [&](std::int32_t, std::int32_t, std::size_t slot) { rows.words[slots + slot] = static_cast<std::uint32_t>(random() % 6); });
   rows.upload();
   const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
+  const auto due = [&](const PartedRows& from, std::int32_t* out) {
+    TakeDue op{.kv = from.kv, .channel = 1, .first = first.data(), .index = out};
+    op.of_listed = true, op.listed_first = from.dropped_first, op.listed = from.dropped;
+    return op;
+  };
   for (int step = 0; step < 2; ++step) {
     Ints expected(950, -7);
-    run_cpu(MarkDropped{parts().host(), 1, first.data(), expected.data()});
+    run_cpu(due(parts().host(), expected.data()));
     const DeviceBuffer<std::int32_t> got(950);
-    run_cuda(MarkDropped{parts().device(), 1, first.data(), got.data()}, cuda());
+    run_cuda(due(parts().device(), got.data()), cuda());
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }
