@@ -5,6 +5,7 @@
 #include "kernels/score/protect_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_scores_op.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
@@ -12,7 +13,6 @@
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/query_ring_op.h"
-#include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_models_op.h"
 #include "tests/cuda/rows_fixture.h"
@@ -321,8 +321,12 @@ TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
 TEST_F(ScorerOpsCuda, RowParts) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   Twice<std::int32_t> position(Ints(rows.position.size(), -1));
-  run_cpu(LocalPositions{rows.host(), position.at(false)});
-  run_cuda(LocalPositions{rows.device(), position.at(true)}, cuda());
+  const auto number = [&](KvRows kv, bool gpu) {
+    kv.position = position.at(gpu);
+    return WordCopy{.kv = kv, .numbers = true};
+  };
+  run_cpu(number(rows.host(), false));
+  run_cuda(number(rows.device(), true), cuda());
   EXPECT_EQ(position.device(cuda()), position.host());
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);
