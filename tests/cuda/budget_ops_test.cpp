@@ -85,10 +85,7 @@ TEST_F(BudgetOpsCuda, MarkTopOfSpansEqualsCpuVersion) {
   for (const float value : {kInf, 0.5F}) {
     std::vector<float> expected = scores;
     const auto best = [&](const KvRows& kv, float* x) {
-      MarkTop op{8, first.data(), x, quota.data(), x, value};
-      op.by_span = true, op.counts_first = quota_first.data();
-      op.kv = kv, op.span_first = spans.data(), op.span_begin = begin.data();
-      return op;
+      return MarkTop{8, first.data(), x, quota.data(), x, value, false, nullptr, true, quota_first.data(), kv, spans.data(), begin.data()};
     };
     run_cpu(best(rows.host(), expected.data()));
     const auto got = same_in_every_order([&] {

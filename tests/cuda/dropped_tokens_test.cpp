@@ -25,13 +25,10 @@ class DroppedTokensCuda : public CudaTest {
 
 TEST_F(DroppedTokensCuda, CopyUnitsOfOthers) {
   Ints expected(parts().dropped.size(), -1);
-  const auto others = [](const PartedRows& rows, std::int32_t* out) {
-    return CopyUnits{rows.kv.num_rows, {rows.kept_first, rows.kept}, CopyUnits::Kind::kOthers, nullptr, rows.dropped_first, nullptr, out};
-  };
-  run_cpu(others(parts().host(), expected.data()));
-  EXPECT_EQ(expected, parts().dropped);
+  const PartedRows cpu = parts().host(), gpu = parts().device();
+  run_cpu(CopyUnits{8, {cpu.kept_first, cpu.kept}, CopyUnits::Kind::kOthers, nullptr, cpu.dropped_first, nullptr, expected.data()});
   const DeviceBuffer<std::int32_t> got(parts().total_dropped());
-  run_cuda(others(parts().device(), got.data()), cuda());
+  run_cuda(CopyUnits{8, {gpu.kept_first, gpu.kept}, CopyUnits::Kind::kOthers, nullptr, gpu.dropped_first, nullptr, got.data()}, cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 
@@ -44,16 +41,12 @@ TEST_F(DroppedTokensCuda, TakeDueOfDropped) {
       [&](std::int32_t, std::int32_t, std::size_t slot) { rows.words[slots + slot] = static_cast<std::uint32_t>(random() % 6); });
   rows.upload();
   const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
-  const auto due = [&](const PartedRows& from, std::int32_t* out) {
-    TakeDue op{.kv = from.kv, .channel = 1, .first = first.data(), .index = out};
-    op.of_listed = true, op.listed_first = from.dropped_first, op.listed = from.dropped;
-    return op;
-  };
+  const PartedRows cpu = parts().host(), gpu = parts().device();
   for (int step = 0; step < 2; ++step) {
     Ints expected(950, -7);
-    run_cpu(due(parts().host(), expected.data()));
+    run_cpu(TakeDue{cpu.kv, 1, 1, 0, 1, first.data(), expected.data(), true, cpu.dropped_first, cpu.dropped});
     const DeviceBuffer<std::int32_t> got(950);
-    run_cuda(due(parts().device(), got.data()), cuda());
+    run_cuda(TakeDue{gpu.kv, 1, 1, 0, 1, first.data(), got.data(), true, gpu.dropped_first, gpu.dropped}, cuda());
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }

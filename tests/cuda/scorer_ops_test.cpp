@@ -321,12 +321,10 @@ TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
 TEST_F(ScorerOpsCuda, RowParts) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   Twice<std::int32_t> position(Ints(rows.position.size(), -1));
-  const auto number = [&](KvRows kv, bool gpu) {
-    kv.position = position.at(gpu);
-    return WordCopy{.kv = kv, .numbers = true};
-  };
-  run_cpu(number(rows.host(), false));
-  run_cuda(number(rows.device(), true), cuda());
+  KvRows host = rows.host(), device = rows.device();
+  host.position = position.at(false), device.position = position.at(true);
+  run_cpu(WordCopy{.kv = host, .numbers = true});
+  run_cuda(WordCopy{.kv = device, .numbers = true}, cuda());
   EXPECT_EQ(position.device(cuda()), position.host());
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);

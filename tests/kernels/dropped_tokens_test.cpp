@@ -55,16 +55,11 @@ TEST(TakeDue, ListsEachDroppedTokenOnce) {
   const KeptLists some({{1, 4}}), fewer({{4}});
   const std::int64_t first[] = {0, 3};
   Ints index(3, 99);
-  const auto take = [&](const PartedRows& rows) {
-    TakeDue due{.kv = rows.kv, .channel = 1, .first = first, .index = index.data()};
-    due.of_listed = true, due.listed_first = rows.dropped_first, due.listed = rows.dropped;
-    run_cpu(due);
-  };
   Parted a(layer, some);
-  take(a.rows);
+  run_cpu(TakeDue{a.rows.kv, 1, 1, 0, 1, first, index.data(), true, a.rows.dropped_first, a.rows.dropped});
   EXPECT_EQ(index, (Ints{0, 2, 3}));
   Parted b(layer, fewer);
-  take(b.rows);
+  run_cpu(TakeDue{b.rows.kv, 1, 1, 0, 1, first, index.data(), true, b.rows.dropped_first, b.rows.dropped});
   EXPECT_EQ(index, (Ints{1, -1, -1}));
 }
 

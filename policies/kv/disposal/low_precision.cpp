@@ -68,9 +68,7 @@ class LowPrecision final : public Disposal {
     if (listed.total() == 0) return;
     std::int32_t* const index = step.ops.ints(listed.total());
     listed.index = index;
-    TakeDue due{.kv = step.kv, .channel = first_word(), .bit = kTokenMark, .first = first, .index = index};
-    due.of_listed = true, due.listed_first = rows.dropped_first, due.listed = rows.dropped;
-    step.ops(due);
+    step.ops(TakeDue{step.kv, first_word(), kTokenMark, 0, 1, first, index, true, rows.dropped_first, rows.dropped});
     encode(step, listed, balances_ ? divisors_.lines(step, step.kv.head_dim) : nullptr, balances_ ? state_rows(step) : nullptr);
     encode(step, listed.of_values(), nullptr, nullptr);
   }
