@@ -92,7 +92,7 @@ struct Pool1d {
     const std::int64_t end = slides() ? w + width / 2 + 1 : (w + 1) * width;
     return end < len[row] ? end : len[row];
   }
-  // Of token i if each window is sorted, the largest first.
+  // Place of token i after a sort of each window, the largest first.
   [[nodiscard]] KVLAB_BODY std::int64_t place(std::int64_t row, const float* x, std::int64_t i) const {
     const std::int64_t from = window_begin(i / width), end = window_end(row, i / width);
     std::int64_t at = from;
@@ -131,7 +131,7 @@ struct Pool1d {
     for (std::int32_t i = 0; i < n; ++i) total += x[i];
     return total;
   }
-  // Of fewer than 512 terms as torch adds a contiguous line with AVX2: vectors of 8, four of them at a time in separate sums, then the
+  // Fewer than 512 terms as torch adds a contiguous line with AVX2: vectors of 8, four of them at a time in separate sums, then the
   // terms that fill no vector, then the lanes.
   [[nodiscard]] static KVLAB_BODY float sum_as_torch(const float* x, std::int32_t n) {
     constexpr std::int32_t kLanes = 8, kSums = 4;
