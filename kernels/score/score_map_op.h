@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {
@@ -10,7 +11,7 @@ namespace kvlab {
 //   kPlus, kTimes, kOver  out[i] = (a_factor * a[i] + a_plus) op b[i], or without b; out may be a or b
 //   kFill    out of token j of those in [begin[r], end[r]), or of the others: a_plus + a_factor * j
 //   kPart    copies row r of a to out + start[r]
-//   kGather  out[i] = a[start[r] + index[i]]
+//   kGather  out[i] = a[start[r] + index[i]]; out is not a
 struct ScoreMap {
   enum class Kind : std::uint8_t { kPlus, kTimes, kOver, kFill, kPart, kGather };
   std::int32_t num_rows = 0;
@@ -42,26 +43,51 @@ struct ScoreMap {
     if (kind == Kind::kGather) return {.op = "gather_scores", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n};
     return {.op = "score_map", .rows = num_rows, .tokens = n, .outputs = n, .bytes = n * (uses_b ? 12 : 8), .flops = n * (uses_b ? 4 : 2)};
   }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
+  // A team takes kPartTokens elements of a row.
+  static constexpr std::int64_t kPartTokens = 1024;
+  [[nodiscard]] std::int64_t rows() const {
+    std::int64_t most = 0;
+    for (std::int32_t r = 0; r < num_rows; ++r) most = most < count(r) ? count(r) : most;
+    return num_rows * ceil_div(most, kPartTokens);
+  }
   void shapes(auto&& visit) {
     visit(first, num_rows + 1), visit(row_factor, num_rows), visit(start, num_rows), visit(begin, num_rows), visit(end, num_rows);
   }
 
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
+    const std::int64_t row = part % num_rows, from = part / num_rows * kPartTokens, rest = count(row) - from,
+                       n = rest < kPartTokens ? rest : kPartTokens;
+    if (n <= 0) return;
+    const std::int64_t at = first[row] + from;
+    if (kind == Kind::kFill)
+      fill_part(team, row, from, n);
+    else if (kind == Kind::kPart)
+      team.each(n, [&](std::int64_t i) { out[start[row] + from + i] = a[at + i]; });
+    else if (kind == Kind::kGather)
+      team.each(n, [&](std::int64_t i) { out[at + i] = a[start[row] + index[at + i]]; });
+    else
+      team.each(n, [&](std::int64_t i) { map(row, at + i); });
+  }
+
+ private:
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
     const std::int64_t all = first[row + 1] - first[row];
     return kind != Kind::kFill ? all : outside ? all - (end[row] - begin[row]) : end[row] - begin[row];
   }
-  KVLAB_BODY void operator()(std::int64_t row, std::int64_t at) const {
-    const std::int64_t i = first[row] + at;
-    if (kind == Kind::kFill) {
-      const std::int64_t before = !outside ? begin[row] : at < begin[row] ? 0 : end[row] - begin[row];
-      out[i + before] = a_plus + a_factor * static_cast<float>(at);
-      return;
-    }
-    const float x = kind == Kind::kGather ? a[start[row] + index[i]] : a[i], y = a_factor * x + a_plus;
-    if (kind == Kind::kPart) {
-      out[start[row] + at] = x;
-    } else if (kind == Kind::kGather || std::isinf(x)) {
+  // Elements before the gap, then those after it.
+  template <class Team>
+  KVLAB_BODY void fill_part(const Team& team, std::int64_t row, std::int64_t from, std::int64_t n) const {
+    const std::int64_t gap = outside ? begin[row] : 0, gap_tokens = outside ? end[row] - gap : begin[row], left = gap - from;
+    const std::int64_t head = left < 0 ? 0 : left < n ? left : n;
+    const float value = a_plus, slope = a_factor;
+    float *const before = out + first[row] + from, *const after = before + gap_tokens;
+    team.each(head, [&](std::int64_t i) { before[i] = value + slope * static_cast<float>(from + i); });
+    team.each(n - head, [&](std::int64_t i) { after[head + i] = value + slope * static_cast<float>(from + head + i); });
+  }
+  KVLAB_BODY void map(std::int64_t row, std::int64_t i) const {
+    const float x = a[i], y = a_factor * x + a_plus;
+    if (std::isinf(x)) {
       out[i] = x;
     } else if (!uses_b) {
       out[i] = y;
@@ -71,6 +97,6 @@ struct ScoreMap {
     }
   }
 };
-KVLAB_EACH_OP(ScoreMap)
+KVLAB_ROW_OP(ScoreMap)
 
 }  // namespace kvlab
