@@ -27,19 +27,19 @@ struct Pool1d {
 
   // Scores are read and written once. Per token an operation for each one in the window, or a sum; with units a comparison each.
   [[nodiscard]] OpCall cost() const {
-    if (slides()) {
-      const std::int64_t n = first[num_rows];
-      return {.op = "pool1d", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = n * width};
-    }
-    std::int64_t n = 0;
-    for (std::int32_t r = 0; r < num_rows; ++r) n += len[r];
     const bool of_units = kind == Kind::kBestUnit;
-    return {.op = of_units ? "unit_scores" : "chunk_pool",
+    std::int64_t n = slides() ? first[num_rows] : 0;
+    for (std::int32_t r = 0; r < num_rows && !slides(); ++r) n += len[r];
+    return {.op = slides()   ? "pool1d"
+                  : of_units ? "unit_scores"
+                             : "chunk_pool",
             .rows = num_rows,
             .tokens = n,
             .outputs = n,
             .bytes = 8 * n,
-            .flops = of_units ? n + n / unit_tokens : 2 * n};
+            .flops = slides()   ? n * width
+                     : of_units ? n + n / unit_tokens
+                                : 2 * n};
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) { visit(first, num_rows + 1), visit(begin, num_rows), visit(len, num_rows); }

@@ -308,13 +308,12 @@ TEST_F(ScorerOpsCuda, ProtectLowersImages) {
 TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, {0, 0, 700, 700, 3, 3}, 3);
   const std::vector<float> draws = random_elements<float>(1400, 9);
-  std::vector<float> expected = draws, found(1406);
-  expected.insert(expected.end(), draws.begin(), draws.begin() + 6);
+  std::vector<float> found(1406);
   const auto drawn = [&](bool gpu, float* x) {
     return TokenScores{.kv = gpu ? rows.device() : rows.host(), .kind = TokenScores::Kind::kDrawn, .scores = x, .draws = draws.data()};
   };
   run_cpu(drawn(false, found.data()));
-  EXPECT_EQ(found, expected);
+  EXPECT_TRUE(std::equal(draws.begin(), draws.end(), found.begin()) && std::equal(found.begin() + 1400, found.end(), draws.begin()));
   check(found, 0, drawn);
 }
 
