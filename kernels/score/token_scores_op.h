@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -28,6 +29,7 @@ constexpr std::uint32_t kTokenMark = 1;  // in a word
 // Without end_position:
 //   kWord        f0                     kWordSum  f0 + f1 + ... of `words`
 //   kMark        -infinity where u0 has the mark; other scores, and +infinity, stay
+//   kDrawn       the next of `draws`, which begin with each sequence's first row
 struct TokenScores {
   enum class Kind : std::uint8_t {
     kPosition,
@@ -43,7 +45,8 @@ struct TokenScores {
     kProbeMean,
     kWord,
     kWordSum,
-    kMark
+    kMark,
+    kDrawn
   };
   KvRows kv;
   Kind kind = Kind::kPosition;
@@ -58,11 +61,14 @@ struct TokenScores {
     const std::int32_t *begin = nullptr, *end = nullptr;  // [first[kv.num_sequences()]]
   };
   Probes probes = {};
+  const float* draws = nullptr;  // [most_draws()] in CPU memory
 
   // Words and positions are read, scores written; four operations per token and word. Without positions kWordSum adds each word, kMark
-  // reads the scores and compares twice. A probe mean is a division.
+  // reads the scores and compares twice. A probe mean is a division; kDrawn counts a draw of MT19937.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), read = num_words();
+    if (kind == Kind::kDrawn)
+      return {.op = "torch_uniform", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 4 * n, .flops = 8 * n};
     OpCall c{
         .op = "token_scores", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = n * (8 + 4 * read), .flops = n * 4 * (1 + read)};
     if (kind == Kind::kProbeMean) c.op = "probe_mean", c.flops = n;
@@ -74,8 +80,14 @@ struct TokenScores {
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) {
     const std::int64_t sequences = kv.num_sequences(), pieces = kind == Kind::kProbeMean ? probes.first[sequences] : 0;
-    visit(kv), visit(end_position, sequences), visit(seeds, sequences);
+    visit(draws, most_draws()), visit(kv), visit(end_position, sequences), visit(seeds, sequences);
     visit(probes.first, sequences + 1), visit(probes.begin, pieces), visit(probes.end, pieces);
+  }
+  // Tokens of the longest sequence.
+  [[nodiscard]] std::int64_t most_draws() const {
+    std::int64_t most = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; r += kv.kv_heads) most = std::max(most, kv.first[r + kv.kv_heads] - kv.first[r]);
+    return most;
   }
   [[nodiscard]] KVLAB_BOTH std::int32_t num_words() const {
     switch (kind) {
@@ -104,7 +116,9 @@ struct TokenScores {
     const std::int64_t slot = kv.slot(r, static_cast<std::int32_t>(i));
     float& to = scores[kv.first[row] + i];
     Token t{words_at(slot), kv.pool_tokens, 0, 0};
-    if (is_of_words()) {
+    if (kind == Kind::kDrawn) {
+      to = draws[kv.first[row] - kv.first[r - r % kv.kv_heads] + i];
+    } else if (is_of_words()) {
       to = of_words(t, to);
     } else {
       t.position = kv.position[slot];

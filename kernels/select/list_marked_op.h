@@ -37,22 +37,19 @@ struct ListMarked {
     const std::int64_t own = prompt.first_block() + list % prompt.num_query_blocks();
     const std::int32_t* const words = marks + list * prompt.mark_words();
     const auto is_listed = [&](std::int64_t j) { return is_marked(words, j); };
-    if (num_blocks != nullptr) {
-      const std::int64_t earlier = team.pack(own, is_listed, [](std::int64_t, std::int64_t) {});
-      team.once([&] { num_blocks[list] = static_cast<std::int32_t>(earlier + 1); });
-    } else {
-      std::int32_t* const to = blocks + block_first[list];
-      const std::int64_t earlier =
-          team.pack(own, is_listed, [&](std::int64_t at, std::int64_t j) { to[at] = static_cast<std::int32_t>(j); });
-      team.once([&] { to[earlier] = static_cast<std::int32_t>(own); });
-    }
+    const auto into = [](std::int32_t* to) {
+      return [to](std::int64_t at, std::int64_t i) {
+        if (to != nullptr) to[at] = static_cast<std::int32_t>(i);
+      };
+    };
+    std::int32_t* const to = num_blocks != nullptr ? nullptr : blocks + block_first[list];
+    const std::int64_t earlier = team.pack(own, is_listed, into(to));
+    team.once([&] { (to == nullptr ? num_blocks[list] : to[earlier]) = static_cast<std::int32_t>(to == nullptr ? earlier + 1 : own); });
     if (!has_columns) return;
     const std::int32_t* const of_head = column_marks + list / prompt.num_query_blocks() * prompt.column_words();
     const auto is_column = [&](std::int64_t c) { return is_marked(of_head, c) && !is_marked(words, c / prompt.block); };
-    std::int32_t* const to = num_columns != nullptr ? nullptr : columns + column_first[list];
-    const std::int64_t count = team.pack(own * prompt.block, is_column, [&](std::int64_t at, std::int64_t c) {
-      if (to != nullptr) to[at] = static_cast<std::int32_t>(c);
-    });
+    const std::int64_t count =
+        team.pack(own * prompt.block, is_column, into(num_columns != nullptr ? nullptr : columns + column_first[list]));
     if (num_columns != nullptr) team.once([&] { num_columns[list] = static_cast<std::int32_t>(count); });
   }
 };

@@ -49,12 +49,13 @@ struct ExpandUnits {
 };
 KVLAB_EACH_OP(ExpandUnits)
 
-// Copies lists, or units of them.
-//   kKeep  to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
-//   kAll   out[first[r] + i] = lists.row(r)[i]
-//   kPick  out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
+// Copies lists, units of them, or the units that they lack.
+//   kKeep    to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
+//   kAll     out[first[r] + i] = lists.row(r)[i]
+//   kPick    out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
+//   kOthers  out[first[r] + i] = the i-th unit that is not in lists.row(r), such as the dropped tokens of a row; all ascend
 struct CopyUnits {
-  enum class Kind : std::uint8_t { kKeep, kAll, kPick };
+  enum class Kind : std::uint8_t { kKeep, kAll, kPick, kOthers };
   std::int32_t num_rows = 0;
   UnitLists lists;
   Kind kind = Kind::kKeep;
@@ -66,6 +67,10 @@ struct CopyUnits {
   [[nodiscard]] OpCall cost() const {
     const bool keeps = kind == Kind::kKeep;
     const std::int64_t n = keeps ? lists.total(num_rows) : first[num_rows];
+    if (kind == Kind::kOthers) {
+      const std::int64_t all = lists.total(num_rows) + n;
+      return {.op = "list_dropped", .rows = num_rows, .tokens = all, .outputs = n, .bytes = 4 * all, .flops = all};
+    }
     return {.op = keeps ? "keep_units" : "compose_units",
             .rows = num_rows,
             .tokens = n,
@@ -79,8 +84,13 @@ struct CopyUnits {
     return kind == Kind::kKeep ? lists.size(row) : first[row + 1] - first[row];
   }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int32_t* const list = lists.row(row);
     std::int32_t& copy = kind == Kind::kKeep ? to[row][i] : out[first[row] + i];
-    copy = lists.row(row)[kind == Kind::kPick ? pick[first[row] + i] : i];
+    if (kind == Kind::kOthers)  // list[k] - k others come before list[k]
+      copy = static_cast<std::int32_t>(i) +
+             count_first(static_cast<std::int32_t>(lists.size(row)), [&](std::int32_t k) { return list[k] - k <= i; });
+    else
+      copy = list[kind == Kind::kPick ? pick[first[row] + i] : i];
   }
 };
 KVLAB_EACH_OP(CopyUnits)

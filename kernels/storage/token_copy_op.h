@@ -55,14 +55,16 @@ struct VectorCopy {
 };
 KVLAB_EACH_OP(VectorCopy)
 
-// Positions and statistics of all tokens: [1 + num_words, len] per row.
+// Positions and statistics of all tokens: [1 + num_words, len] per row. With `numbers` positions become the tokens' numbers in their row.
 struct WordCopy {
   KvRows kv;
   TokenCopyWay way = TokenCopyWay::kFromPages;
   std::uint32_t* stored = nullptr;  // [(1 + num_words) * kv.total()]
+  bool numbers = false;
 
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
+    if (numbers) return {.op = "local_positions", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 4 * n};
     return {.op = "token_copy", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 2 * 4 * (std::int64_t{1} + kv.num_words) * n};
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
@@ -71,6 +73,10 @@ struct WordCopy {
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return kv.len[row]; }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t slot = kv.slot(static_cast<std::int32_t>(row), static_cast<std::int32_t>(i));
+    if (numbers) {
+      kv.position[slot] = static_cast<std::int32_t>(i);
+      return;
+    }
     const bool out = way == TokenCopyWay::kFromPages;
     std::uint32_t* to = stored + std::int64_t{1 + kv.num_words} * kv.first[row] + i;
     const auto copy = [&](auto& word) {

@@ -1,6 +1,6 @@
 #include "kernels/allocate/pool_numbers_op.h"
+#include "kernels/score/mark_top_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/scorer/span_quota_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -71,17 +71,20 @@ TEST_F(BudgetOpsCuda, MassesEqualCpuVersion) {
   EXPECT_TRUE(all_near(mass.to_host(cuda().stream()), expected, 1e-6, 1e-6));
 }
 
-TEST_F(BudgetOpsCuda, SpanQuotaEqualsCpuVersion) {
+TEST_F(BudgetOpsCuda, MarkTopOfSpansEqualsCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8}, len, 7);
   const Longs spans{0, 1, 3, 7, 9}, quota_first{0, 1, 2, 4, 6, 10, 14, 16, 18};
   const Ints begin{0, 0, 1, 0, 100, 101, 600, 0, 30}, quota{2, 3, 1, 0, 0, 5, 9, 0, 44, 3, 500, 2, 7, 8, 20, 1, 0, 90};
   const std::vector<float> scores = coarse(first.back(), 8);
   for (const float value : {kInf, 0.5F}) {
     std::vector<float> expected = scores;
-    run_cpu(SpanQuota{rows.host(), spans.data(), begin.data(), quota_first.data(), quota.data(), value, expected.data()});
+    const auto best = [&](const KvRows& kv, float* x) {
+      return MarkTop{8, first.data(), x, quota.data(), x, value, false, nullptr, true, quota_first.data(), kv, spans.data(), begin.data()};
+    };
+    run_cpu(best(rows.host(), expected.data()));
     const auto got = same_in_every_order([&] {
       const DeviceBuffer<float> out(scores);
-      run_cuda(SpanQuota{rows.device(), spans.data(), begin.data(), quota_first.data(), quota.data(), value, out.data()}, cuda());
+      run_cuda(best(rows.device(), out.data()), cuda());
       return out.to_host(cuda().stream());
     });
     EXPECT_EQ(got, expected);

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/select/list_dropped_op.h"
-#include "policies/kv/disposal/mark_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
+#include "kernels/storage/take_due_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -23,16 +23,17 @@ class DroppedTokensCuda : public CudaTest {
   std::optional<PartsFixture<bf16>> all_;
 };
 
-TEST_F(DroppedTokensCuda, ListDropped) {
+TEST_F(DroppedTokensCuda, CopyUnitsOfOthers) {
   Ints expected(parts().dropped.size(), -1);
-  run_cpu(ListDropped{parts().host(), expected.data()});
+  const PartedRows cpu = parts().host(), gpu = parts().device();
+  run_cpu(CopyUnits{8, {cpu.kept_first, cpu.kept}, CopyUnits::Kind::kOthers, nullptr, cpu.dropped_first, nullptr, expected.data()});
   const DeviceBuffer<std::int32_t> got(parts().total_dropped());
-  run_cuda(ListDropped{parts().device(), got.data()}, cuda());
+  run_cuda(CopyUnits{8, {gpu.kept_first, gpu.kept}, CopyUnits::Kind::kOthers, nullptr, gpu.dropped_first, nullptr, got.data()}, cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 
 // Lists with too little room, and with more than is asked for.
-TEST_F(DroppedTokensCuda, MarkDropped) {
+TEST_F(DroppedTokensCuda, TakeDueOfDropped) {
   RowsFixture<bf16>& rows = parts().rows;
   const std::size_t slots = rows.position.size();
   std::mt19937 random(2);
@@ -40,11 +41,12 @@ TEST_F(DroppedTokensCuda, MarkDropped) {
       [&](std::int32_t, std::int32_t, std::size_t slot) { rows.words[slots + slot] = static_cast<std::uint32_t>(random() % 6); });
   rows.upload();
   const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
+  const PartedRows cpu = parts().host(), gpu = parts().device();
   for (int step = 0; step < 2; ++step) {
     Ints expected(950, -7);
-    run_cpu(MarkDropped{parts().host(), 1, first.data(), expected.data()});
+    run_cpu(TakeDue{cpu.kv, 1, 1, 0, 1, first.data(), expected.data(), true, cpu.dropped_first, cpu.dropped});
     const DeviceBuffer<std::int32_t> got(950);
-    run_cuda(MarkDropped{parts().device(), 1, first.data(), got.data()}, cuda());
+    run_cuda(TakeDue{gpu.kv, 1, 1, 0, 1, first.data(), got.data(), true, gpu.dropped_first, gpu.dropped}, cuda());
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }

@@ -1,7 +1,6 @@
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/score/reduce_heads_op.h"
-#include "kernels/select/gather_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -29,16 +28,16 @@ class ScoreOpsCuda : public CudaTest {
 const Ints kLen{0, 1, 2, 33, 1023, 1025, 300, 2000};  // chunks of 1,024
 const auto kRows = static_cast<std::int32_t>(kLen.size());
 
-TEST_F(ScoreOpsCuda, FillScores) {
+TEST_F(ScoreOpsCuda, ScoreMapFills) {
   const Longs first = prefix_sums(kLen);
   const Ints begin{0, 0, 1, 5, 0, 20, 300, 7}, end{0, 1, 1, 33, 1023, 1025, 300, 1999};
   for (const bool outside : {false, true})
     check(random_elements<float>(first.back(), 3), 0, [&](auto&& op_on, bool, float* x) {
-      op_on(FillScores{kRows, first.data(), begin.data(), end.data(), 0.3F, 1e-3F, x, outside});
+      op_on(ScoreMap::fill(kRows, first.data(), begin.data(), end.data(), 0.3F, 1e-3F, x, outside));
     });
 }
 
-TEST_F(ScoreOpsCuda, GatherScores) {
+TEST_F(ScoreOpsCuda, ScoreMapGathers) {
   const Longs first = prefix_sums(kLen);
   Ints kept, index;
   for (const std::int32_t n : kLen) {
@@ -48,19 +47,15 @@ TEST_F(ScoreOpsCuda, GatherScores) {
   }
   const Longs index_first = prefix_sums(kept);
   const std::vector<float> scores = random_elements<float>(first.back(), 4);
+  const DeviceBuffer<float> device(scores), out(index_first.back());
   const DeviceBuffer<std::int32_t> device_index(index);
   std::vector<float> expected(index.size());
-  run_cpu(GatherScores{kRows, first.data(), scores.data(), index_first.data(), index.data(), expected.data()});
-  for (const bool in_place : {false, true}) {
-    auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> device(scores), out(static_cast<std::int64_t>(index.size()));
-      float* to = in_place ? device.data() : out.data();
-      run_cuda(GatherScores{kRows, first.data(), device.data(), index_first.data(), device_index.data(), to}, cuda());
-      return (in_place ? device : out).to_host(cuda().stream());
-    });
-    got.resize(index.size());
-    EXPECT_EQ(got, expected);
-  }
+  ScoreMap gather{kRows, index_first.data(), ScoreMap::Kind::kGather, scores.data()};
+  gather.start = first.data(), gather.index = index.data(), gather.out = expected.data();
+  run_cpu(gather);
+  gather.a = device.data(), gather.index = device_index.data(), gather.out = out.data();
+  run_cuda(gather, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), expected);
 }
 
 TEST_F(ScoreOpsCuda, BlockMaxima) {
@@ -72,9 +67,12 @@ TEST_F(ScoreOpsCuda, BlockMaxima) {
   const Longs first = prefix_sums(blocks);
   const auto total = static_cast<std::size_t>(first.back());
   std::vector<float> expected(total);
-  run_cpu(Pool1d{kRows, first.data(), nullptr, expected.data(), 6, Pool1d::Kind::kBlockMax, 4, 1, in_first.data(), in.data()});
+  run_cpu(Pool1d{kRows, first.data(), nullptr, nullptr, expected.data(), 6, Pool1d::Kind::kBlockMax, false, 1, 4, 1, in_first.data(),
+                 in.data()});
   const DeviceBuffer<float> out(first.back());
-  run_cuda(Pool1d{kRows, first.data(), nullptr, out.data(), 6, Pool1d::Kind::kBlockMax, 4, 1, in_first.data(), device_in.data()}, cuda());
+  run_cuda(Pool1d{kRows, first.data(), nullptr, nullptr, out.data(), 6, Pool1d::Kind::kBlockMax, false, 1, 4, 1, in_first.data(),
+                  device_in.data()},
+           cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
 }
 

@@ -2,22 +2,22 @@
 #include <random>
 
 #include "kernels/attention/query_votes/query_votes.h"
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/head_scores_op.h"
+#include "kernels/score/pool1d_op.h"
+#include "kernels/score/protect_op.h"
 #include "kernels/score/recent_attention_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/select/copy_queries_op.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
-#include "policies/kv/scorer/lower_images_op.h"
 #include "policies/kv/scorer/query_centers_op.h"
-#include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_model_op.h"
-#include "policies/kv/scorer/torch_uniform_op.h"
-#include "kernels/score/head_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -297,40 +297,44 @@ TEST_F(ScorerOpsCuda, TokenLists) {
   check(random_elements<float>(676, 9), 0, [&](bool gpu, float* scores) { return lists(gpu, Kind::kKeep, scores); });
 }
 
-TEST_F(ScorerOpsCuda, LowerImages) {
+TEST_F(ScorerOpsCuda, ProtectLowersImages) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   std::vector<float> scores = random_elements<float>(676, 9);
   scores[1] = kInf, scores[40] = -kInf;  // the first is all that its row holds
   Ints ids(4 * 2000);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i % 3 == 0 ? 9 : static_cast<std::int32_t>(i % 50);
   const Longs first{0, 2000, 4000, 6000, 8000};
-  check(scores, 0, [&](bool gpu, float* x) { return LowerImages{gpu ? rows.device() : rows.host(), first.data(), ids.data(), 9, x}; });
+  check(scores, 0, [&](bool gpu, float* x) {
+    return Protect{
+        .kv = gpu ? rows.device() : rows.host(), .scores = x, .lowers = true, .ids_first = first.data(), .ids = ids.data(), .id = 9};
+  });
 }
 
-TEST_F(ScorerOpsCuda, TorchUniform) {
+TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, {0, 0, 700, 700, 3, 3}, 3);
-  std::vector<float> expected;
-  for (const int n : {1400, 6}) {
-    std::mt19937 draw(42);
-    for (int i = 0; i < n; ++i) expected.push_back(static_cast<float>(draw() & 0xFFFFFFU) * 0x1p-24F);
-  }
-  std::vector<float> found(expected.size());
-  run_cpu(TorchUniform{rows.host(), 42, found.data()});
-  EXPECT_EQ(found, expected);
-  check(expected, 0, [&](bool gpu, float* x) { return TorchUniform{gpu ? rows.device() : rows.host(), 42, x}; });
+  const std::vector<float> draws = random_elements<float>(1400, 9);
+  std::vector<float> found(1406);
+  const auto drawn = [&](bool gpu, float* x) {
+    return TokenScores{.kv = gpu ? rows.device() : rows.host(), .kind = TokenScores::Kind::kDrawn, .scores = x, .draws = draws.data()};
+  };
+  run_cpu(drawn(false, found.data()));
+  EXPECT_TRUE(std::equal(draws.begin(), draws.end(), found.begin()) && std::equal(found.begin() + 1400, found.end(), draws.begin()));
+  check(found, 0, drawn);
 }
 
 TEST_F(ScorerOpsCuda, RowParts) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   Twice<std::int32_t> position(Ints(rows.position.size(), -1));
-  run_cpu(LocalPositions{rows.host(), position.at(false)});
-  run_cuda(LocalPositions{rows.device(), position.at(true)}, cuda());
+  KvRows host = rows.host(), device = rows.device();
+  host.position = position.at(false), device.position = position.at(true);
+  run_cpu(WordCopy{.kv = host, .numbers = true});
+  run_cuda(WordCopy{.kv = device, .numbers = true}, cuda());
   EXPECT_EQ(position.device(cuda()), position.host());
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);
   check(random_elements<float>(40, 9), 0, [&](bool gpu, float* x) {
     ScoreMap copy{3, from.data(), ScoreMap::Kind::kPart, part.at(gpu)};
-    copy.out = x, copy.to = to.data();
+    copy.out = x, copy.start = to.data();
     return copy;
   });
 }
@@ -348,7 +352,7 @@ TEST_F(ScorerOpsCuda, BestUnits) {
   const Longs first{0, 70, 400};
   const Ints begin{3, 0}, len{60, 330};
   check(random_elements<float>(400, 9), 0,
-        [&](bool, float* x) { return ChunkPool{2, first.data(), begin.data(), len.data(), x, 15, ChunkPool::Kind::kBestUnit, false, 5}; });
+        [&](bool, float* x) { return Pool1d{2, first.data(), begin.data(), len.data(), x, 15, Pool1d::Kind::kBestUnit, false, 5}; });
 }
 
 }  // namespace

@@ -11,9 +11,8 @@
 #include "base/random.h"
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/anchor_cosine_op.h"
-#include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/protect_op.h"
 #include "kernels/score/reduce_heads_op.h"
@@ -89,17 +88,17 @@ TEST(ReduceHeads, MatchesTokensByPosition) {
   run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
 }
 
-TEST(ChunkPool, MeansHalvesAndShares) {
+TEST(Pool1d, MeansHalvesAndShares) {
   const Longs first{0, 6, 7};
   const Ints begin{1, 0}, len{5, 1};
   Floats scores{9, 1, 3, 2, 5, 4, 7};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMeanOfTopHalf});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMeanOfTopHalf});
   EXPECT_EQ(scores, (Floats{9, 2.5F, 2.5F, 2.5F, 5, 5, 7}));
   scores = {9, 1, 3, 2, 5, 4, 7};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMean});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMean});
   EXPECT_EQ(scores, (Floats{9, 2, 2, 2, 4.5F, 4.5F, 7}));
   scores = {9, 1, 3, 4, 5, 5, 0};
-  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kShare});
+  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kShare});
   EXPECT_EQ(scores, (Floats{9, 0.125F, 0.375F, 0.5F, 0.5F, 0.5F, 0})) << "a sum of 0 is left alone";
 }
 
@@ -135,16 +134,16 @@ TEST(MarkTop, PeerTiesFallAsInTopK) {
   EXPECT_NE(std::count(marked.begin(), marked.begin() + 17, 9.0F), 17);
 }
 
-TEST(FillScores, RampsOverTheTokensInsideOrOutside) {
+TEST(ScoreMap, RampsOverTheTokensInsideOrOutside) {
   const Longs first{0, 4, 7};
   const Ints begin{1, 2}, end{3, 2};
   Floats scores(7, 7.0F);
-  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()});
+  run_cpu(ScoreMap::fill(2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()));
   EXPECT_EQ(scores, (Floats{7, 2, 2.5F, 7, 7, 7, 7}));
-  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), -1, -1, scores.data(), true});
+  run_cpu(ScoreMap::fill(2, first.data(), begin.data(), end.data(), -1, -1, scores.data(), true));
   EXPECT_EQ(scores, (Floats{-1, 2, 2.5F, -2, -1, -2, -3}));
-  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data()}).outputs, 2);
-  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data(), 0, 0, nullptr, true}).bytes, 4 * 5);
+  EXPECT_EQ(call(ScoreMap::fill(2, first.data(), begin.data(), end.data())).outputs, 2);
+  EXPECT_EQ(call(ScoreMap::fill(2, first.data(), begin.data(), end.data(), 0, 0, nullptr, true)).bytes, 4 * 5);
 }
 
 TEST(Protect, InsideOrOutsideAndOneAboveTheOthersOfAllHeads) {

@@ -116,7 +116,7 @@ TEST(Pool1d, LooksAtAllUnitsThatTouchABlock) {
   const Floats in{9, 1, 2, 8, 3, 4, 5};
   const Longs in_first{0, 7}, first{0, 3};
   Floats out(3);
-  run_cpu(Pool1d{1, first.data(), nullptr, out.data(), 4, Pool1d::Kind::kBlockMax, 3, 1, in_first.data(), in.data()});
+  run_cpu(Pool1d{1, first.data(), nullptr, nullptr, out.data(), 4, Pool1d::Kind::kBlockMax, false, 1, 3, 1, in_first.data(), in.data()});
   EXPECT_EQ(out, (Floats{9, 8, 5}));  // [-1, 3), [2, 6), [5, 9)
 }
 

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "kernels/attention/query_votes/query_votes.h"
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/policy/policy.h"
 #include "kernels/score/head_scores_op.h"
 #include "sim/kv_cost/recipe_footprint.h"
@@ -181,7 +181,7 @@ TEST(PromptPruner, UnitScoresAreTheBestUnitsMean) {
   std::vector<float> scores{9, 1, 3, 8, 0, 5, 5, 7, 7, 9};
   const std::vector<std::int64_t> first{0, 10};
   const std::int32_t begin = 1, len = 8;
-  run_cpu(ChunkPool{1, first.data(), &begin, &len, scores.data(), 4, ChunkPool::Kind::kBestUnit, false, 2});
+  run_cpu(Pool1d{1, first.data(), &begin, &len, scores.data(), 4, Pool1d::Kind::kBestUnit, false, 2});
   EXPECT_EQ(scores, (std::vector<float>{9, 4, 4, 4, 4, 7, 7, 7, 7, 9}));
 }
 

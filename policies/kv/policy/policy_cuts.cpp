@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/score/fill_scores_op.h"
-#include "kernels/select/gather_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/cache/renumber_rows.h"
 #include "policies/kv/policy/acting.h"
@@ -106,7 +105,7 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
     float* const scores = with_protected(view, scored.keep, held);
     const std::int32_t* crowded_from = crowded(view, scored.keep);
     parts_.scorer->refine(view, scored.keep, scores);
-    if (crowded_from != nullptr) step.ops(FillScores{kv.num_rows, kv.first, crowded_from, kv.len, 0.0F, 1.0F, scores});  // newest first
+    if (crowded_from != nullptr) step.ops(ScoreMap::fill(kv.num_rows, kv.first, crowded_from, kv.len, 0.0F, 1.0F, scores));  // newest first
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
       if (scored.keep[r] < 0 || scored.keep[r] > kv.len[r])
         throw InternalError(
@@ -134,9 +133,12 @@ void KvPolicy::compact(const PolicyStep& step, LayerStep& view, ScoredLayer& sco
   if (!parts_.disposal->shrinks()) return;
   if (recipe_.renumbers()) renumber_kept(view, {first, index});
   if (parts_.allocator->scope() != Allocator::Scope::kCascade) return;
-  float* const held = held_scores(step, scored.layer);
-  step.ops(GatherScores{kv.num_rows, kv.first, held, first, index, held});
-  if (step.ops.computes()) held_scores_[static_cast<std::size_t>(scored.layer)].resize(first[kv.num_rows]);
+  TensorArray<float>& held = held_scores_[static_cast<std::size_t>(scored.layer)];
+  const TensorArray<float> before(held);
+  ScoreMap gather{kv.num_rows, first, ScoreMap::Kind::kGather, before.data()};
+  gather.start = kv.first, gather.index = index, gather.out = held.data();
+  step.ops(gather);
+  if (step.ops.computes()) held.resize(first[kv.num_rows]);
 }
 
 }  // namespace kvlab

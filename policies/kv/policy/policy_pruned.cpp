@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/policy/acting.h"
 #include "policies/kv/policy/policy.h"
@@ -71,7 +71,7 @@ void KvPolicy::choose_going_on(LayerStep& view, Acting& acting) {
   }
   float* const scores = view.ops.floats(first[sequences]);
   parts_.pruner->score(view, first, scores);
-  view.ops(FillScores{sequences, first, begin, end, std::numeric_limits<float>::infinity(), 0.0F, scores, true});
+  view.ops(ScoreMap::fill(sequences, first, begin, end, std::numeric_limits<float>::infinity(), 0.0F, scores, true));
   std::int32_t* const index = view.ops.ints(index_first[sequences]);
   view.ops(TopK{sequences, first, scores, acting.target.data(), index_first, index});
   if (!view.ops.computes()) return;

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/allocate/count_scores_op.h"
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/format/probe_sums.h"
@@ -116,7 +116,7 @@ class ProbedTokens final : public PrefillSelector {
     ops(TokenScores{.kv = kv, .kind = TokenScores::Kind::kProbeMean, .scores = scores, .probes = {first, from, to}});
     std::int32_t *begin = ops.host_ints(kv.num_rows), *len = ops.host_ints(kv.num_rows);
     std::fill_n(begin, kv.num_rows, chunk.seq.end() - newest), std::copy_n(kv.len, kv.num_rows, len);
-    ops(FillScores{kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores});
+    ops(ScoreMap::fill(kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores));
     return scores;
   }
 

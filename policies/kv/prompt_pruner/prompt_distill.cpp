@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/pool1d_op.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 #include "kernels/score/head_scores_op.h"
 
@@ -32,8 +32,8 @@ class PromptDistill final : public PromptPruner {
       end[s] = static_cast<std::int32_t>(first[s + 1] - first[s]);
       context[s] = end[s] - 1;
     }
-    step.ops(FillScores{sequences, first, context, end, 0.0F, 0.0F, scores});
-    step.ops(Pool1d{sequences, first, context, scores, pool_, Pool1d::Kind::kAvg});
+    step.ops(ScoreMap::fill(sequences, first, context, end, 0.0F, 0.0F, scores));
+    step.ops(Pool1d{sequences, first, nullptr, context, scores, pool_, Pool1d::Kind::kAvg});
   }
 
  private:

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 #include "kernels/score/head_scores_op.h"
 
@@ -39,7 +39,7 @@ class SlimInfer final : public PromptPruner {
       begin[s] = always.first;
       len[s] = static_cast<std::int32_t>(first[s + 1] - first[s]) - always.first - always.last;
     }
-    step.ops(ChunkPool{sequences, first, begin, len, scores, block(), ChunkPool::Kind::kBestUnit, false, unit_});
+    step.ops(Pool1d{sequences, first, begin, len, scores, block(), Pool1d::Kind::kBestUnit, false, unit_});
   }
 
  private:

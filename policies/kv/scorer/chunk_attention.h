@@ -37,7 +37,7 @@ class ChunkAttentionScore {
     step.ops(TokenScores{kv, TokenScores::Kind::kWord, channel, 0, nullptr, nullptr, scores});
     step.ops(TokenNorms{kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, norms});
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, 0.0F, true, norms, nullptr, scores});
-    if (pool_ > 1) step.ops(Pool1d{kv.num_rows, kv.first, kv.len, scores, pool_, Pool1d::Kind::kAvg});
+    if (pool_ > 1) step.ops(Pool1d{kv.num_rows, kv.first, nullptr, kv.len, scores, pool_, Pool1d::Kind::kAvg});
     step.ops(Standardize{kv.num_sequences(), kv.kv_heads, kv.first, scores});
   }
 

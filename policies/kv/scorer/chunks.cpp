@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/ceil_div.h"
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/tensor_memory.h"
@@ -70,8 +70,8 @@ class Chunks final : public ScorerWrapper {
     for (std::int32_t r = 0; r < kv.num_rows; ++r) len[r] = cuts_alone(kv.len[r]) ? 0 : kv.len[r];
     reduced.len = len;
     if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
-    step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
-                       top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean, peer_ties_});
+    step.ops(Pool1d{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
+                    top_half_ ? Pool1d::Kind::kMeanOfTopHalf : Pool1d::Kind::kMean, peer_ties_});
     if (shared > 1 && step.layer % shared == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
       saved_.settle_in(step.memory());

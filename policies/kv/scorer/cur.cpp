@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/score/chunk_pool_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
@@ -42,7 +42,7 @@ class Cur final : public Scorer {
 
  private:
   static void share(LayerStep& step, float* scores, std::int32_t window) {
-    step.ops(ChunkPool{step.kv.num_rows, step.kv.first, nullptr, step.kv.len, scores, window, ChunkPool::Kind::kShare});
+    step.ops(Pool1d{step.kv.num_rows, step.kv.first, nullptr, step.kv.len, scores, window, Pool1d::Kind::kShare});
   }
 
   std::int32_t window_;

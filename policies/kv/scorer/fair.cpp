@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/score/mark_top_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
-#include "policies/kv/scorer/span_quota_op.h"
 
 namespace kvlab {
 
@@ -41,7 +41,10 @@ class Fair final : public ScorerWrapper {
         quota_first[r + 1] = static_cast<std::int64_t>(quotas_.size());
       }
     }
-    step.ops(SpanQuota{kv, first, begins_.data(), quota_first, quotas_.data(), std::numeric_limits<float>::max(), scores});
+    MarkTop best{kv.num_rows, kv.first, scores, quotas_.data(), scores, std::numeric_limits<float>::max()};
+    best.by_span = true, best.counts_first = quota_first;
+    best.kv = kv, best.span_first = first, best.span_begin = begins_.data();
+    step.ops(best);
   }
 
  private:

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/lag_scores_op.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/selector/row_state.h"
@@ -33,12 +33,12 @@ class LagRelative final : public Scorer {
       partitions[r] = std::max(0, (kv.len[r] - begin[r]) / lag_ - 1);
       tail[r] = begin[r] + partitions[r] * lag_;
     }
-    step.ops(FillScores{kv.num_rows, kv.first, zero, begin, recent_first_ ? kSettled : kTail, 0.0F, scores});
-    step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, begin, recent_first_ ? kSettled : kTail, 0.0F, scores));
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores));
     if (!recent_first_) {  // too short to score: sinks, then latest tokens
       for (std::int32_t r = 0; r < kv.num_rows; ++r)
         if (partitions[r] > 0) tail[r] = kv.len[r];
-      step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, 0.0F, kRecency, scores});
+      step.ops(ScoreMap::fill(kv.num_rows, kv.first, tail, kv.len, 0.0F, kRecency, scores));
     }
     step.ops(LagScores{kv, begin, partitions, lag_, ranks_, epsilon_, scores});
   }

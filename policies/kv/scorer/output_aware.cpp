@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/score_map_op.h"
@@ -45,7 +44,7 @@ class OutputAware final : public ScorerWrapper {
     std::fill_n(zero, kv.num_rows, 0);
     for (std::int32_t r = 0; r < kv.num_rows; ++r) count[r] = std::min(kv.len[r], of_budget(kv.len[r]));
     float* marked = step.ops.floats(kv.total());
-    step.ops(FillScores{kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, marked});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, marked));
     mark(step, scores, count, marked);
     weigh(step, scores);
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, marked, 1.0F, 0.0F, true, scores, nullptr, scores});

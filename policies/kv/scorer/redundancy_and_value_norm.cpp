@@ -2,9 +2,9 @@
 #include <limits>
 
 #include "kernels/score/anchor_cosine_op.h"
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/score/pool1d_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
 
@@ -23,7 +23,7 @@ class InfiniPot final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenNorms{step.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, scores});
     const std::int32_t quarter = std::min(3, 4 * step.layer / std::max(1, step.model.num_layers)), width = 7 - 2 * quarter;
-    if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, step.kv.len, scores, width, Pool1d::Kind::kAvg});
+    if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, nullptr, step.kv.len, scores, width, Pool1d::Kind::kAvg});
   }
 
   [[nodiscard]] bool ranks_after_counts() const override { return true; }
@@ -39,8 +39,8 @@ class InfiniPot final : public Scorer {
     }
     float* likeness = step.ops.floats(kv.total());
     step.ops(AnchorCosine{kv, newest, kv.len, false, -1.0F, likeness});
-    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, -kInfinity, 0.0F, likeness});
-    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, kInfinity, 0.0F, scores});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, newest, kv.len, -kInfinity, 0.0F, likeness));
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, newest, kv.len, kInfinity, 0.0F, scores));
     step.ops(MarkTop{kv.num_rows, kv.first, likeness, chosen, scores});
   }
   [[nodiscard]] bool comparable_across_heads() const override { return false; }

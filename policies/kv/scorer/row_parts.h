@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "kernels/score/score_map_op.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/needs.h"
-#include "policies/kv/scorer/row_parts_op.h"
 #include "policies/kv/step.h"
 
 namespace kvlab {
@@ -39,8 +39,9 @@ class RowParts {
       }
       observe(part, kv, positions == Positions::kOwn);
     }
-    if (positions == Positions::kOwn) own_positions_ = step.ops.ints(kv.pool_tokens);
-    if (positions == Positions::kOwn) step.ops(LocalPositions{rows(), own_positions_});
+    if (positions != Positions::kOwn) return;
+    own_positions_ = step.ops.ints(kv.pool_tokens);
+    step.ops(WordCopy{.kv = rows(), .numbers = true});
   }
 
   static Needs kept() { return {.pre_rope_queries = true, .pre_rope_keys = true, .output_weights = true, .token_ids = true}; }
@@ -51,7 +52,7 @@ class RowParts {
   // Part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
   void put_back(const float* part, float* scores) const {
     ScoreMap copy{static_cast<std::int32_t>(to_.size()), first_.data(), ScoreMap::Kind::kPart, part};
-    copy.out = scores, copy.to = to_.data();
+    copy.out = scores, copy.start = to_.data();
     whole_.ops(copy);
   }
 

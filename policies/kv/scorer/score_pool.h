@@ -27,7 +27,7 @@ class ScorePool {
     std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - newest_of(r));
     const Pool1d::Kind kind = pooling_ == ScorePooling::kAvg ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax;
-    step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, tokens_, kind});
+    step.ops(Pool1d{step.kv.num_rows, step.kv.first, nullptr, older, scores, tokens_, kind});
   }
 
  private:

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/row_parts.h"
@@ -61,7 +60,7 @@ class Slices final : public ScorerWrapper {
     std::int32_t* zero = step.ops.host_ints(kv.num_rows);
     std::fill_n(zero, kv.num_rows, 0);
     float* chosen = step.ops.floats(kv.total());
-    step.ops(FillScores{kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, chosen});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, chosen));
     MarkTop best{static_cast<std::int32_t>(counts.size()), begin.data(), scores, counts.data(), chosen};
     best.peer_ties = peer_ties_;
     step.ops(best);

@@ -7,8 +7,8 @@
 
 #include "base/random.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/protect_op.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/budget.h"
 #include "policies/kv/step.h"
 
@@ -57,7 +57,7 @@ inline void clear_scores(LayerStep& step, float* scores, bool decode_only = fals
     begin[r] = 0;
     end[r] = decode_only && !step.seqs[static_cast<std::size_t>(kv.sequence(r))].decoding() ? 0 : kv.len[r];
   }
-  step.ops(FillScores{kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores});
+  step.ops(ScoreMap::fill(kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores));
 }
 
 // Attention summed over queries, mean over the group.

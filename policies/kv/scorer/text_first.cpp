@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policies/kv/scorer/lower_images_op.h"
+#include "kernels/score/protect_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
@@ -29,7 +29,7 @@ class TextFirst final : public ScorerWrapper {
     std::int32_t* const ids = step.ops.computes() ? step.ops.host_ints(first[sequences]) : nullptr;
     for (std::int32_t s = 0; s < sequences && ids != nullptr; ++s)
       std::copy_n(step.in.ids[static_cast<std::size_t>(s)], first[s + 1] - first[s], ids + first[s]);
-    step.ops(LowerImages{step.kv, first, ids, image_id_, scores});
+    step.ops(Protect{.kv = step.kv, .scores = scores, .lowers = true, .ids_first = first, .ids = ids, .id = image_id_});
   }
 
  private:

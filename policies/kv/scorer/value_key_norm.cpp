@@ -1,7 +1,6 @@
 #include <limits>
 
-#include "kernels/score/chunk_pool_op.h"
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/pool1d_op.h"
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
@@ -36,8 +35,8 @@ class ValueKeyNorm final : public Scorer {
       decodes |= decoding;
     }
     if (!decodes) return;
-    step.ops(ChunkPool{kv.num_rows, kv.first, nullptr, paged, scores, page_, ChunkPool::Kind::kMean});
-    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, std::numeric_limits<float>::infinity(), 0.0F, scores});
+    step.ops(Pool1d{kv.num_rows, kv.first, nullptr, paged, scores, page_, Pool1d::Kind::kMean});
+    step.ops(ScoreMap::fill(kv.num_rows, kv.first, newest, kv.len, std::numeric_limits<float>::infinity(), 0.0F, scores));
   }
 
  private:

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
@@ -91,7 +91,7 @@ Selection expand(const LayerStep& step, ExpandUnits units) {
 }
 
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores) {
-  step.ops(FillScores{step.kv.num_rows, first, head, tail, -std::numeric_limits<float>::infinity(), 0.0F, scores, true});
+  step.ops(ScoreMap::fill(step.kv.num_rows, first, head, tail, -std::numeric_limits<float>::infinity(), 0.0F, scores, true));
 }
 
 void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {

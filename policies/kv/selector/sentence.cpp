@@ -162,7 +162,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     float* scores = stats.sum = step.ops.floats(step.kv.total());
     step.ops.zero(scores, step.kv.total());
     step.ops(stats);
-    step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
+    step.ops(Pool1d{n, step.kv.first, nullptr, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).dense; });
     mask_ends(step, step.kv.first, per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail, scores);
     step.ops(CopyUnits{.num_rows = n,
