@@ -20,17 +20,26 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
         for (std::size_t t = 0; t < 30; ++t) gram.row(r)[i] += q[t * d + i / d] * q[t * d + i % d];
     }
     gram.upload();
-    run_cpu(TrainCodes{rows.host(), frequencies, 3, codes.data(), seeds.data(), gram.host(), root.host(), centers.host()});
-    run_cuda(TrainCodes{rows.device(), frequencies, 3, codes.data(), seeds.data(), gram.device(), root.device(), centers.device()}, cuda());
+    const auto train = [&](const KvRows& kv, auto place) {
+      return KeyCodes{kv, KeyCodes::Kind::kTrain, frequencies, codes.data(), place(root), place(centers), 3, seeds.data(), place(gram)};
+    };
+    const auto host = [](auto& array) { return array.host(); };
+    const auto device = [](auto& array) { return array.device(); };
+    run_cpu(train(rows.host(), host));
+    run_cuda(train(rows.device(), device), cuda());
     EXPECT_TRUE(all_near(root.device_contents(cuda()), root.contents(), 1e-6, 1e-5));
     EXPECT_TRUE(all_near(centers.device_contents(cuda()), centers.contents(), 1e-5, 1e-5));  // means of keys
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
     RowArrays<std::int32_t> code({0, 60, 90, 40});
-    run_cpu(AssignCodes{rows.host(), frequencies, codes.data(), from.data(), to.data(), root.host(), centers.host(), code.host()});
-    run_cuda(AssignCodes{rows.device(), frequencies, codes.data(), from.data(), to.data(), root.device(), centers.device(), code.device()},
-             cuda());
+    const auto assign = [&](const KvRows& kv, auto place) {
+      KeyCodes op{.kv = kv, .frequencies = frequencies, .codes = codes.data(), .root = place(root), .centers = place(centers)};
+      op.from = from.data(), op.to = to.data(), op.code = place(code);
+      return op;
+    };
+    run_cpu(assign(rows.host(), host));
+    run_cuda(assign(rows.device(), device), cuda());
     EXPECT_EQ(code.device_contents(cuda()), code.contents());
   }
 }
