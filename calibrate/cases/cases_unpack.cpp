@@ -37,16 +37,16 @@ bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expecte
 }
 
 void add_token_copy(std::vector<KernelFamily>& families) {
-  add_unpack_family<VectorCopy>(
+  add_unpack_family<TokenCopy>(
       OpId::kTokenCopy,
       [](Buffers& b, const Shape& s) {
-        VectorCopy a;
+        TokenCopy a;
         a.tokens = all_tokens(b, s);
-        a.way = TokenCopyWay::kIntoPages;
+        a.way = TokenCopy::Way::kIntoPages;
         a.stored = b.elements(a.tokens.total() * s.at("head_dim"));
         return a;
       },
-      [](TimedDevice& device, const VectorCopy& a, const Run& run) {
+      [](TimedDevice& device, const TokenCopy& a, const Run& run) {
         const KvRows& kv = a.tokens.kv;
         const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
         return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {

@@ -31,15 +31,19 @@ class ChannelCode final : public StoredCode {
     std::uint8_t* const stored = numbers_.make_room(bytes);
     const RowsView own(kv, rows.first_row, static_cast<std::int32_t>(lists().size()));
     const Listing list(lists(), memory());
-    run_in(memory(), VectorCopy{list.of(own.rows(), op.tokens.values), TokenCopyWay::kFromPages, stored, channels_.row(0), keep_});
+    run_in(memory(), copy_of(list.of(own.rows(), op.tokens.values), TokenCopy::Way::kFromPages, stored, 0));
   }
 
   [[nodiscard]] std::int64_t bytes() const override { return numbers_.bytes() + channels_.bytes(); }
   void decode(const ListedTokens& listed, std::int32_t first_row) const override {
-    run_in(memory(), VectorCopy{listed, TokenCopyWay::kIntoPages, numbers_.row(first_row), channels_.row(first_row), keep_});
+    run_in(memory(), copy_of(listed, TokenCopy::Way::kIntoPages, numbers_.row(first_row), first_row));
   }
 
  private:
+  // `row`: the list's first one of the code's.
+  [[nodiscard]] TokenCopy copy_of(const ListedTokens& tokens, TokenCopy::Way way, void* stored, std::int32_t row) const {
+    return {.tokens = tokens, .way = way, .stored = stored, .channels = channels_.row(row), .keep = keep_};
+  }
   [[nodiscard]] bool append(const StoredCode& later) override {
     const auto* const more = dynamic_cast<const ChannelCode*>(&later);
     if (more == nullptr || !(more->channels_ == channels_)) return false;

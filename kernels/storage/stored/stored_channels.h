@@ -11,7 +11,7 @@ namespace kvlab {
 class StoredCode;
 struct EncodedRows;
 
-inline VectorCopy unpacking(const PruneChannels& a) { return {a.tokens, TokenCopyWay::kIntoPages, nullptr, nullptr, a.keep}; }
+inline TokenCopy unpacking(const PruneChannels& a) { return {.tokens = a.tokens, .way = TokenCopy::Way::kIntoPages, .keep = a.keep}; }
 std::unique_ptr<StoredCode> stored_code(const PruneChannels&, const EncodedRows&);
 
 }  // namespace kvlab

@@ -23,7 +23,9 @@ class Offload final : public InPlaceDisposal {
   }
   void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    const PackDropped packed{rows, step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim), step.ops.ints(rows.total_dropped())};
+    TokenCopy packed{.tokens = {step.kv, rows.dropped_first, rows.dropped}, .kind = TokenCopy::Kind::kDropped};
+    packed.stored = step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim);
+    packed.words = reinterpret_cast<std::uint32_t*>(step.ops.ints(rows.total_dropped()));
     step.ops(packed);
     if (step.keeper != nullptr) step.keeper->keep(step, packed);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
