@@ -84,7 +84,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
       OpId::kUnsparsify,
       [=](Buffers& b, const Shape& s) {
         Sparsify a;
-        a.unpacks = true, a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
+        a.kind = Sparsify::Kind::kUnpack, a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
         std::vector<float> vector;
         for (std::int64_t c = 0; c < s.at("head_dim"); ++c) vector.push_back(number(c));
         // One token in its own page.
@@ -94,7 +94,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
         one.num_rows = 1, one.kv_heads = 1, one.type = ElementType::kF32, one.page_tokens = 1;
         one.len = len, one.first = first, one.page_begin = page_begin, one.page = page, one.k = vector.data();
         std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(one.head_dim, a.keep))), all;
-        run_cpu(Sparsify{{one, first, page, false}, a.keep, packed.data()});
+        run_cpu(Sparsify{{one, first, page, false}, a.keep, Sparsify::Kind::kPack, packed.data()});
         for (std::int64_t i = 0; i < a.tokens.total(); ++i) all.insert(all.end(), packed.begin(), packed.end());
         a.packed = b.put(all);
         return a;

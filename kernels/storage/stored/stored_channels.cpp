@@ -4,13 +4,13 @@
 #include <numeric>
 #include <span>
 
-#include "kernels/storage/stored/stored_code.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// All channels of a row by score [d], in PruneChannels' order.
+// All channels of a row by score [d], in Sparsify's order.
 std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
   std::vector<std::int32_t> order(score.size());
   std::iota(order.begin(), order.end(), 0);
@@ -22,7 +22,7 @@ std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
 // Kept channels [rows, (head_dim + 7) / 8] follow from the scores, which are read back.
 class ChannelCode final : public StoredCode {
  public:
-  ChannelCode(const PruneChannels& op, const EncodedRows& rows)
+  ChannelCode(const Sparsify& op, const EncodedRows& rows)
       : StoredCode(rows), keep_(op.keep), numbers_(rows.memory), channels_(rows.memory) {
     list_channels(op, rows);
     const KvRows& kv = op.tokens.kv;
@@ -54,7 +54,7 @@ class ChannelCode final : public StoredCode {
     numbers_.move_to(memory);
     channels_.move_to(memory);
   }
-  void list_channels(const PruneChannels& op, const EncodedRows& rows) {
+  void list_channels(const Sparsify& op, const EncodedRows& rows) {
     const std::int32_t d = op.tokens.kv.head_dim, mask_bytes = (d + 7) / 8, num_rows = static_cast<std::int32_t>(rows.lists.size());
     std::vector<RowNumbers<float>::Range> ranges;
     for (std::int32_t h = 0; h < num_rows; ++h) ranges.push_back({op.channel_score + std::int64_t{op.line[rows.first_row + h]} * d, d});
@@ -77,8 +77,10 @@ class ChannelCode final : public StoredCode {
 
 }  // namespace
 
-std::unique_ptr<StoredCode> stored_code(const PruneChannels& op, const EncodedRows& rows) {
-  return std::make_unique<ChannelCode>(op, rows);
+OpCall PrunedVectors::unpack_cost() const {
+  return call(TokenCopy{.tokens = op_.tokens, .way = TokenCopy::Way::kIntoPages, .keep = op_.keep});
 }
+
+std::unique_ptr<StoredCode> PrunedVectors::stored(const EncodedRows& rows) const { return std::make_unique<ChannelCode>(op_, rows); }
 
 }  // namespace kvlab
