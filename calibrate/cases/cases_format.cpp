@@ -5,7 +5,7 @@
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/compact/compact_rows.h"
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
@@ -165,8 +165,7 @@ bool dequantize_matches(TimedDevice& device, const Quantize& a, const Run& run) 
 void add_dequantize(std::vector<KernelFamily>& families) {
   const auto build = [](Buffers& b, const Shape& s) {
     Quantize a;
-    a.mode = Quantize::Mode::kWrite;
-    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s), a.mode = Quantize::Mode::kWrite;
     a.packed = b.put(patterned(a.tokens, a.codec));
     return a;
   };

@@ -93,8 +93,7 @@ void PackedRows::fill(const KvRows& kv, std::int32_t first_row, std::int32_t beg
   run_in(memory_, copy_words(own.rows(), TokenCopy::Way::kIntoPages, words_.row(begin)));
   for (std::size_t s = 0; s < sides_.size(); ++s) {
     const Listing dense(part(sides_[s].dense_lists, begin, count), memory_);
-    run_in(memory_,
-           TokenCopy{.tokens = dense.of(own.rows(), s == 1), .way = TokenCopy::Way::kIntoPages, .stored = sides_[s].dense.row(begin)});
+    run_in(memory_, TokenCopy{dense.of(own.rows(), s == 1), {}, TokenCopy::Way::kIntoPages, sides_[s].dense.row(begin)});
     for (const auto& code : sides_[s].codes) {
       const Listing listed(part(code->lists(), begin, count), memory_);
       code->decode(listed.of(own.rows(), s == 1), begin);

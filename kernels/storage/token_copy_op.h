@@ -103,5 +103,10 @@ KVLAB_ROW_OP(TokenCopy)
 inline TokenCopy copy_words(const KvRows& kv, TokenCopy::Way way, std::uint32_t* words) {
   return {.tokens = {kv, kv.first}, .kind = TokenCopy::Kind::kWords, .way = way, .words = words};
 }
+inline TokenCopy copy_dropped(const PartedRows& rows, void* stored, std::int32_t* positions) {
+  TokenCopy copy{.tokens = {rows.kv, rows.dropped_first, rows.dropped}, .kind = TokenCopy::Kind::kDropped, .stored = stored};
+  copy.words = reinterpret_cast<std::uint32_t*>(positions);
+  return copy;
+}
 
 }  // namespace kvlab

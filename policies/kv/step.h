@@ -74,13 +74,8 @@ struct LayerStep {
   }
   template <class Op>
   void decode(const Op& op) const {
-    decode(op, DecodeOpOf<Op>(op));
-  }
-  // `stored` keeps what the operation leaves.
-  template <class Op>
-  void decode(const Op& op, const DecodeOp& stored) const {
     ops(op);
-    if (keeper != nullptr) keeper->keep(*this, stored);
+    if (keeper != nullptr) keeper->keep(*this, DecodeOpOf<Op>(op));
   }
 };
 

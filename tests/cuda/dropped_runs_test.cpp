@@ -42,17 +42,14 @@ TEST_F(DroppedRunsCuda, KeyPivotsEqualCpuVersion) {
   }
 }
 
-TEST_F(DroppedRunsCuda, PackDroppedEqualsCpuVersion) {
+TEST_F(DroppedRunsCuda, DroppedTokensEqualCpuVersion) {
   PartsFixture<bf16> parts({.kv_heads = 2, .head_dim = 5, .page_tokens = 8}, {0, 1, 300, 70}, {0, 1, 60, 20}, 2);
   std::vector<float> expected(static_cast<std::size_t>(parts.total_dropped()) * 10);
-  std::vector<std::uint32_t> expected_position(static_cast<std::size_t>(parts.total_dropped()));
+  std::vector<std::int32_t> expected_position(static_cast<std::size_t>(parts.total_dropped()));
   const DeviceBuffer<bf16> out(static_cast<std::int64_t>(expected.size()));
-  const DeviceBuffer<std::uint32_t> position(parts.total_dropped());
-  const auto copy = [](const PartedRows& p, void* to, std::uint32_t* positions) {
-    return TokenCopy{.tokens = {p.kv, p.dropped_first, p.dropped}, .kind = TokenCopy::Kind::kDropped, .stored = to, .words = positions};
-  };
-  run_cpu(copy(parts.host(), expected.data(), expected_position.data()));
-  run_cuda(copy(parts.device(), out.data(), position.data()), cuda());
+  const DeviceBuffer<std::int32_t> position(parts.total_dropped());
+  run_cpu(copy_dropped(parts.host(), expected.data(), expected_position.data()));
+  run_cuda(copy_dropped(parts.device(), out.data(), position.data()), cuda());
   EXPECT_EQ(floats(out.to_host(cuda().stream())), expected);
   EXPECT_EQ(position.to_host(cuda().stream()), expected_position);
 }

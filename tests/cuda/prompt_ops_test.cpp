@@ -162,11 +162,10 @@ TEST_F(PromptOpsCuda, GatheredRowsEqualCpuVersion) {
   RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 24, .page_tokens = 8}, {300, 300}, 4);
   std::vector<float> k(300 * 2 * 24), v(k.size());
   const DeviceBuffer<float> device_k(k), device_v(v);
-  const auto gather = [](const KvRows& kv, float* to_k, float* to_v) {
-    return TokenCopy{.tokens = {kv, kv.first}, .kind = TokenCopy::Kind::kFloats, .stored = to_k, .v = to_v};
-  };
-  run_cpu(gather(rows.host(), k.data(), v.data()));
-  run_cuda(gather(rows.device(), device_k.data(), device_v.data()), cuda());
+  TokenCopy op{.tokens = {rows.host(), rows.first.data()}, .kind = TokenCopy::Kind::kFloats, .stored = k.data(), .v = v.data()};
+  run_cpu(op);
+  op.tokens.kv = rows.device(), op.stored = device_k.data(), op.v = device_v.data();
+  run_cuda(op, cuda());
   EXPECT_EQ(device_k.to_host(cuda().stream()), k);
   EXPECT_EQ(device_v.to_host(cuda().stream()), v);
   EXPECT_EQ(k[(7 * 2 + 1) * 24 + 3], rows.host().key(1, 7)[3]);

@@ -20,26 +20,22 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
         for (std::size_t t = 0; t < 30; ++t) gram.row(r)[i] += q[t * d + i / d] * q[t * d + i % d];
     }
     gram.upload();
-    const auto train = [&](const KvRows& kv, auto place) {
-      return KeyCodes{kv, KeyCodes::Kind::kTrain, frequencies, codes.data(), place(root), place(centers), 3, seeds.data(), place(gram)};
-    };
-    const auto host = [](auto& array) { return array.host(); };
-    const auto device = [](auto& array) { return array.device(); };
-    run_cpu(train(rows.host(), host));
-    run_cuda(train(rows.device(), device), cuda());
+    KeyCodes train{rows.host(), KeyCodes::Kind::kTrain, frequencies, codes.data(), root.host(), centers.host(),
+                   3,           seeds.data(),           gram.host()};
+    run_cpu(train);
+    train.kv = rows.device(), train.root = root.device(), train.centers = centers.device(), train.gram = gram.device();
+    run_cuda(train, cuda());
     EXPECT_TRUE(all_near(root.device_contents(cuda()), root.contents(), 1e-6, 1e-5));
     EXPECT_TRUE(all_near(centers.device_contents(cuda()), centers.contents(), 1e-5, 1e-5));  // means of keys
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
     RowArrays<std::int32_t> code({0, 60, 90, 40});
-    const auto assign = [&](const KvRows& kv, auto place) {
-      KeyCodes op{.kv = kv, .frequencies = frequencies, .codes = codes.data(), .root = place(root), .centers = place(centers)};
-      op.from = from.data(), op.to = to.data(), op.code = place(code);
-      return op;
-    };
-    run_cpu(assign(rows.host(), host));
-    run_cuda(assign(rows.device(), device), cuda());
+    KeyCodes assign{.kv = rows.host(), .frequencies = frequencies, .codes = codes.data(), .root = root.host(), .centers = centers.host()};
+    assign.from = from.data(), assign.to = to.data(), assign.code = code.host();
+    run_cpu(assign);
+    assign.kv = rows.device(), assign.root = root.device(), assign.centers = centers.device(), assign.code = code.device();
+    run_cuda(assign, cuda());
     EXPECT_EQ(code.device_contents(cuda()), code.contents());
   }
 }

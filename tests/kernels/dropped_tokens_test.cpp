@@ -43,12 +43,11 @@ TEST(TokenCopy, DroppedKeysBeforeValues) {
   const KeptLists lists({{1}, {0, 1}});
   Parted parted(layer, lists);
   Floats packed(12);
-  std::vector<std::uint32_t> position(3);
-  TokenCopy copy{.tokens = {parted.rows.kv, parted.rows.dropped_first, parted.rows.dropped}, .kind = TokenCopy::Kind::kDropped};
-  copy.stored = packed.data(), copy.words = position.data();
+  Ints position(3);
+  const TokenCopy copy = copy_dropped(parted.rows, packed.data(), position.data());
   run_cpu(copy);
   EXPECT_EQ(packed, (Floats{1, 2, 7, 8, 5, 6, 11, 12, 5, 6, 111, 112}));
-  EXPECT_EQ(position, (std::vector<std::uint32_t>{0, 2, 2}));
+  EXPECT_EQ(position, (Ints{0, 2, 2}));
   EXPECT_EQ(call(copy).bytes, 3 * (2 * 2 * 2 * 2 + 12));
 }
 

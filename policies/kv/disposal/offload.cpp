@@ -23,9 +23,8 @@ class Offload final : public InPlaceDisposal {
   }
   void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    TokenCopy packed{.tokens = {step.kv, rows.dropped_first, rows.dropped}, .kind = TokenCopy::Kind::kDropped};
-    packed.stored = step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim);
-    packed.words = reinterpret_cast<std::uint32_t*>(step.ops.ints(rows.total_dropped()));
+    const std::int64_t n = rows.total_dropped();
+    const TokenCopy packed = copy_dropped(rows, step.ops.floats(n * 2 * step.kv.head_dim), step.ops.ints(n));
     step.ops(packed);
     if (step.keeper != nullptr) step.keeper->keep(step, packed);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {

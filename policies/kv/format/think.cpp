@@ -43,7 +43,8 @@ class Think final : public Format {
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
     const Sparsify prune{keys, kept(step.kv.head_dim), Sparsify::Kind::kPrune, nullptr, scores, state_rows(step)};
-    step.decode(prune, PrunedVectors(prune));
+    step.ops(prune);
+    if (step.keeper != nullptr) step.keeper->keep(step, PrunedVectors(prune));
   }
 
   // Kept channels of K, V, a bit per channel. With scope prompt, whole decoded tokens are counted like the prompt's.
