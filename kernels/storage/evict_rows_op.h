@@ -16,7 +16,7 @@ struct EvictRows {
   // kPositions: the tokens at positions from[r], from[r] + 1, ..., which the row holds; guess[r] is the first place to try. kListed:
   // `dropped` is given.
   enum class Choice : std::uint8_t { kLowest, kPositions, kListed };
-  static constexpr std::int32_t kMost = 32;  // per row, of policies that cut few tokens: kLowest reads the scores once for each
+  static constexpr std::int32_t kMost = 32;  // per row, of policies that cut few tokens: kLowest reads the scores twice for each
   static constexpr bool kInParallel = true;
 
   KvRows kv;
@@ -79,25 +79,30 @@ struct EvictRows {
     return kv.position[kv.slot(row, static_cast<std::int32_t>(i))];
   }
 
-  // The largest goes first.
-  [[nodiscard]] KVLAB_BODY std::uint64_t rank(std::int32_t row, std::int64_t i) const {
+  // Positive; larger for lower scores.
+  [[nodiscard]] KVLAB_BODY std::uint32_t key(std::int32_t row, std::int64_t i) const {
     const float score = scores[kv.first[row] + i];
     const auto bits = std::bit_cast<std::uint32_t>(std::isnan(score) ? -INFINITY : score + 0.0F);  // of -0 those of 0
-    const std::uint32_t descending = (bits & 0x80000000U) != 0 ? bits : ~bits & 0x7FFFFFFFU;
-    return std::uint64_t{descending} << 32 | static_cast<std::uint32_t>(position(row, i));
+    return (bits & 0x80000000U) != 0 ? bits : ~bits & 0x7FFFFFFFU;
   }
+  // Positions are read only of scores that equal the lowest one left or the last one found.
   template <class Team>
   KVLAB_BODY void list_lowest(const Team& team, std::int32_t row, std::int32_t d, std::int32_t* going) const {
     const std::int32_t n = kv.len[row];
-    std::uint64_t last = ~std::uint64_t{0};
+    std::uint32_t last = ~std::uint32_t{0};
+    std::int32_t last_position = 0;
     for (std::int32_t j = 0; j < d; ++j) {
-      last = team.max(n, std::uint64_t{0}, [&](std::int64_t i) {
-        const std::uint64_t mine = rank(row, i);
-        return mine < last ? mine : 0;
+      const auto left = [&](std::int64_t i) {
+        const std::uint32_t mine = key(row, i);
+        return mine < last || (mine == last && position(row, i) < last_position) ? mine : 0;
+      };
+      const std::uint32_t largest = team.max(n, std::uint32_t{0}, left);
+      const std::uint64_t found = team.max(n, std::uint64_t{0}, [&](std::int64_t i) {
+        if (key(row, i) != largest || left(i) == 0) return std::uint64_t{0};
+        return std::uint64_t{static_cast<std::uint32_t>(position(row, i))} << 32 | static_cast<std::uint32_t>(i);
       });
-      team.each(n, [&](std::int64_t i) {
-        if (rank(row, i) == last) going[j] = static_cast<std::int32_t>(i);
-      });
+      last = largest, last_position = static_cast<std::int32_t>(found >> 32);
+      team.once([&] { going[j] = static_cast<std::int32_t>(found & 0xFFFFFFFFU); });
     }
     team.once([&] {
       for (std::int32_t i = 1; i < d; ++i)
