@@ -5,8 +5,7 @@
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/compact/compact_rows.h"
-#include "kernels/storage/dequantize/dequantize.h"
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
@@ -151,7 +150,7 @@ std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec
   return packed;
 }
 
-bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run) {
+bool dequantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
   run();
   const std::int64_t d = a.tokens.kv.head_dim, group = a.codec.group > 0 ? std::min<std::int64_t>(a.codec.group, d) : d;
   RelativeError error;
@@ -165,12 +164,12 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
 
 void add_dequantize(std::vector<KernelFamily>& families) {
   const auto build = [](Buffers& b, const Shape& s) {
-    Dequantize a;
-    a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+    Quantize a;
+    a.tokens = all_tokens(b, s), a.codec = codec_of(s), a.mode = Quantize::Mode::kWrite;
     a.packed = b.put(patterned(a.tokens, a.codec));
     return a;
   };
-  add_policy_families<Dequantize>(name_of(OpId::kDequantize), kCodecAxes, kCodecShapes, build, dequantize_matches, families);
+  add_policy_families<Quantize>(name_of(OpId::kDequantize), kCodecAxes, kCodecShapes, build, dequantize_matches, families);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/rows.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/append_kv/append_rows.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"

@@ -37,16 +37,16 @@ bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expecte
 }
 
 void add_token_copy(std::vector<KernelFamily>& families) {
-  add_unpack_family<VectorCopy>(
+  add_unpack_family<TokenCopy>(
       OpId::kTokenCopy,
       [](Buffers& b, const Shape& s) {
-        VectorCopy a;
+        TokenCopy a;
         a.tokens = all_tokens(b, s);
-        a.way = TokenCopyWay::kIntoPages;
+        a.way = TokenCopy::Way::kIntoPages;
         a.stored = b.elements(a.tokens.total() * s.at("head_dim"));
         return a;
       },
-      [](TimedDevice& device, const VectorCopy& a, const Run& run) {
+      [](TimedDevice& device, const TokenCopy& a, const Run& run) {
         const KvRows& kv = a.tokens.kv;
         const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
         return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
@@ -84,7 +84,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
       OpId::kUnsparsify,
       [=](Buffers& b, const Shape& s) {
         Sparsify a;
-        a.unpacks = true, a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
+        a.kind = Sparsify::Kind::kUnpack, a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
         std::vector<float> vector;
         for (std::int64_t c = 0; c < s.at("head_dim"); ++c) vector.push_back(number(c));
         // One token in its own page.
@@ -94,7 +94,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
         one.num_rows = 1, one.kv_heads = 1, one.type = ElementType::kF32, one.page_tokens = 1;
         one.len = len, one.first = first, one.page_begin = page_begin, one.page = page, one.k = vector.data();
         std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(one.head_dim, a.keep))), all;
-        run_cpu(Sparsify{{one, first, page, false}, a.keep, packed.data()});
+        run_cpu(Sparsify{{one, first, page, false}, a.keep, Sparsify::Kind::kPack, packed.data()});
         for (std::int64_t i = 0; i < a.tokens.total(); ++i) all.insert(all.end(), packed.begin(), packed.end());
         a.packed = b.put(all);
         return a;

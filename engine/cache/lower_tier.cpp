@@ -14,10 +14,10 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int64_t vector_bytes(const KvRows& rows) { return rows.head_dim * element_bytes(rows.type); }
 
 // Between rows and `stored`, in the same memory.
-void copy(const KvRows& rows, const TensorMemory& memory, bool values, const LowerTier::Lists& lists, TokenCopyWay way, void* stored) {
+void copy(const KvRows& rows, const TensorMemory& memory, bool values, const LowerTier::Lists& lists, TokenCopy::Way way, void* stored) {
   if (lists.token.empty()) return;
   const Listing listed(lists.first, lists.token, memory);
-  run_in(memory, VectorCopy{listed.of(rows, values), way, stored});
+  run_in(memory, TokenCopy{.tokens = listed.of(rows, values), .way = way, .stored = stored});
 }
 
 // Sets all bits of K and V of a row's first `tokens`.
@@ -62,12 +62,12 @@ std::int64_t LowerTier::take(const KvRows& rows, TensorMemory memory, std::span<
     side->listed = listed_here(*side, rows);
     side->here.settle_in(memory);
     side->here.resize(std::ssize(side->listed.token) * vector_bytes(rows));
-    copy(rows, memory, side == &v_, side->listed, TokenCopyWay::kFromPages, side->here.data());
+    copy(rows, memory, side == &v_, side->listed, TokenCopy::Way::kFromPages, side->here.data());
   }
   len_.assign(rows.len, rows.len + rows.num_rows);
   marks_.settle_in(memory);
   marks_.resize(rows.total() * (1 + rows.num_words));
-  run_in(memory, WordCopy{rows, TokenCopyWay::kFromPages, marks_.data()});
+  run_in(memory, copy_words(rows, TokenCopy::Way::kFromPages, marks_.data()));
   is_resting_ = true;
   return stored;
 }
@@ -86,7 +86,7 @@ std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memor
   if (!memory.on_host()) {
     TensorArray<std::uint8_t> packed(memory);
     packed.resize(bytes);
-    copy(rows, memory, &side == &v_, leaving, TokenCopyWay::kFromPages, packed.data());
+    copy(rows, memory, &side == &v_, leaving, TokenCopy::Way::kFromPages, packed.data());
     vectors = packed.on_host();
   }
   for (std::size_t h = 0; h < side.host.size(); ++h)
@@ -116,10 +116,10 @@ void LowerTier::raise(const KvRows& rows, bool poisons) {
   const TensorMemory& memory = marks_.memory();
   for (std::int32_t h = 0; poisons && h < rows.num_rows; ++h) poison(rows, memory, h, len_[at(h)]);
   for (Side* const side : {&k_, &v_}) {
-    copy(rows, memory, side == &v_, side->listed, TokenCopyWay::kIntoPages, side->here.data());
+    copy(rows, memory, side == &v_, side->listed, TokenCopy::Way::kIntoPages, side->here.data());
     for (std::size_t h = 0; h < side->host.size(); ++h) side->host[h].resize(rows.len[h]);
   }
-  run_in(memory, WordCopy{RowsView(rows, 0, len_).rows(), TokenCopyWay::kIntoPages, marks_.data()});
+  run_in(memory, copy_words(RowsView(rows, 0, len_).rows(), TokenCopy::Way::kIntoPages, marks_.data()));
   is_resting_ = false;
 }
 
@@ -143,7 +143,7 @@ std::int64_t LowerTier::fetch(Side& side, const KvRows& rows, TensorMemory memor
   if (memory.on_host() || bytes == 0) return bytes;
   TensorArray<std::uint8_t> packed(memory);
   packed.append_from_host(vectors.data(), bytes);
-  copy(rows, memory, &side == &v_, coming, TokenCopyWay::kIntoPages, packed.data());
+  copy(rows, memory, &side == &v_, coming, TokenCopy::Way::kIntoPages, packed.data());
   return bytes;
 }
 

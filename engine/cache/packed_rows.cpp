@@ -65,7 +65,7 @@ void PackedRows::take(const KvRows& kv, std::int32_t first_row) {
   const RowsView own(kv, first_row, kv_heads());
   std::vector<std::int64_t> words;
   for (const std::int32_t len : len_) words.push_back(std::int64_t{1 + kv.num_words} * len);
-  run_in(memory_, WordCopy{own.rows(), TokenCopyWay::kFromPages, words_.make_room(words)});
+  run_in(memory_, copy_words(own.rows(), TokenCopy::Way::kFromPages, words_.make_room(words)));
   for (std::size_t s = 0; s < sides_.size(); ++s) take_side(s, own.rows());
   is_resting_ = true;
 }
@@ -76,7 +76,7 @@ void PackedRows::take_side(std::size_t s, const KvRows& own) {
   std::vector<std::int64_t> bytes;
   for (const RowList& list : side.dense_lists) bytes.push_back(std::int64_t{list.tokens} * own.head_dim * element_bytes(own.type));
   const Listing list(side.dense_lists, memory_);
-  run_in(memory_, VectorCopy{list.of(own, s == 1), TokenCopyWay::kFromPages, side.dense.make_room(bytes)});
+  run_in(memory_, TokenCopy{.tokens = list.of(own, s == 1), .stored = side.dense.make_room(bytes)});
 }
 
 void PackedRows::move_to(const TensorMemory& memory) {
@@ -90,10 +90,10 @@ void PackedRows::move_to(const TensorMemory& memory) {
 
 void PackedRows::fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const {
   const RowsView own(kv, first_row + begin, std::span(len_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
-  run_in(memory_, WordCopy{own.rows(), TokenCopyWay::kIntoPages, words_.row(begin)});
+  run_in(memory_, copy_words(own.rows(), TokenCopy::Way::kIntoPages, words_.row(begin)));
   for (std::size_t s = 0; s < sides_.size(); ++s) {
     const Listing dense(part(sides_[s].dense_lists, begin, count), memory_);
-    run_in(memory_, VectorCopy{dense.of(own.rows(), s == 1), TokenCopyWay::kIntoPages, sides_[s].dense.row(begin)});
+    run_in(memory_, TokenCopy{dense.of(own.rows(), s == 1), {}, TokenCopy::Way::kIntoPages, sides_[s].dense.row(begin)});
     for (const auto& code : sides_[s].codes) {
       const Listing listed(part(code->lists(), begin, count), memory_);
       code->decode(listed.of(own.rows(), s == 1), begin);

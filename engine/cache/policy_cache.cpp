@@ -10,8 +10,8 @@
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/storage/gather_rows_op.h"
 #include "kernels/storage/stored/rows_view.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/cache/kv_keeper.h"
 #include "policies/kv/recipe/recipe_positions.h"
 
@@ -316,7 +316,7 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
 // Pages to [tokens, kv_heads, head_dim].
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, float* v) {
   const RowsView rows(g.layers[at(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
-  run_in(model_->memory(), GatherRows{rows.rows(), g.seqs[s].end(), k, v});
+  run_in(model_->memory(), TokenCopy{.tokens = {rows.rows(), rows.rows().first}, .kind = TokenCopy::Kind::kFloats, .stored = k, .v = v});
 }
 
 // For a policy that acts after the last layer.

@@ -18,7 +18,7 @@ class PolicyCache::Keeper final : public KvKeeper {
   Keeper(const std::vector<std::unique_ptr<Group>>& groups, bool packs) : groups_(groups), packs_(packs) {}
   [[nodiscard]] bool packs() const { return packs_; }
   void keep(const LayerStep& step, const DecodeOp& op) override;
-  void keep(const LayerStep& step, const PackDropped& op) override;
+  void keep(const LayerStep& step, const TokenCopy& dropped) override;
   void fetch(const LayerStep& step, const Selection& selection) override;
 
   // Read by the layer's step, per row of its group, returned once.

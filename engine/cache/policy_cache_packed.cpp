@@ -49,13 +49,13 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const DecodeOp& op) {
   step.ops.timed({kAtRest}, [&] { fitted(give_all); });
 }
 
-void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
-  const KvRows& kv = op.parts.kv;
-  const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = op.parts.total_dropped();
-  const std::vector<std::int32_t> position = step.memory().to_host(op.position, total);
-  const std::vector<std::uint8_t> packed = step.memory().to_host(reinterpret_cast<const std::uint8_t*>(op.packed), total * token_bytes);
+void PolicyCache::Keeper::keep(const LayerStep& step, const TokenCopy& dropped) {
+  const KvRows& kv = dropped.tokens.kv;
+  const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = dropped.tokens.total();
+  const std::vector<std::uint32_t> position = step.memory().to_host(dropped.words, total);
+  const std::vector<std::uint8_t> packed = step.memory().to_host(static_cast<const std::uint8_t*>(dropped.stored), total * token_bytes);
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-    const std::int64_t begin = op.parts.dropped_first[r], end = op.parts.dropped_first[r + 1];
+    const std::int64_t begin = dropped.tokens.first[r], end = dropped.tokens.first[r + 1];
     EngineSequence& sequence = sequence_of(step, place(kv.sequence(r)));
     EngineSequence::Offloaded& to = sequence.offloaded[place(step.layer * kv.kv_heads + r % kv.kv_heads)];
     to.position.insert(to.position.end(), position.begin() + begin, position.begin() + end);

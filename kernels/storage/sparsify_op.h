@@ -41,38 +41,56 @@ inline std::int64_t sparse_bytes(std::int64_t head_dim, const std::uint8_t* toke
   return bytes;
 }
 
-// Packs the `keep` channels of largest |x| of each listed vector, ties to the lower channel (Mustafar, Joo et al. 2025, arXiv:2505.22913,
-// section 3.2).
+// Keeps `keep` channels of each listed vector; ties go to the lower channel.
+//   kPack    packs those of largest |x| (Mustafar, Joo et al. 2025, arXiv:2505.22913, section 3.2); the vectors stay
+//   kUnpack  writes packed tokens into the listed vectors: the other channels become 0
+//   kPrune   those of largest score, the same ones for a whole row: the others become 0 (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7).
+//            kernels/storage/stored/stored_channels.h has its stored form
 struct Sparsify {
+  enum class Kind : std::uint8_t { kPack, kUnpack, kPrune };
   ListedTokens tokens;
-  std::int32_t keep = 0;           // 0 to head_dim
-  std::uint8_t* packed = nullptr;  // [total(), most_sparse_bytes()] out
-  bool unpacks = false;            // writes packed tokens into the listed vectors: the other channels become 0
+  std::int32_t keep = 0;  // 0 to head_dim
+  Kind kind = Kind::kPack;
+  std::uint8_t* packed = nullptr;        // [total(), most_sparse_bytes()]; kPack: out
+  const float* channel_score = nullptr;  // kPrune: [*, head_dim]; line line[r] is row r's
+  const std::int32_t* line = nullptr;    // kPrune: [num_rows]
 
-  // Vectors in the model's precision and even_sparse_bytes(); two comparisons per element, none to unpack.
+  // Vectors in the model's precision and even_sparse_bytes(), or kept channels and a line of scores per row; two comparisons per ranked
+  // number.
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = tokens.total(), d = tokens.kv.head_dim;
-    return {.op = unpacks ? "unsparsify" : "sparsify",
-            .rows = tokens.kv.num_rows,
+    const std::int64_t n = tokens.total(), num_rows = tokens.kv.num_rows, d = tokens.kv.head_dim;
+    const bool prunes = kind == Kind::kPrune;
+    return {.op = prunes                  ? "prune_channels"
+                  : kind == Kind::kUnpack ? "unsparsify"
+                                          : "sparsify",
+            .rows = num_rows,
             .tokens = n,
             .outputs = n,
-            .bytes = tokens.dense_bytes() + tokens.list_bytes() + n * even_sparse_bytes(d, keep),
-            .flops = unpacks ? 0 : 2 * n * d};
+            .bytes = tokens.dense_bytes() + tokens.list_bytes() +
+                     (prunes ? n * keep * tokens.kv.kv_bytes + 4 * num_rows * d : n * even_sparse_bytes(d, keep)),
+            .flops = kind == Kind::kUnpack ? 0 : 2 * (prunes ? num_rows : n) * d};
   }
-  // A team takes kPart entries of a row.
-  static constexpr std::int64_t kPart = 8;
-  [[nodiscard]] std::int64_t rows() const { return tokens.kv.num_rows * ceil_div(tokens.most_entries(), kPart); }
-  [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const { return unpacks ? 0 : 2 * kPart * tokens.kv.head_dim; }
-  void shapes(auto&& visit) { visit(tokens.kv), visit(tokens.first, tokens.kv.num_rows + 1); }
+  [[nodiscard]] std::int64_t rows() const { return tokens.kv.num_rows * ceil_div<std::int64_t>(tokens.most_entries(), part()); }
+  [[nodiscard]] std::int64_t room(std::int64_t /*item*/) const {
+    return kind == Kind::kUnpack ? 0 : 2 * ranked(part()) * tokens.kv.head_dim;
+  }
+  void shapes(auto&& visit) { visit(tokens.kv), visit(tokens.first, tokens.kv.num_rows + 1), visit(line, tokens.kv.num_rows); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t item) const {
-    const std::int64_t row = item % tokens.kv.num_rows, begin = item / tokens.kv.num_rows * kPart, rest = tokens.entries(row) - begin;
+    const std::int64_t row = item % tokens.kv.num_rows, begin = item / tokens.kv.num_rows * part(), rest = tokens.entries(row) - begin;
     if (rest <= 0) return;
-    const Part part{static_cast<std::int32_t>(row), tokens.first[row] + begin, tokens.values ? tokens.kv.v : tokens.kv.k};
-    const auto n = team.template sum<std::int32_t>(rest < kPart ? rest : kPart,
-                                                   [&](std::int64_t i) { return tokens.index[part.first + i] < 0 ? 0 : 1; });
-    unpacks ? unpack(team, part, n) : pack(team, part, n);
+    const Part mine{static_cast<std::int32_t>(row), tokens.first[row] + begin, tokens.values ? tokens.kv.v : tokens.kv.k};
+    const auto n = team.template sum<std::int32_t>(rest < part() ? rest : part(),
+                                                   [&](std::int64_t i) { return tokens.index[mine.first + i] < 0 ? 0 : 1; });
+    if (kind == Kind::kUnpack) return unpack(team, mine, n);
+    const std::int64_t d = tokens.kv.head_dim, tiles = sparse_tiles(d);
+    const std::int32_t* const kept = rank(team, mine, n);
+    if (kind == Kind::kPack)
+      return team.each(n * tiles, [&](std::int64_t j) { pack_tile(mine, j / tiles, j % tiles, kept + j / tiles * d); });
+    team.each(n * d, [&](std::int64_t j) {
+      if (kept[j % d] == 0) set_element(mine.data, element(mine, j / d, j % d), tokens.kv.type, 0.0F);
+    });
   }
 
  private:
@@ -88,23 +106,29 @@ struct Sparsify {
     return tokens.kv.slot(part.row, tokens.index[part.first + i]) * tokens.kv.head_dim + c;
   }
 
+  // Entries of a row that a team takes, and vectors of numbers that it ranks for n of them.
+  [[nodiscard]] KVLAB_BOTH std::int64_t part() const { return kind == Kind::kPrune ? 32 : 8; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t ranked(std::int64_t n) const { return kind == Kind::kPrune ? 1 : n; }
+
+  // [ranked(n), head_dim]: 1 for the largest numbers.
   template <class Team>
-  KVLAB_BODY void pack(const Team& team, const Part& part, std::int64_t n) const {
-    const std::int64_t d = tokens.kv.head_dim, tiles = sparse_tiles(d);
+  KVLAB_BODY const std::int32_t* rank(const Team& team, const Part& mine, std::int64_t n) const {
+    const std::int64_t d = tokens.kv.head_dim, numbers = ranked(n) * d;
     float* const size = team.room();
-    auto* const kept = reinterpret_cast<std::int32_t*>(size + kPart * d);
-    team.each(n * d, [&](std::int64_t j) {
-      const float x = element_at(part.data, element(part, j / d, j % d), tokens.kv.type);
-      size[j] = std::isnan(x) ? -1.0F : std::fabs(x);
+    auto* const kept = reinterpret_cast<std::int32_t*>(size + ranked(part()) * d);
+    team.each(numbers, [&](std::int64_t j) {
+      const float x = kind == Kind::kPrune ? channel_score[line[mine.row] * d + j]
+                                           : std::fabs(element_at(mine.data, element(mine, j / d, j % d), tokens.kv.type));
+      size[j] = std::isnan(x) ? -INFINITY : x;
     });
-    team.each(n * d, [&](std::int64_t j) {
-      const float *const of_token = size + j / d * d, mine = size[j];
+    team.each(numbers, [&](std::int64_t j) {
+      const float *const of_vector = size + j / d * d, own = size[j];
       std::int32_t larger = 0;
-      for (std::int64_t c = 0; c < j % d; ++c) larger += of_token[c] >= mine ? 1 : 0;
-      for (std::int64_t c = j % d + 1; c < d; ++c) larger += of_token[c] > mine ? 1 : 0;
+      for (std::int64_t c = 0; c < j % d; ++c) larger += of_vector[c] >= own ? 1 : 0;
+      for (std::int64_t c = j % d + 1; c < d; ++c) larger += of_vector[c] > own ? 1 : 0;
       kept[j] = larger < keep ? 1 : 0;
     });
-    team.each(n * tiles, [&](std::int64_t j) { pack_tile(part, j / tiles, j % tiles, kept + j / tiles * d); });
+    return kept;
   }
   KVLAB_BODY void pack_tile(const Part& part, std::int64_t i, std::int64_t tile, const std::int32_t* kept) const {
     const std::int64_t d = tokens.kv.head_dim, end = (tile + 1) * kSparseTile < d ? (tile + 1) * kSparseTile : d;

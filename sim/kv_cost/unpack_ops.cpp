@@ -33,7 +33,7 @@ class StepNotes final : public KvKeeper {
   [[nodiscard]] const std::vector<Layer>& layers() const { return layers_; }
 
   void keep(const LayerStep& step, const DecodeOp& op) override { note(step, op.tokens(), op.unpack_cost()); }
-  void keep(const LayerStep&, const PackDropped&) override {}
+  void keep(const LayerStep&, const TokenCopy&) override {}
 
   void fetch(const LayerStep& step, const Selection& selection) override {
     Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
@@ -153,11 +153,11 @@ void UnpackOps::add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t 
   KvRows kv;
   kv.num_rows = 1, kv.first = first;
   kv.head_dim = model_.head_dim, kv.kv_bytes = model_.kv_bytes, kv.num_words = shapes_.policy().num_words();
-  for (const TokenCopyWay way : {TokenCopyWay::kIntoPages, TokenCopyWay::kFromPages}) {
-    add_calls(to.ops, call(WordCopy{kv, way, nullptr}), 1);
+  for (const auto way : {TokenCopy::Way::kIntoPages, TokenCopy::Way::kFromPages}) {
+    add_calls(to.ops, call(copy_words(kv, way, nullptr)), 1);
     for (const std::int64_t n : {keys, values}) {
       const std::int64_t listed[] = {0, n};
-      if (n > 0) add_calls(to.ops, call(VectorCopy{{kv, listed, nullptr, false}, way, nullptr, nullptr, 0}), 1);
+      if (n > 0) add_calls(to.ops, call(TokenCopy{{kv, listed}, TokenCopy::Kind::kVectors, way}), 1);
     }
   }
 }

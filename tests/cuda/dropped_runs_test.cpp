@@ -42,14 +42,14 @@ TEST_F(DroppedRunsCuda, KeyPivotsEqualCpuVersion) {
   }
 }
 
-TEST_F(DroppedRunsCuda, PackDroppedEqualsCpuVersion) {
+TEST_F(DroppedRunsCuda, DroppedTokensEqualCpuVersion) {
   PartsFixture<bf16> parts({.kv_heads = 2, .head_dim = 5, .page_tokens = 8}, {0, 1, 300, 70}, {0, 1, 60, 20}, 2);
   std::vector<float> expected(static_cast<std::size_t>(parts.total_dropped()) * 10);
   std::vector<std::int32_t> expected_position(static_cast<std::size_t>(parts.total_dropped()));
-  run_cpu(PackDropped{parts.host(), expected.data(), expected_position.data()});
   const DeviceBuffer<bf16> out(static_cast<std::int64_t>(expected.size()));
   const DeviceBuffer<std::int32_t> position(parts.total_dropped());
-  run_cuda(PackDropped{parts.device(), reinterpret_cast<float*>(out.data()), position.data()}, cuda());
+  run_cpu(copy_dropped(parts.host(), expected.data(), expected_position.data()));
+  run_cuda(copy_dropped(parts.device(), out.data(), position.data()), cuda());
   EXPECT_EQ(floats(out.to_host(cuda().stream())), expected);
   EXPECT_EQ(position.to_host(cuda().stream()), expected_position);
 }

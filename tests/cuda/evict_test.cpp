@@ -2,7 +2,7 @@
 #include <limits>
 #include <random>
 
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -82,14 +82,6 @@ TEST_F(EvictCuda, IsTheCpusResult) {
         check<bf16>(head_dim, {33, 0, 1, 17, 600}, most, choice, ++seed);
         check<float>(head_dim, {40, 64}, most, choice, ++seed);
       }
-}
-
-TEST_F(EvictCuda, RefusesMoreThanAFew) {
-  RowsFixture<bf16> rows({1, 1, 8, 16, 0}, {100}, 1);
-  const std::vector<std::int64_t> first{0, EvictRows::kMost + 1};
-  EvictRows op;
-  op.kv = rows.device(), op.first = first.data();
-  EXPECT_THROW(run_cuda(op, cuda()), CudaError);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include "kernels/attention/delta_rows/delta_rows.h"
 #include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
-#include "kernels/storage/gather_rows_op.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/row_states_op.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -159,12 +159,14 @@ TEST_F(PromptOpsCuda, DeltaRowsEqualCpuVersion) {
   }
 }
 
-TEST_F(PromptOpsCuda, GatherRowsEqualsCpuVersion) {
+TEST_F(PromptOpsCuda, GatheredRowsEqualCpuVersion) {
   RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 24, .page_tokens = 8}, {300, 300}, 4);
   std::vector<float> k(300 * 2 * 24), v(k.size());
   const DeviceBuffer<float> device_k(k), device_v(v);
-  run_cpu(GatherRows{rows.host(), 290, k.data(), v.data()});
-  run_cuda(GatherRows{rows.device(), 290, device_k.data(), device_v.data()}, cuda());
+  TokenCopy op{.tokens = {rows.host(), rows.first.data()}, .kind = TokenCopy::Kind::kFloats, .stored = k.data(), .v = v.data()};
+  run_cpu(op);
+  op.tokens.kv = rows.device(), op.stored = device_k.data(), op.v = device_v.data();
+  run_cuda(op, cuda());
   EXPECT_EQ(device_k.to_host(cuda().stream()), k);
   EXPECT_EQ(device_v.to_host(cuda().stream()), v);
   EXPECT_EQ(k[(7 * 2 + 1) * 24 + 3], rows.host().key(1, 7)[3]);

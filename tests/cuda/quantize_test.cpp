@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/storage/dequantize/dequantize.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -68,16 +67,16 @@ class QuantizeCuda : public CudaTest {
 
   template <class T>
   void decode(const GroupCodec& codec, const Case& c, RowsFixture<T>& rows, const ListedTokens& on_host, const ListedTokens& on_gpu,
-              const std::vector<std::uint8_t>& packed, const std::vector<float>& scale, const std::int32_t* lines) {
+              std::vector<std::uint8_t> packed, const std::vector<float>& scale, const std::int32_t* lines) {
     const DeviceBuffer<std::uint8_t> device_packed(packed);
     const DeviceBuffer<float> device_scale(scale);
     const std::vector<float> k = rows.k, v = rows.v;
-    for (const auto mode : {Dequantize::Mode::kWrite, Dequantize::Mode::kSubtract, Dequantize::Mode::kAdd}) {
+    for (const auto mode : {Quantize::Mode::kWrite, Quantize::Mode::kSubtract, Quantize::Mode::kAdd}) {
       rows.k = k, rows.v = v;
       rows.upload();
       const ListedTokens fresh{rows.device(), on_gpu.first, on_gpu.index, c.values};
-      run_cuda(Dequantize{fresh, codec, device_scale.data(), lines, device_packed.data(), mode}, cuda());
-      run_cpu(Dequantize{on_host, codec, scale.data(), lines, packed.data(), mode});
+      run_cuda(Quantize{fresh, codec, device_scale.data(), lines, device_packed.data(), mode}, cuda());
+      run_cpu(Quantize{on_host, codec, scale.data(), lines, packed.data(), mode});
       expect_rounded<T>(rows.device_keys(cuda()), rows.k);
       expect_rounded<T>(rows.device_values(cuda()), rows.v);
     }

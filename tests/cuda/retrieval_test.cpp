@@ -20,17 +20,22 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
         for (std::size_t t = 0; t < 30; ++t) gram.row(r)[i] += q[t * d + i / d] * q[t * d + i % d];
     }
     gram.upload();
-    run_cpu(TrainCodes{rows.host(), frequencies, 3, codes.data(), seeds.data(), gram.host(), root.host(), centers.host()});
-    run_cuda(TrainCodes{rows.device(), frequencies, 3, codes.data(), seeds.data(), gram.device(), root.device(), centers.device()}, cuda());
+    KeyCodes train{rows.host(), KeyCodes::Kind::kTrain, frequencies, codes.data(), root.host(), centers.host(),
+                   3,           seeds.data(),           gram.host()};
+    run_cpu(train);
+    train.kv = rows.device(), train.root = root.device(), train.centers = centers.device(), train.gram = gram.device();
+    run_cuda(train, cuda());
     EXPECT_TRUE(all_near(root.device_contents(cuda()), root.contents(), 1e-6, 1e-5));
     EXPECT_TRUE(all_near(centers.device_contents(cuda()), centers.contents(), 1e-5, 1e-5));  // means of keys
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
     RowArrays<std::int32_t> code({0, 60, 90, 40});
-    run_cpu(AssignCodes{rows.host(), frequencies, codes.data(), from.data(), to.data(), root.host(), centers.host(), code.host()});
-    run_cuda(AssignCodes{rows.device(), frequencies, codes.data(), from.data(), to.data(), root.device(), centers.device(), code.device()},
-             cuda());
+    KeyCodes assign{.kv = rows.host(), .frequencies = frequencies, .codes = codes.data(), .root = root.host(), .centers = centers.host()};
+    assign.from = from.data(), assign.to = to.data(), assign.code = code.host();
+    run_cpu(assign);
+    assign.kv = rows.device(), assign.root = root.device(), assign.centers = centers.device(), assign.code = code.device();
+    run_cuda(assign, cuda());
     EXPECT_EQ(code.device_contents(cuda()), code.contents());
   }
 }

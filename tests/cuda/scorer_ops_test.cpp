@@ -327,8 +327,8 @@ TEST_F(ScorerOpsCuda, RowParts) {
   Twice<std::int32_t> position(Ints(rows.position.size(), -1));
   KvRows host = rows.host(), device = rows.device();
   host.position = position.at(false), device.position = position.at(true);
-  run_cpu(WordCopy{.kv = host, .numbers = true});
-  run_cuda(WordCopy{.kv = device, .numbers = true}, cuda());
+  run_cpu(TokenCopy{.tokens = {host, host.first}, .kind = TokenCopy::Kind::kNumbers});
+  run_cuda(TokenCopy{.tokens = {device, device.first}, .kind = TokenCopy::Kind::kNumbers}, cuda());
   EXPECT_EQ(position.device(cuda()), position.host());
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);

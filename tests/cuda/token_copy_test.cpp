@@ -29,7 +29,7 @@ class TokenCopyCuda : public CudaTest {
     const auto n = static_cast<std::size_t>(f.first.back() * (keep > 0 ? keep : d));
     std::vector<float> stored(n, 5.0F);
     const DeviceBuffer<T> device_stored(std::vector<T>(n, from_float<T>(5.0F)));
-    VectorCopy a{f.host(values), TokenCopyWay::kFromPages, stored.data(), nullptr, keep}, b = a;
+    TokenCopy a{.tokens = f.host(values), .stored = stored.data(), .keep = keep}, b = a;
     b.tokens = f.device(values), b.stored = device_stored.data();
     if (keep > 0) a.channels = mask.data(), b.channels = device_mask.data();
     run_cpu(a);
@@ -37,7 +37,7 @@ class TokenCopyCuda : public CudaTest {
     EXPECT_EQ(floats(device_stored.to_host(cuda().stream())), stored);
     std::fill(pool.begin(), pool.end(), 7.0F);
     f.rows.upload();
-    b.tokens = f.device(values), a.way = b.way = TokenCopyWay::kIntoPages;
+    b.tokens = f.device(values), a.way = b.way = TokenCopy::Way::kIntoPages;
     run_cpu(a);
     run_cuda(b, cuda());
     EXPECT_EQ(values ? f.rows.device_values(cuda()) : f.rows.device_keys(cuda()), pool);
@@ -60,14 +60,14 @@ TEST_F(TokenCopyCuda, WordsEqualCpuVersion) {
     const auto n = static_cast<std::size_t>((1 + words) * rows.first.back());
     std::vector<std::uint32_t> stored(n, 1);
     const DeviceBuffer<std::uint32_t> device_stored(static_cast<std::int64_t>(n));
-    run_cpu(WordCopy{rows.host(), TokenCopyWay::kFromPages, stored.data()});
-    run_cuda(WordCopy{rows.device(), TokenCopyWay::kFromPages, device_stored.data()}, cuda());
+    run_cpu(copy_words(rows.host(), TokenCopy::Way::kFromPages, stored.data()));
+    run_cuda(copy_words(rows.device(), TokenCopy::Way::kFromPages, device_stored.data()), cuda());
     EXPECT_EQ(device_stored.to_host(cuda().stream()), stored);
     std::fill(rows.words.begin(), rows.words.end(), 9);
     std::fill(rows.position.begin(), rows.position.end(), -4);
     rows.upload();
-    run_cpu(WordCopy{rows.host(), TokenCopyWay::kIntoPages, stored.data()});
-    run_cuda(WordCopy{rows.device(), TokenCopyWay::kIntoPages, device_stored.data()}, cuda());
+    run_cpu(copy_words(rows.host(), TokenCopy::Way::kIntoPages, stored.data()));
+    run_cuda(copy_words(rows.device(), TokenCopy::Way::kIntoPages, device_stored.data()), cuda());
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
     EXPECT_EQ(rows.device_positions(cuda()), rows.position);
   }

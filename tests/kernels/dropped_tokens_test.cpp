@@ -42,16 +42,17 @@ TEST(MeanDropped, FirstMeanIgnoresWhatLayThere) {
   EXPECT_EQ(v, (Floats{2, 3}));
 }
 
-TEST(PackDropped, KeysBeforeValues) {
+TEST(TokenCopy, DroppedKeysBeforeValues) {
   SmallLayer layer({{1, 2}, {3, 4}, {5, 6}}, {{7, 8}, {9, 10}, {11, 12}}, 2);
   const KeptLists lists({{1}, {0, 1}});
   Parted parted(layer, lists);
   Floats packed(12);
   Ints position(3);
-  run_cpu(PackDropped{parted.rows, packed.data(), position.data()});
+  const TokenCopy copy = copy_dropped(parted.rows, packed.data(), position.data());
+  run_cpu(copy);
   EXPECT_EQ(packed, (Floats{1, 2, 7, 8, 5, 6, 11, 12, 5, 6, 111, 112}));
   EXPECT_EQ(position, (Ints{0, 2, 2}));
-  EXPECT_EQ(call(PackDropped{parted.rows}).bytes, 3 * (2 * 2 * 2 * 2 + 12));
+  EXPECT_EQ(call(copy).bytes, 3 * (2 * 2 * 2 * 2 + 12));
 }
 
 TEST(TakeDue, ListsEachDroppedTokenOnce) {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/select/top_k/top_k.h"
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 
 namespace kvlab {
 namespace {

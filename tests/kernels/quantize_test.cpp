@@ -12,7 +12,6 @@
 #include "base/random.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/storage/cast/cast.h"
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/cache/kv_store.h"
 
@@ -126,7 +125,7 @@ TEST(Quantize, ErrorIsAtMostHalfAStepAndFallsWithBits) {
         const GroupCodec codec{axis, bits, axis == GroupCodec::Axis::kToken ? 8 : 32, false};
         std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(rows.listed, codec)));
         run_cpu(Quantize{rows.listed, codec, nullptr, nullptr, packed.data()});
-        run_cpu(Dequantize{rows.listed, codec, nullptr, nullptr, packed.data(), Dequantize::Mode::kWrite});
+        run_cpu(Quantize{rows.listed, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kWrite});
         double total = 0;
         const KvRows& kv = rows.listed.kv;
         for (std::int32_t r = 0; r < 2; ++r) {
@@ -185,7 +184,7 @@ TEST(Quantize, ChannelScalesHelpOutlierChannels) {
     const GroupCodec codec{GroupCodec::Axis::kToken, 4, 0, false};
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(rows.listed, codec)));
     run_cpu(Quantize{rows.listed, codec, scale.data(), with_scale ? scale_row : nullptr, packed.data()});
-    run_cpu(Dequantize{rows.listed, codec, scale.data(), with_scale ? scale_row : nullptr, packed.data(), Dequantize::Mode::kWrite});
+    run_cpu(Quantize{rows.listed, codec, scale.data(), with_scale ? scale_row : nullptr, packed.data(), Quantize::Mode::kWrite});
     for (std::int32_t i = 0; i < 40 * 16; ++i)
       if (i % 16 != 3) (with_scale ? scaled : plain) += std::fabs(rows.listed.kv.k[i] - original[static_cast<std::size_t>(i)]);
   }
@@ -201,27 +200,27 @@ TEST(Quantize, EntriesWithoutTokenChangeNothing) {
     for (Rows* x : {&rows, &short_list}) {
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(x->listed, codec)));
       run_cpu(Quantize{x->listed, codec, nullptr, nullptr, packed.data()});
-      run_cpu(Dequantize{x->listed, codec, nullptr, nullptr, packed.data(), Dequantize::Mode::kWrite});
+      run_cpu(Quantize{x->listed, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kWrite});
     }
     EXPECT_EQ(0, std::memcmp(rows.listed.kv.k, short_list.listed.kv.k, 40 * 8 * sizeof(float)));
   }
 }
 
-TEST(Dequantize, SubtractAndAddRestore) {
+TEST(Quantize, SubtractAndAddRestore) {
   Rows rows(2, 8, 9);
   const GroupCodec codec{GroupCodec::Axis::kToken, 2, 0, false};
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(rows.listed, codec)));
   const ListedTokens values = rows.listed.of_values();
   run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data()});
-  run_cpu(Dequantize{values, codec, nullptr, nullptr, packed.data(), Dequantize::Mode::kSubtract});
+  run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kSubtract});
   EXPECT_GT(std::fabs(values.at(0, 0)[0] - rows.v[0]), 1e-3F);
-  run_cpu(Dequantize{values, codec, nullptr, nullptr, packed.data(), Dequantize::Mode::kAdd});
+  run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kAdd});
   for (std::int32_t i = 0; i < 9; ++i)
     for (std::int32_t c = 0; c < 8; ++c) EXPECT_NEAR(values.at(1, i)[c], rows.v[static_cast<std::size_t>((i * 2 + 1) * 8 + c)], 1e-5F);
 }
 
 // The result of a fused kernel: softmax(q.k / sqrt(d)) v with k and v decoded from the packed codes on the way.
-TEST(Dequantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
+TEST(Quantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
   constexpr std::int32_t d = 16, n = 37, group = 2, bits = 3;
   KvStore store({1, group, 1, d, 16}, 1, 0, true);
   Rows source(1, d, n);
@@ -233,8 +232,8 @@ TEST(Dequantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
   std::vector<std::uint8_t> v_packed(static_cast<std::size_t>(packed_bytes(values, v_codec)));
   run_cpu(Quantize{keys, k_codec, nullptr, nullptr, k_packed.data()});
   run_cpu(Quantize{values, v_codec, nullptr, nullptr, v_packed.data()});
-  run_cpu(Dequantize{keys, k_codec, nullptr, nullptr, k_packed.data(), Dequantize::Mode::kWrite});
-  run_cpu(Dequantize{values, v_codec, nullptr, nullptr, v_packed.data(), Dequantize::Mode::kWrite});
+  run_cpu(Quantize{keys, k_codec, nullptr, nullptr, k_packed.data(), Quantize::Mode::kWrite});
+  run_cpu(Quantize{values, v_codec, nullptr, nullptr, v_packed.data(), Quantize::Mode::kWrite});
 
   std::vector<float> q(group * d), out(group * d);
   for (std::size_t i = 0; i < q.size(); ++i) q[i] = normal(i, 5);

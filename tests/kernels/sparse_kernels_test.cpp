@@ -10,7 +10,6 @@
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/prune_channels_op.h"
 #include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/cache/kv_store.h"
@@ -89,12 +88,12 @@ TEST(ChannelDivisors, PairsShareAFactorAndOutliersGetTheirOwn) {
   EXPECT_EQ(zeros, std::vector<float>(4, 1.0F));
 }
 
-TEST(PruneChannels, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
+TEST(Sparsify, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
   ListedRows rows(1, 4, 3);
   const float scores[] = {0, 0, 0, 0, 2, 1, 2, 1};
   const std::int32_t line[] = {1};
   rows.index[2] = -1;
-  run_cpu(PruneChannels{rows.listed, scores, line, 3});
+  run_cpu(Sparsify{rows.listed, 3, Sparsify::Kind::kPrune, nullptr, scores, line});
   for (std::int32_t i = 0; i < 3; ++i)
     for (std::int32_t c = 0; c < 4; ++c)
       EXPECT_EQ(rows.listed.kv.key(0, i)[c], i < 2 && c == 3 ? 0.0F : rows.k[static_cast<std::size_t>(i * 4 + c)]);
@@ -105,8 +104,8 @@ TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
     for (const std::int32_t keep : {0, 1, d / 2, d}) {
       ListedRows rows(2, d, 3);
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(6 * most_sparse_bytes(d, keep)));
-      run_cpu(Sparsify{rows.listed, keep, packed.data()});
-      run_cpu(Sparsify{rows.listed, keep, packed.data(), true});
+      run_cpu(Sparsify{rows.listed, keep, Sparsify::Kind::kPack, packed.data()});
+      run_cpu(Sparsify{rows.listed, keep, Sparsify::Kind::kUnpack, packed.data()});
       for (std::int32_t i = 0; i < 3; ++i) {
         const float* const x = rows.k.data() + (i * 2 + 1) * d;
         std::vector<float> sizes;
@@ -126,7 +125,7 @@ TEST(Sparsify, TiesKeepTheLowerChannel) {
   rows.k = {1, -1, 1, -1};
   rows.load(1);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(4, 2)));
-  run_cpu(Sparsify{rows.listed, 2, packed.data()});
+  run_cpu(Sparsify{rows.listed, 2, Sparsify::Kind::kPack, packed.data()});
   EXPECT_EQ(packed[0], 3);  // the bitmap
 }
 
@@ -141,7 +140,7 @@ TEST(Sparsify, SizesByHand) {
   ListedRows rows(4, 128, 200);
   const std::int64_t most = most_sparse_bytes(128, 38);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(800 * most));
-  run_cpu(Sparsify{rows.listed, 38, packed.data()});
+  run_cpu(Sparsify{rows.listed, 38, Sparsify::Kind::kPack, packed.data()});
   double mean = 0;
   for (std::int64_t i = 0; i < 800; ++i) {
     const std::int64_t bytes = sparse_bytes(128, packed.data() + i * most);

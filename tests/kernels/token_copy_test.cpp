@@ -29,10 +29,10 @@ TEST(TokenCopy, VectorsInTheOrderOfTheList) {
   const std::int64_t first[] = {0, 3};
   const std::int32_t index[] = {0, 2, -1};
   std::vector<float> stored(6, 9);
-  run_cpu(VectorCopy{{pool.rows(), first, index}, TokenCopyWay::kFromPages, stored.data()});
+  run_cpu(TokenCopy{{pool.rows(), first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kFromPages, stored.data()});
   EXPECT_EQ(stored, (std::vector<float>{1, 2, 5, 6, 9, 9}));
   stored = {7, 8, 9, 10, 11, 12};
-  run_cpu(VectorCopy{{pool.rows(), first, index}, TokenCopyWay::kIntoPages, stored.data()});
+  run_cpu(TokenCopy{{pool.rows(), first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kIntoPages, stored.data()});
   EXPECT_EQ(pool.k, (std::vector<float>{9, 10, 0, 0, 7, 8, 3, 4}));
 }
 
@@ -41,13 +41,13 @@ TEST(TokenCopy, BytesOfACall) {
   const std::int64_t first[] = {0, 3};
   KvRows kv;
   kv.num_rows = 1, kv.head_dim = 4, kv.kv_bytes = 2, kv.first = first, kv.num_words = 2;
-  VectorCopy copy{{kv, first, nullptr}, TokenCopyWay::kFromPages};
+  TokenCopy copy{{kv, first}};
   EXPECT_EQ(call(copy), (OpCall{.op = "token_copy", .rows = 1, .tokens = 3, .outputs = 3, .bytes = 3 * 4 + 3 * 2 * 8}));
   copy.keep = 1;
   EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 2);
-  copy.way = TokenCopyWay::kIntoPages;
+  copy.way = TokenCopy::Way::kIntoPages;
   EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 5);
-  EXPECT_EQ(call(WordCopy{kv, TokenCopyWay::kFromPages, nullptr}),
+  EXPECT_EQ(call(copy_words(kv, TokenCopy::Way::kFromPages, nullptr)),
             (OpCall{.op = "token_copy", .rows = 1, .tokens = 3, .outputs = 3, .bytes = 2 * 3 * 3 * 4}));
 }
 
@@ -57,10 +57,10 @@ TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
   const std::int32_t index[] = {0, 2};
   const std::uint8_t second = 2;
   std::vector<float> stored(2);
-  VectorCopy copy{{pool.rows(), first, index}, TokenCopyWay::kFromPages, stored.data(), &second, 1};
+  TokenCopy copy{.tokens = {pool.rows(), first, index}, .stored = stored.data(), .channels = &second, .keep = 1};
   run_cpu(copy);
   EXPECT_EQ(stored, (std::vector<float>{2, 6}));
-  copy.way = TokenCopyWay::kIntoPages;
+  copy.way = TokenCopy::Way::kIntoPages;
   run_cpu(copy);
   EXPECT_EQ(pool.k, (std::vector<float>{0, 6, 0, 0, 0, 2, 3, 4}));
 }
@@ -68,10 +68,10 @@ TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
 TEST(TokenCopy, PositionsAndStatistics) {
   Pool pool;
   std::vector<std::uint32_t> stored(6);
-  run_cpu(WordCopy{pool.rows(), TokenCopyWay::kFromPages, stored.data()});
+  run_cpu(copy_words(pool.rows(), TokenCopy::Way::kFromPages, stored.data()));
   EXPECT_EQ(stored, (std::vector<std::uint32_t>{10, 20, 30, 11, 22, 33}));
   stored = {1, 2, 3, 4, 5, 6};
-  run_cpu(WordCopy{pool.rows(), TokenCopyWay::kIntoPages, stored.data()});
+  run_cpu(copy_words(pool.rows(), TokenCopy::Way::kIntoPages, stored.data()));
   EXPECT_EQ(pool.position, (std::vector<std::int32_t>{3, 0, 1, 2}));
   EXPECT_EQ(pool.words, (std::vector<std::uint32_t>{6, 0, 4, 5}));
 }

@@ -65,8 +65,8 @@ TEST(A2ats, CodesAreNearestUnderTheQueriesMetric) {
   const float* g = gram.data();
   float *l = root.data(), *c = centers.data();
   std::int32_t* out = code.data();
-  run_cpu(TrainCodes{kv, nullptr, 10, &codes, &seed, &g, &l, &c});
-  run_cpu(AssignCodes{kv, nullptr, &codes, &from, &to, &l, &c, &out});
+  run_cpu(KeyCodes{kv, KeyCodes::Kind::kTrain, nullptr, &codes, &l, &c, 10, &seed, &g});
+  run_cpu(KeyCodes{.kv = kv, .codes = &codes, .root = &l, .centers = &c, .from = &from, .to = &to, .code = &out});
   double size = 0, spread = 0, whole = 0;
   for (const float x : gram) size += static_cast<double>(x) * static_cast<double>(x) / 16;
   const auto distance = [&](const float* a, const float* b) {

@@ -40,8 +40,8 @@ TEST(ProductCodes, AreTheNearestCentersOfEachPart) {
   float* c = center.data();
   std::int32_t* out = code.data();
   const std::int32_t begin = 4, end = 60, count = kCenters;
-  run_cpu(TrainProduct{kv, {2, kCenters}, 8, &begin, &end, &count, &c});
-  run_cpu(AssignProduct{kv, {2, kCenters}, &begin, &end, &count, &c, &out});
+  run_cpu(ProductCodes{kv, {2, kCenters}, ProductCodes::Kind::kTrain, &begin, &end, &count, &c, nullptr, 8});
+  run_cpu(ProductCodes{kv, {2, kCenters}, ProductCodes::Kind::kAssign, &begin, &end, &count, &c, &out});
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(code[i], -1);
   double spread = 0, whole = 0;
   for (std::int32_t i = begin; i < end; ++i)

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "policies/kv/policy/policy.h"
 #include "sim/cost/kv_layout.h"
@@ -68,7 +67,8 @@ void set_eight_bit_copies(Params& p, PoolPlan& pool) {
   const ListedTokens tokens = one_block(rows, first);
   const GroupCodec codec{.axis = GroupCodec::Axis::kChannel, .bits = 8};
   const std::int64_t sides = 2 * model.layers;  // K and V
-  const OpCall encode = call(Quantize{.tokens = tokens, .codec = codec}), decode = call(Dequantize{.tokens = tokens, .codec = codec});
+  const OpCall encode = call(Quantize{.tokens = tokens, .codec = codec}),
+               decode = call(Quantize{.tokens = tokens, .codec = codec, .mode = Quantize::Mode::kWrite});
   const auto of_block = [&](const OpCall& one) { return PolicyOp{one.op, sides, sides * one.bytes, sides * one.flops}; };
   pool.memory.swap.codec = {sides * packed_bytes(tokens, codec), of_block(encode), of_block(decode)};
 }

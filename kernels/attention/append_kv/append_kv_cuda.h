@@ -1,8 +1,6 @@
 #pragma once
 
-#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/device/cuda/memory.h"
-#include "kernels/ops.h"
 #include "kernels/paged_kv.h"
 
 namespace kvlab {
@@ -20,10 +18,13 @@ struct AppendKv {
   std::int32_t* position = nullptr;  // [slots of all pages] out: places in rows; f16 and bf16 only
 };
 
-AppendKvShape shape(const AppendKv& a);
 // kivi reads each new token once more, from the window.
-std::int64_t bytes(const AppendKv& a);
-OpCall call(const AppendKv& a);
+inline std::int64_t bytes(const AppendKv& a) {
+  const std::int64_t number = 2 * a.kv.head_dim * element_bytes(a.kv.type);  // K and V of a token and head
+  const std::int32_t page = is_kivi(a.kv.format) ? fixed_page_tokens(a.kv.format) : 16;
+  const std::int64_t stored = 2 * page_bytes(a.kv.format, a.kv.head_dim, page) / page;
+  return a.tokens * a.kv.kv_heads * (number + stored + (is_kivi(a.kv.format) ? 2 * number : 0) + 12);
+}
 void run_cuda(const AppendKv& a, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -21,6 +21,7 @@
 
 namespace kvlab {
 
+KVLAB_WITHOUT_CUDA(AppendKv)
 KVLAB_WITHOUT_CUDA(AppendRows)
 KVLAB_WITHOUT_CUDA(DeviceConvert)
 KVLAB_WITHOUT_CUDA(DeviceEmbedding)

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/device/cuda/device_list.h"
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
@@ -19,8 +18,9 @@ struct CodecArgs {
   const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling
   std::int32_t bits = 4, header = 4;        // header: bytes before a group's codes
   std::int32_t group = 0;                   // elements; 0: the length of a row's list
-  bool symmetric = false;
-  std::int32_t tiles = 1;  // blocks per row
+  bool symmetric = false, across = true;    // across: groups along channels
+  std::int32_t align = 1;                   // of such groups in bytes: 4, 2 or 1
+  std::int32_t tiles = 1;                   // blocks per row
 
   KVLAB_BOTH std::int64_t group_bytes(std::int64_t elements) const { return header + (elements * bits + 7) / 8; }
   KVLAB_BOTH const float* scales(std::int32_t row) const {
@@ -28,9 +28,8 @@ struct CodecArgs {
   }
 };
 
-// Valid until the context's current Frame ends. Op: Quantize or Dequantize.
-template <class Op>
-CodecArgs codec_args(const Op& op, CudaContext& cuda) {
+// Valid until the context's current Frame ends.
+inline CodecArgs codec_args(const Quantize& op, CudaContext& cuda) {
   const KvRows& kv = op.tokens.kv;
   if (kv.pool_tokens > std::numeric_limits<std::int32_t>::max())
     throw CudaError("quantizing a pool of " + std::to_string(kv.pool_tokens) + " tokens; kernels number them with 31 bits");
@@ -43,35 +42,32 @@ CodecArgs codec_args(const Op& op, CudaContext& cuda) {
   CodecArgs a;
   a.list = on_device(op.tokens, cuda);
   a.base = cuda.upload(base.data(), kv.num_rows);
-  a.packed = const_cast<std::uint8_t*>(op.packed);
+  a.packed = op.packed;
   a.channel_scale = op.channel_scale;
   a.scale_row = cuda.upload(op.scale_row, kv.num_rows);
   a.bits = op.codec.bits, a.symmetric = op.codec.symmetric, a.header = op.codec.symmetric ? 2 : 4;
-  const bool across = op.codec.axis == GroupCodec::Axis::kToken;
+  a.across = op.codec.axis == GroupCodec::Axis::kToken;
   a.group = op.codec.group > 0 ? op.codec.group : 0;
-  if (across && (a.group == 0 || a.group > kv.head_dim)) a.group = kv.head_dim;
+  if (!a.across) return a;
+  if (a.group == 0 || a.group > kv.head_dim) a.group = kv.head_dim;
+  // Rows begin at multiples of a token's bytes.
+  const std::int64_t all = reinterpret_cast<std::intptr_t>(op.packed) | a.header | a.group_bytes(a.group) | a.bits;
+  a.align = all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
   return a;
-}
-
-// In bytes (4, 2 or 1), for groups along channels.
-template <class Op>
-int codec_alignment(const Op& op) {
-  std::int64_t all = reinterpret_cast<std::intptr_t>(op.packed) | (op.codec.symmetric ? 2 : 4);
-  const std::int64_t d = op.tokens.kv.head_dim, group = op.codec.group > 0 && op.codec.group < d ? op.codec.group : d;
-  all |= group_bytes(op.codec, group) | op.codec.bits;  // rows begin at multiples of a token's bytes
-  return all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
 }
 
 // Groups along channels of 8 * 2^n numbers, n <= 5, in aligned vectors of 8: one per lane.
 inline bool fits_lanes(const CodecArgs& a) {
   const std::int32_t d = a.list.rows.head_dim;
   const bool power_of_two = (a.group & (a.group - 1)) == 0;
-  return a.group >= 8 && a.group <= 256 && power_of_two && d % a.group == 0 &&
+  return a.across && a.group >= 8 && a.group <= 256 && power_of_two && d % a.group == 0 &&
          (reinterpret_cast<std::uintptr_t>(a.list.data) | reinterpret_cast<std::uintptr_t>(a.channel_scale)) % 16 == 0;
 }
 
 // Along tokens, for even head_dim and no scaling.
 void quantize_channels(CodecArgs a, ElementType type, CudaContext& cuda);
-void dequantize_channels(CodecArgs a, Dequantize::Mode mode, ElementType type, CudaContext& cuda);
+void dequantize_channels(CodecArgs a, Quantize::Mode mode, ElementType type, CudaContext& cuda);
+// Any groups.
+void dequantize_groups(const CodecArgs& a, Quantize::Mode mode, ElementType type, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -12,8 +12,8 @@ struct AnyGroup {
   std::int64_t at;  // bytes from the row's first to the group's
   bool across;
 
-  __device__ __forceinline__ AnyGroup(const CodecArgs& a, int row, std::int64_t group, bool along_channels, int per_line)
-      : t(0), c(0), n(0), at(0), across(along_channels) {
+  __device__ __forceinline__ AnyGroup(const CodecArgs& a, int row, std::int64_t group, int per_line)
+      : t(0), c(0), n(0), at(0), across(a.across) {
     const int d = a.list.rows.head_dim, entries = a.list.entries(row);
     if (entries == 0) return;
     const int size = across ? a.group : a.group == 0 || a.group > entries ? entries : a.group;
@@ -69,9 +69,9 @@ struct LaneTile {
 };
 
 // One warp per group; sets a.tiles. Second: groups per token or block of tokens.
-inline std::pair<LaunchShape, int> any_groups(CodecArgs& a, bool across, int warps) {
-  const int d = a.list.rows.head_dim, size = across || (a.group > 0 && a.group < a.list.longest) ? a.group : a.list.longest;
-  const std::int64_t per_line = across ? ceil_div(d, size) : d, lines = across ? a.list.longest : ceil_div(a.list.longest, size);
+inline std::pair<LaunchShape, int> any_groups(CodecArgs& a, int warps) {
+  const int d = a.list.rows.head_dim, size = a.across || (a.group > 0 && a.group < a.list.longest) ? a.group : a.list.longest;
+  const std::int64_t per_line = a.across ? ceil_div(d, size) : d, lines = a.across ? a.list.longest : ceil_div(a.list.longest, size);
   a.tiles = static_cast<int>(ceil_div(lines * per_line, warps));
   return {{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(static_cast<unsigned>(warps * kWarpSize))},
           static_cast<int>(per_line)};

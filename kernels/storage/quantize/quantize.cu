@@ -85,7 +85,7 @@ struct Steps {
 
 // Groups along channels of 8 * 2^n numbers, n <= 5, that divide head_dim.
 template <class T, int Bits, bool Symmetric>
-__global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a, int groups_per_token, int align) {
+__global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a, int groups_per_token) {
   const WarpEntries mine(a, kWarps);
   if (mine.n <= 0) return;
   const LaneTile tile(a, mine, groups_per_token);
@@ -109,17 +109,17 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
       } else {
         s.header = 0;
       }
-      if (tile.part == 0) put_bytes(tile.packed + groups.at[u], s.header, a.header, align);
-      put_bytes(tile.packed + groups.at[u] + a.header + tile.part * bits, codes, bits, align);
+      if (tile.part == 0) put_bytes(tile.packed + groups.at[u], s.header, a.header, a.align);
+      put_bytes(tile.packed + groups.at[u] + a.header + tile.part * bits, codes, bits, a.align);
     }
   }
 }
 
 // One warp per group of any shape.
 template <class T, bool Symmetric>
-__global__ void __launch_bounds__(kWarps* kWarpSize, 8) quantize_any(CodecArgs a, bool across, int per_line) {
+__global__ void __launch_bounds__(kWarps* kWarpSize, 8) quantize_any(CodecArgs a, int per_line) {
   const int row = blockIdx.x / a.tiles, bits = a.bits;
-  const AnyGroup group(a, row, std::int64_t{blockIdx.x % a.tiles} * kWarps + warp_index(), across, per_line);
+  const AnyGroup group(a, row, std::int64_t{blockIdx.x % a.tiles} * kWarps + warp_index(), per_line);
   if (group.n == 0) return;
   const T* const data = static_cast<const T*>(a.list.data);
   const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
@@ -154,36 +154,36 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, 8) quantize_any(CodecArgs a
 }
 
 template <class T, bool Symmetric>
-void launch_tokens(const CodecArgs& a, int align, CudaContext& cuda) {
+void launch_groups(CodecArgs a, CudaContext& cuda) {
+  if (!fits_lanes(a)) {
+    const auto [blocks, per_line] = any_groups(a, kWarps);
+    return launch("quantize_any", cuda, blocks, quantize_any<T, Symmetric>, a, per_line);
+  }
+  a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
   const LaunchShape blocks{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)};
   for_bits<sizeof(T) == 2>(a.bits, [&](auto bits) {
-    launch("quantize_tokens", cuda, blocks, quantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group, align);
+    launch("quantize_tokens", cuda, blocks, quantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group);
   });
 }
 
-template <class T, bool Symmetric>
-void launch_any(CodecArgs a, bool across, CudaContext& cuda) {
-  const auto [blocks, per_line] = any_groups(a, across, kWarps);
-  launch("quantize_any", cuda, blocks, quantize_any<T, Symmetric>, a, across, per_line);
+void quantize_groups(const CodecArgs& a, ElementType type, CudaContext& cuda) {
+  for_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    a.symmetric ? launch_groups<T, true>(a, cuda) : launch_groups<T, false>(a, cuda);
+  });
 }
 
 }  // namespace
 
 void run_cuda(const Quantize& op, CudaContext& cuda) {
-  if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
+  const KvRows& kv = op.tokens.kv;
+  if (op.tokens.total() == 0 || kv.head_dim == 0) return;
   const CudaContext::Frame frame(cuda);
-  CodecArgs a = codec_args(op, cuda);
-  const int d = op.tokens.kv.head_dim;
-  if (op.codec.axis == GroupCodec::Axis::kChannel && d % 2 == 0 && op.scale_row == nullptr)
-    return quantize_channels(a, op.tokens.kv.type, cuda);
-  const bool across = op.codec.axis == GroupCodec::Axis::kToken, symmetric = op.codec.symmetric;
-  const int align = codec_alignment(op);
-  for_type(op.tokens.kv.type, [&](auto zero) {
-    using T = decltype(zero);
-    if (!across || !fits_lanes(a)) return symmetric ? launch_any<T, true>(a, across, cuda) : launch_any<T, false>(a, across, cuda);
-    a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
-    return symmetric ? launch_tokens<T, true>(a, align, cuda) : launch_tokens<T, false>(a, align, cuda);
-  });
+  const CodecArgs a = codec_args(op, cuda);
+  const bool encodes = op.mode == Quantize::Mode::kEncode;
+  if (!a.across && kv.head_dim % 2 == 0 && op.scale_row == nullptr)
+    return encodes ? quantize_channels(a, kv.type, cuda) : dequantize_channels(a, op.mode, kv.type, cuda);
+  encodes ? quantize_groups(a, kv.type, cuda) : dequantize_groups(a, op.mode, kv.type, cuda);
 }
 
 }  // namespace kvlab

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <vector>
+#include <span>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -10,27 +9,28 @@
 
 namespace kvlab {
 
-// Encodes each row's listed tokens [entries, head_dim] into consecutive bytes, row after row. With channel scales, encodes x /
-// channel_scale (smoothing). Entries of -1 take the space of a token.
+class StoredArrays;
+struct RowList;
+
+// Encodes each row's listed tokens [entries, head_dim] into consecutive bytes, row after row; or decodes them (same list, codec and scales)
+// and replaces, subtracts from (quantization error) or adds to the listed vectors. With channel scales the codes are those of
+// x / channel_scale (smoothing). Entries of -1 take the space of a token.
 struct Quantize {
+  enum class Mode : std::uint8_t { kEncode, kWrite, kSubtract, kAdd };
   ListedTokens tokens;
   GroupCodec codec;
   const float* channel_scale = nullptr;     // [*, head_dim], > 0; row r has line scale_row[r]
-  const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling
-  std::uint8_t* packed = nullptr;           // [packed_bytes(tokens, codec)] out
+  const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling. In CPU memory
+  std::uint8_t* packed = nullptr;           // [packed_bytes(tokens, codec)]; kEncode: out
+  Mode mode = Mode::kEncode;
 };
 std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
-// Entries [first, first + room) of a row that are encoded together, from byte `at` on. Only the first `tokens` entries hold tokens.
-struct EncodedUnit {
-  std::int32_t row = 0, first = 0, room = 0, tokens = 0, channels = 0;
-  std::int64_t at = 0;
-};
-// Calls f(unit, scratch) on all cores for all units that hold a token; one call at a time uses `scratch`.
-void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
-                   const std::function<void(const EncodedUnit&, std::vector<float>&)>& f);
+// Named "quantize", or "dequantize" where it decodes.
 OpCall call(const Quantize&);
 void run_cpu(const Quantize&);
-// On a GPU scale_row is in CPU memory.
 void run_cuda(const Quantize&, CudaContext&);
+
+void stored_arrays(Quantize&, StoredArrays&);
+bool goes_on(const Quantize&, const Quantize& later, std::span<const RowList> lists);
 
 }  // namespace kvlab

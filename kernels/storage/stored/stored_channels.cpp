@@ -4,13 +4,13 @@
 #include <numeric>
 #include <span>
 
-#include "kernels/storage/stored/stored_code.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// All channels of a row by score [d], in PruneChannels' order.
+// All channels of a row by score [d], in Sparsify's order.
 std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
   std::vector<std::int32_t> order(score.size());
   std::iota(order.begin(), order.end(), 0);
@@ -22,7 +22,7 @@ std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
 // Kept channels [rows, (head_dim + 7) / 8] follow from the scores, which are read back.
 class ChannelCode final : public StoredCode {
  public:
-  ChannelCode(const PruneChannels& op, const EncodedRows& rows)
+  ChannelCode(const Sparsify& op, const EncodedRows& rows)
       : StoredCode(rows), keep_(op.keep), numbers_(rows.memory), channels_(rows.memory) {
     list_channels(op, rows);
     const KvRows& kv = op.tokens.kv;
@@ -31,15 +31,19 @@ class ChannelCode final : public StoredCode {
     std::uint8_t* const stored = numbers_.make_room(bytes);
     const RowsView own(kv, rows.first_row, static_cast<std::int32_t>(lists().size()));
     const Listing list(lists(), memory());
-    run_in(memory(), VectorCopy{list.of(own.rows(), op.tokens.values), TokenCopyWay::kFromPages, stored, channels_.row(0), keep_});
+    run_in(memory(), copy_of(list.of(own.rows(), op.tokens.values), TokenCopy::Way::kFromPages, stored, 0));
   }
 
   [[nodiscard]] std::int64_t bytes() const override { return numbers_.bytes() + channels_.bytes(); }
   void decode(const ListedTokens& listed, std::int32_t first_row) const override {
-    run_in(memory(), VectorCopy{listed, TokenCopyWay::kIntoPages, numbers_.row(first_row), channels_.row(first_row), keep_});
+    run_in(memory(), copy_of(listed, TokenCopy::Way::kIntoPages, numbers_.row(first_row), first_row));
   }
 
  private:
+  // `row`: the list's first one of the code's.
+  [[nodiscard]] TokenCopy copy_of(const ListedTokens& tokens, TokenCopy::Way way, void* stored, std::int32_t row) const {
+    return {.tokens = tokens, .way = way, .stored = stored, .channels = channels_.row(row), .keep = keep_};
+  }
   [[nodiscard]] bool append(const StoredCode& later) override {
     const auto* const more = dynamic_cast<const ChannelCode*>(&later);
     if (more == nullptr || !(more->channels_ == channels_)) return false;
@@ -50,7 +54,7 @@ class ChannelCode final : public StoredCode {
     numbers_.move_to(memory);
     channels_.move_to(memory);
   }
-  void list_channels(const PruneChannels& op, const EncodedRows& rows) {
+  void list_channels(const Sparsify& op, const EncodedRows& rows) {
     const std::int32_t d = op.tokens.kv.head_dim, mask_bytes = (d + 7) / 8, num_rows = static_cast<std::int32_t>(rows.lists.size());
     std::vector<RowNumbers<float>::Range> ranges;
     for (std::int32_t h = 0; h < num_rows; ++h) ranges.push_back({op.channel_score + std::int64_t{op.line[rows.first_row + h]} * d, d});
@@ -73,8 +77,10 @@ class ChannelCode final : public StoredCode {
 
 }  // namespace
 
-std::unique_ptr<StoredCode> stored_code(const PruneChannels& op, const EncodedRows& rows) {
-  return std::make_unique<ChannelCode>(op, rows);
+OpCall PrunedVectors::unpack_cost() const {
+  return call(TokenCopy{.tokens = op_.tokens, .way = TokenCopy::Way::kIntoPages, .keep = op_.keep});
 }
+
+std::unique_ptr<StoredCode> PrunedVectors::stored(const EncodedRows& rows) const { return std::make_unique<ChannelCode>(op_, rows); }
 
 }  // namespace kvlab

@@ -2,16 +2,21 @@
 
 #include <memory>
 
-#include "kernels/storage/prune_channels_op.h"
-#include "kernels/storage/token_copy_op.h"
+#include "kernels/storage/sparsify_op.h"
+#include "kernels/storage/stored/stored_code.h"
 
-// PruneChannels as stored K and V (kernels/storage/stored/stored_code.h): numbers of the channels that stay, and a bit for each channel.
 namespace kvlab {
 
-class StoredCode;
-struct EncodedRows;
+// Vectors that Sparsify pruned as stored K and V: numbers of the channels that stay, and a bit for each channel.
+class PrunedVectors final : public DecodeOp {
+ public:
+  explicit PrunedVectors(const Sparsify& op) : op_(op) {}
+  [[nodiscard]] const ListedTokens& tokens() const override { return op_.tokens; }
+  [[nodiscard]] OpCall unpack_cost() const override;
+  [[nodiscard]] std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const override;
 
-inline VectorCopy unpacking(const PruneChannels& a) { return {a.tokens, TokenCopyWay::kIntoPages, nullptr, nullptr, a.keep}; }
-std::unique_ptr<StoredCode> stored_code(const PruneChannels&, const EncodedRows&);
+ private:
+  Sparsify op_;
+};
 
 }  // namespace kvlab

@@ -7,8 +7,8 @@ namespace kvlab {
 
 class DecodeOp;
 struct LayerStep;
-struct PackDropped;
 struct Selection;
+struct TokenCopy;
 
 inline constexpr std::string_view kAtRest = "at_rest";
 inline std::string at_rest_of(const std::string& recipe) { return std::string(kAtRest) + "/" + recipe; }
@@ -22,8 +22,8 @@ class KvKeeper {
   // before.
   virtual void keep(const LayerStep& step, const DecodeOp& op) = 0;
 
-  // To CPU memory.
-  virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
+  // kDropped, to CPU memory.
+  virtual void keep(const LayerStep& step, const TokenCopy& dropped) = 0;
 
   // Brings K and V from the lower tier (Selector::lower) before a decode step reads them; index null: all. Repeated calls in a step and
   // layer do nothing.

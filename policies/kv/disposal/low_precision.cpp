@@ -3,7 +3,6 @@
 #include "kernels/score/token_scores_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/take_due_op.h"
@@ -109,7 +108,7 @@ class LowPrecision final : public Disposal {
     const GroupCodec codec = codec_for(step.kv.head_dim);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
     step.ops(Quantize{tokens, codec, divisors, lines, packed});
-    step.decode(Dequantize{tokens, codec, divisors, lines, packed, Dequantize::Mode::kWrite});
+    step.decode(Quantize{tokens, codec, divisors, lines, packed, Quantize::Mode::kWrite});
   }
 
   std::int32_t group_;

@@ -1,4 +1,3 @@
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/quantize/quantize.h"
@@ -62,14 +61,14 @@ class Gear final : public Format {
     const GroupCodec codec = this->codec(tokens.values);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
     step.ops(Quantize{tokens, codec, nullptr, nullptr, packed});
-    step.ops(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kSubtract});
+    step.ops(Quantize{tokens, codec, nullptr, nullptr, packed, Quantize::Mode::kSubtract});
     LowRankFactor error{.tokens = tokens, .rank = rank, .seed = step.seed + static_cast<std::uint64_t>(step.layer)};
     error.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(error) + 1) / 2));
     error.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(error) + 1) / 2));
     step.ops(error);
     error.unpacks = true;
     step.decode(error);
-    step.decode(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kAdd});
+    step.decode(Quantize{tokens, codec, nullptr, nullptr, packed, Quantize::Mode::kAdd});
     outliers.unpacks = true;
     step.decode(outliers);
   }

@@ -1,6 +1,5 @@
 #include "policies/kv/format/grouped.h"
 
-#include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
 
@@ -15,7 +14,7 @@ void encode_groups(LayerStep& step, const ListedTokens& tokens, const GroupCodec
   if (tokens.total() == 0) return;
   auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
   step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
-  step.decode(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+  step.decode(Quantize{tokens, codec, scales.lines, scales.row, packed, Quantize::Mode::kWrite});
 }
 
 void Grouped::store(LayerStep& step) {

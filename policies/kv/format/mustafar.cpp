@@ -43,8 +43,8 @@ class Mustafar final : public Format {
   static void prune(LayerStep& step, const ListedTokens& tokens, std::int32_t keep) {
     const std::int64_t bytes = tokens.total() * most_sparse_bytes(step.kv.head_dim, keep);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
-    step.ops(Sparsify{tokens, keep, packed});
-    step.decode(Sparsify{tokens, keep, packed, true});
+    step.ops(Sparsify{tokens, keep, Sparsify::Kind::kPack, packed});
+    step.decode(Sparsify{tokens, keep, Sparsify::Kind::kUnpack, packed});
   }
 
   double k_sparsity_, v_sparsity_;

@@ -2,7 +2,6 @@
 
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/stored/stored_channels.h"
-#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -43,7 +42,9 @@ class Think final : public Format {
     }
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
-    step.decode(PruneChannels{keys, scores, state_rows(step), kept(step.kv.head_dim)});
+    const Sparsify prune{keys, kept(step.kv.head_dim), Sparsify::Kind::kPrune, nullptr, scores, state_rows(step)};
+    step.ops(prune);
+    if (step.keeper != nullptr) step.keeper->keep(step, PrunedVectors(prune));
   }
 
   // Kept channels of K, V, a bit per channel. With scope prompt, whole decoded tokens are counted like the prompt's.

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/select/unit_lists_op.h"
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "policies/kv/policy/acting.h"
 #include "policies/kv/policy/policy.h"
 

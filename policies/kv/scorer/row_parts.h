@@ -41,7 +41,7 @@ class RowParts {
     }
     if (positions != Positions::kOwn) return;
     own_positions_ = step.ops.ints(kv.pool_tokens);
-    step.ops(WordCopy{.kv = rows(), .numbers = true});
+    step.ops(TokenCopy{.tokens = {rows(), first_.data()}, .kind = TokenCopy::Kind::kNumbers});
   }
 
   static Needs kept() { return {.pre_rope_queries = true, .pre_rope_keys = true, .output_weights = true, .token_ids = true}; }

@@ -38,7 +38,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
     learn(step);
-    AssignCodes assign;
+    KeyCodes assign;
     assign.kv = step.kv;
     const std::vector<float> frequencies = rope_frequencies(step, 0);
     assign.frequencies = or_null(frequencies);
@@ -168,8 +168,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     float* const* abs_sum = abs_sum_.rows(step, [&](std::int32_t) { return d; });
     float* const* gram = gram_.rows(step, [&](std::int32_t) { return d * d; });
     step.ops(QueryGram{n, step.kv.kv_heads, step.kv.group, step.kv.head_dim, far.data(), fresh, true, abs_sum, gram});
-    TrainCodes codebook;
-    codebook.kv = step.kv;
+    KeyCodes codebook{.kv = step.kv, .kind = KeyCodes::Kind::kTrain};
     const std::vector<float> frequencies = rope_frequencies(step, 0);
     codebook.frequencies = or_null(frequencies);
     codebook.rounds = rounds_;

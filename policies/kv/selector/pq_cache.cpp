@@ -46,7 +46,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
     train(step);
-    AssignProduct assign{.kv = step.kv, .shape = shape_};
+    ProductCodes assign{.kv = step.kv, .shape = shape_};
     assign.from =
         per_row(step, [&](std::int32_t r) { return std::max(sizes(step, r).sinks, covered[r] == 0 ? 0 : rows_.at(step, r).coded); });
     assign.to = per_row(
@@ -146,13 +146,14 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
       if (trains) row = {shape_.centers, 0};
     }
     if (all_whole(step, end)) return;
-    step.ops(TrainProduct{.kv = step.kv,
+    step.ops(ProductCodes{.kv = step.kv,
                           .shape = shape_,
-                          .rounds = rounds_,
-                          .begin = per_row(step, [&](std::int32_t r) { return sizes(step, r).sinks; }),
-                          .end = end,
+                          .kind = ProductCodes::Kind::kTrain,
+                          .from = per_row(step, [&](std::int32_t r) { return sizes(step, r).sinks; }),
+                          .to = end,
                           .centers = counts(step),
-                          .center = centers(step)});
+                          .center = centers(step),
+                          .rounds = rounds_});
   }
 
   std::int32_t sinks_;

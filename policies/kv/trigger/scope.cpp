@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/storage/evict/evict_rows.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {

@@ -2,10 +2,8 @@
 
 namespace kvlab {
 
-OpCall call(const TrainCodes& a) { return {.op = "train_codes", .rows = a.kv.num_rows}; }
-KVLAB_WITHOUT_CUDA(TrainCodes)
-
-OpCall call(const AssignCodes& a) {
+OpCall call(const KeyCodes& a) {
+  if (a.kind == KeyCodes::Kind::kTrain) return {.op = "train_codes", .rows = a.kv.num_rows};
   OpCall c{.op = "assign_codes", .rows = a.kv.num_rows};
   const std::int64_t d = a.kv.head_dim;
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
@@ -18,6 +16,6 @@ OpCall call(const AssignCodes& a) {
   }
   return c;
 }
-KVLAB_WITHOUT_CUDA(AssignCodes)
+KVLAB_WITHOUT_CUDA(KeyCodes)
 
 }  // namespace kvlab

@@ -27,9 +27,7 @@ struct Coded {
   const std::int64_t *key_first, *code_first;  // [num_rows + 1] tokens; centers
   const float* const* gram;
   float* const* root;
-  const float* const* read_root;
   float* const* centers;
-  const float* const* read_centers;
   float *keys, *mapped;      // [key_first[num_rows], head_dim] keys, keys * root
   float* mapped_centers;     // [code_first[num_rows], head_dim]
   float* half_norms;         // of them
@@ -84,9 +82,9 @@ struct MapLines {
   __device__ void operator()(int row, std::int64_t at) const {
     const int d = a.kv.head_dim;
     const std::int64_t line = at / d, j = at % d;
-    const float* const x = lines != nullptr ? lines + (first[row] + line) * d : a.read_centers[row] + line * d;
+    const float* const x = lines != nullptr ? lines + (first[row] + line) * d : a.centers[row] + line * d;
     float sum = 0;
-    for (std::int64_t c = j; c < d; ++c) sum += x[c] * a.read_root[row][c * d + j];  // lower triangular
+    for (std::int64_t c = j; c < d; ++c) sum += x[c] * a.root[row][c * d + j];  // lower triangular
     out[(first[row] + line) * d + j] = sum;
   }
 };
@@ -196,14 +194,15 @@ Shape shape_of(std::int32_t rows, const std::int32_t* codes, const std::int32_t*
   return s;
 }
 
-Coded coded_rows(const KvRows& kv, const float* frequencies, const std::int32_t* codes, const std::int32_t* from, const Shape& shape,
-                 CudaContext& cuda) {
+Coded coded_rows(const KeyCodes& op, const std::int32_t* from, const Shape& shape, CudaContext& cuda) {
+  const KvRows& kv = op.kv;
   if (kv.head_dim % 2 != 0) throw CudaError("key_codes: an odd number of channels");
   Coded a{};
   a.kv = on_device(kv, cuda), a.most = shape.most;
-  std::tie(a.codes, a.from, a.key_first, a.code_first, a.frequencies) = upload_all(
-      cuda, host_array(codes, kv.num_rows), host_array(from, kv.num_rows), std::span<const std::int64_t>(shape.key_first),
-      std::span<const std::int64_t>(shape.code_first), host_array(frequencies, std::int64_t{kv.num_sequences()} * (kv.head_dim / 2)));
+  std::tie(a.codes, a.from, a.key_first, a.code_first, a.frequencies, a.root, a.centers) = upload_all(
+      cuda, host_array(op.codes, kv.num_rows), host_array(from, kv.num_rows), std::span<const std::int64_t>(shape.key_first),
+      std::span<const std::int64_t>(shape.code_first), host_array(op.frequencies, std::int64_t{kv.num_sequences()} * (kv.head_dim / 2)),
+      host_array(op.root, kv.num_rows), host_array(op.centers, kv.num_rows));
   const std::int64_t tokens = shape.key_first.back(), centers = shape.code_first.back(), d = kv.head_dim;
   a.keys = cuda.scratch<float>(tokens * d), a.mapped = cuda.scratch<float>(tokens * d);
   a.mapped_centers = cuda.scratch<float>(centers * d), a.half_norms = cuda.scratch<float>(centers);
@@ -226,14 +225,8 @@ void map_keys(const char* name, const Coded& a, const Shape& shape, ElementType 
   launch_over_rows(name, cuda, a.kv.num_rows, shape.longest * a.kv.head_dim, MapLines{a, a.key_first, a.keys, a.mapped});
 }
 
-}  // namespace
-
-void run_cuda(const TrainCodes& a, CudaContext& cuda) {
+void train(const KeyCodes& a, Coded c, const Shape& shape, CudaContext& cuda) {
   const std::int32_t rows = a.kv.num_rows;
-  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows), 0);
-  const Shape shape = shape_of(rows, a.codes, zeros.data(), a.kv.len);
-  if (shape.code_first.back() == 0) return;
-  const CudaContext::Frame frame(cuda);
   std::vector<std::int64_t> seeds;
   std::vector<double> uniform;
   for (std::int32_t r = 0; r < rows; ++r) {
@@ -243,11 +236,8 @@ void run_cuda(const TrainCodes& a, CudaContext& cuda) {
     seeds.push_back(a.codes[r] == 0 ? 0 : static_cast<std::int64_t>(draw(0).below(static_cast<std::uint64_t>(a.kv.len[r]))));
     for (std::int32_t i = 0; i < a.codes[r]; ++i) uniform.push_back(draw(i).uniform());
   }
-  Coded c = coded_rows(a.kv, a.frequencies, a.codes, zeros.data(), shape, cuda);
-  std::tie(c.gram, c.root, c.centers, c.seed, c.uniform) =
-      upload_all(cuda, host_array(a.gram, rows), host_array(a.root, rows), host_array(a.centers, rows),
-                 std::span<const std::int64_t>(seeds), std::span<const double>(uniform));
-  c.read_root = c.root, c.read_centers = c.centers;
+  std::tie(c.gram, c.seed, c.uniform) =
+      upload_all(cuda, host_array(a.gram, rows), std::span<const std::int64_t>(seeds), std::span<const double>(uniform));
   c.distance = cuda.scratch<double>(shape.key_first.back());
   c.matrix = cuda.scratch<double>(std::int64_t{rows} * a.kv.head_dim * a.kv.head_dim);
   launch("train_codes", cuda, block_each(rows), find_roots, c);
@@ -259,14 +249,19 @@ void run_cuda(const TrainCodes& a, CudaContext& cuda) {
   }
 }
 
-void run_cuda(const AssignCodes& a, CudaContext& cuda) {
+}  // namespace
+
+void run_cuda(const KeyCodes& a, CudaContext& cuda) {
   const std::int32_t rows = a.kv.num_rows;
-  const Shape shape = shape_of(rows, a.codes, a.from, a.to);
+  const bool trains = a.kind == KeyCodes::Kind::kTrain;
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows), 0);
+  const std::int32_t* const from = trains ? zeros.data() : a.from;
+  const Shape shape = shape_of(rows, a.codes, from, trains ? a.kv.len : a.to);
   if (shape.longest == 0) return;
   const CudaContext::Frame frame(cuda);
-  Coded c = coded_rows(a.kv, a.frequencies, a.codes, a.from, shape, cuda);
-  const auto [root, centers, code] = upload_all(cuda, host_array(a.root, rows), host_array(a.centers, rows), host_array(a.code, rows));
-  c.read_root = root, c.read_centers = centers;
+  const Coded c = coded_rows(a, from, shape, cuda);
+  if (trains) return train(a, c, shape, cuda);
+  const auto [code] = upload_all(cuda, host_array(a.code, rows));
   map_keys("assign_codes", c, shape, a.kv.type, cuda);
   find_codes("assign_codes", c, shape, cuda);
   launch_over_rows("assign_codes", cuda, rows, shape.longest, PutCodes{c, code});

@@ -37,8 +37,9 @@ const float* of_sequence(const float* frequencies, std::int32_t sequence, std::i
 }
 
 // Keys of tokens [from, to) before RoPE.
-Matrix keys_before_rope(const KvRows& kv, std::int32_t row, std::int32_t from, std::int32_t to, const float* frequencies) {
-  const float* const own = of_sequence(frequencies, kv.sequence(row), kv.head_dim);
+Matrix keys_before_rope(const KeyCodes& a, std::int32_t row, std::int32_t from, std::int32_t to) {
+  const KvRows& kv = a.kv;
+  const float* const own = of_sequence(a.frequencies, kv.sequence(row), kv.head_dim);
   Matrix keys(std::max(0, to - from), kv.head_dim);
   for (std::int32_t i = from; i < to; ++i)
     turn(kv.key(row, i), kv.head_dim, own, -kv.position[kv.slot(row, i)], keys.data() + static_cast<std::int64_t>(i - from) * kv.head_dim);
@@ -81,11 +82,11 @@ std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std
   return chosen;
 }
 
-void train_row(const TrainCodes& a, std::int32_t row) {
+void train_row(const KeyCodes& a, std::int32_t row) {
   const std::int32_t d = a.kv.head_dim, codes = a.codes[row];
   const Matrix root = root_of(a.gram[row], d);
   MatrixMap(a.root[row], d, d) = root;
-  const Matrix keys = keys_before_rope(a.kv, row, 0, a.kv.len[row], a.frequencies), y = keys * root;
+  const Matrix keys = keys_before_rope(a, row, 0, a.kv.len[row]), y = keys * root;
   Matrix centers(codes, d);
   MatrixMap out(a.centers[row], codes, d);
   const std::vector<Eigen::Index> seeds = first_centers(y, codes, static_cast<std::uint64_t>(a.seeds[row]));
@@ -105,23 +106,21 @@ void train_row(const TrainCodes& a, std::int32_t row) {
   }
 }
 
-}  // namespace
-
-void run_cpu(const TrainCodes& a) {
-  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) {
-    if (a.codes[r] > 0) train_row(a, static_cast<std::int32_t>(r));
-  });
+void assign_row(const KeyCodes& a, std::int32_t row) {
+  if (a.to[row] <= a.from[row]) return;
+  const std::int32_t d = a.kv.head_dim;
+  const ConstMap root(a.root[row], d, d), centers(a.centers[row], a.codes[row], d);
+  std::vector<std::int32_t> which;
+  nearest(keys_before_rope(a, row, a.from[row], a.to[row]) * root, centers * root, which);
+  std::copy(which.begin(), which.end(), a.code[row] + a.from[row]);
 }
 
-void run_cpu(const AssignCodes& a) {
-  const std::int32_t d = a.kv.head_dim;
-  std::vector<std::int32_t> which;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    if (a.to[r] <= a.from[r]) continue;
-    const ConstMap root(a.root[r], d, d), centers(a.centers[r], a.codes[r], d);
-    nearest(keys_before_rope(a.kv, r, a.from[r], a.to[r], a.frequencies) * root, centers * root, which);
-    std::copy(which.begin(), which.end(), a.code[r] + a.from[r]);
-  }
+}  // namespace
+
+void run_cpu(const KeyCodes& a) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    if (a.codes[row] > 0) (a.kind == KeyCodes::Kind::kTrain ? train_row : assign_row)(a, static_cast<std::int32_t>(row));
+  });
 }
 
 }  // namespace kvlab

@@ -8,9 +8,9 @@ constexpr int kWarps = 4;
 constexpr int kInFlight = 4;  // groups read before the first write
 
 // The product is not fused with the sum.
-__device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float decoded, float scale) {
+__device__ __forceinline__ float combine(Quantize::Mode mode, float x, float decoded, float scale) {
   const float value = __fmul_rn(decoded, scale);  // exact for scale 1
-  return mode == Dequantize::Mode::kWrite ? value : mode == Dequantize::Mode::kAdd ? x + value : x - value;
+  return mode == Quantize::Mode::kWrite ? value : mode == Quantize::Mode::kAdd ? x + value : x - value;
 }
 
 // kInFlight groups per lane.
@@ -21,7 +21,7 @@ struct Flight {
   int channel[kInFlight];
 
   // `left`: groups per lane before the end of the tile.
-  __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int bits, int align, int left, TileWalk& walk) {
+  __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int bits, int left, TileWalk& walk) {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const std::int64_t from = tile.slot(walk.token);
@@ -29,8 +29,8 @@ struct Flight {
       at[u] = u < left && walk.token < tile.n && from >= 0 ? from * a.list.rows.head_dim + channel[u] : -1;
       const std::uint8_t* const p = tile.packed + tile.bytes_before(walk);
       if (at[u] >= 0) {
-        header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, align));
-        codes[u] = get_bytes(p + a.header + tile.part * bits, bits, align);
+        header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, a.align));
+        codes[u] = get_bytes(p + a.header + tile.part * bits, bits, a.align);
       }
       walk.next();
     }
@@ -39,8 +39,7 @@ struct Flight {
 
 // The reverse of quantize_tokens.
 template <class T, int Bits, bool Symmetric>
-__global__ void __launch_bounds__(kWarps* kWarpSize)
-    dequantize_tokens(CodecArgs a, int groups_per_token, int align, Dequantize::Mode mode) {
+__global__ void __launch_bounds__(kWarps* kWarpSize) dequantize_tokens(CodecArgs a, int groups_per_token, Quantize::Mode mode) {
   const WarpEntries mine(a, kWarps);
   if (mine.n <= 0) return;
   const LaneTile tile(a, mine, groups_per_token);
@@ -51,13 +50,13 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   TileWalk walk(tile.lanes, groups_per_token);
   for (int step = 0; step < per_lane && step * (kWarpSize / tile.lanes) < tile.n * groups_per_token; step += kInFlight) {
     Flight groups;
-    groups.load(a, tile, bits, align, per_lane - step, walk);
+    groups.load(a, tile, bits, per_lane - step, walk);
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       if (groups.at[u] < 0) continue;
       const GroupScale s = scale_of_header<Symmetric>(groups.header[u], top);
       float x[8], scale[8];
-      if (mode != Dequantize::Mode::kWrite) load8(data + groups.at[u], x);
+      if (mode != Quantize::Mode::kWrite) load8(data + groups.at[u], x);
       if (tile.scales != nullptr) load8(tile.scales + groups.channel[u], scale);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -71,9 +70,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
 
 // One warp per group of any shape.
 template <class T, bool Symmetric>
-__global__ void __launch_bounds__(kWarps* kWarpSize, 8) dequantize_any(CodecArgs a, bool across, int per_line, Dequantize::Mode mode) {
+__global__ void __launch_bounds__(kWarps* kWarpSize, 8) dequantize_any(CodecArgs a, int per_line, Quantize::Mode mode) {
   const int row = blockIdx.x / a.tiles, bits = a.bits;
-  const AnyGroup group(a, row, std::int64_t{blockIdx.x % a.tiles} * kWarps + warp_index(), across, per_line);
+  const AnyGroup group(a, row, std::int64_t{blockIdx.x % a.tiles} * kWarps + warp_index(), per_line);
   if (group.n == 0) return;
   const std::uint8_t* const packed = a.packed + a.base[row] + group.at;
   T* const data = static_cast<T*>(a.list.data);
@@ -91,35 +90,25 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, 8) dequantize_any(CodecArgs
 }
 
 template <class T, bool Symmetric>
-void launch_tokens(const CodecArgs& a, int align, Dequantize::Mode mode, CudaContext& cuda) {
+void launch_groups(CodecArgs a, Quantize::Mode mode, CudaContext& cuda) {
+  if (!fits_lanes(a)) {
+    const auto [blocks, per_line] = any_groups(a, kWarps);
+    return launch("dequantize_any", cuda, blocks, dequantize_any<T, Symmetric>, a, per_line, mode);
+  }
+  a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
   const LaunchShape blocks{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)};
   for_bits<sizeof(T) == 2>(a.bits, [&](auto bits) {
     launch("dequantize_tokens", cuda, blocks, dequantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group,
-           align, mode);
+           mode);
   });
-}
-
-template <class T, bool Symmetric>
-void launch_any(CodecArgs a, bool across, Dequantize::Mode mode, CudaContext& cuda) {
-  const auto [blocks, per_line] = any_groups(a, across, kWarps);
-  launch("dequantize_any", cuda, blocks, dequantize_any<T, Symmetric>, a, across, per_line, mode);
 }
 
 }  // namespace
 
-void run_cuda(const Dequantize& op, CudaContext& cuda) {
-  if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
-  const CudaContext::Frame frame(cuda);
-  CodecArgs a = codec_args(op, cuda);
-  const bool across = op.codec.axis == GroupCodec::Axis::kToken, symmetric = op.codec.symmetric;
-  if (!across && op.tokens.kv.head_dim % 2 == 0 && op.scale_row == nullptr) return dequantize_channels(a, op.mode, op.tokens.kv.type, cuda);
-  const int align = codec_alignment(op);
-  for_type(op.tokens.kv.type, [&](auto zero) {
+void dequantize_groups(const CodecArgs& a, Quantize::Mode mode, ElementType type, CudaContext& cuda) {
+  for_type(type, [&](auto zero) {
     using T = decltype(zero);
-    if (!across || !fits_lanes(a))
-      return symmetric ? launch_any<T, true>(a, across, op.mode, cuda) : launch_any<T, false>(a, across, op.mode, cuda);
-    a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
-    return symmetric ? launch_tokens<T, true>(a, align, op.mode, cuda) : launch_tokens<T, false>(a, align, op.mode, cuda);
+    a.symmetric ? launch_groups<T, true>(a, mode, cuda) : launch_groups<T, false>(a, mode, cuda);
   });
 }
 

@@ -6,10 +6,10 @@ namespace {
 
 // At two neighbouring numbers in the pool.
 template <class T>
-__device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mode mode) {
-  if (mode != Dequantize::Mode::kWrite) {
+__device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Quantize::Mode mode) {
+  if (mode != Quantize::Mode::kWrite) {
     const float2 old = at->value();
-    const float sign = mode == Dequantize::Mode::kAdd ? 1.0F : -1.0F;
+    const float sign = mode == Quantize::Mode::kAdd ? 1.0F : -1.0F;
     v.x = old.x + sign * v.x, v.y = old.y + sign * v.y;
   }
   *at = PairOf<T>::of(v.x, v.y);
@@ -17,7 +17,7 @@ __device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mo
 
 // kStaged: groups are within a block and their bytes are in shared memory; else codes are read singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
-__global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Dequantize::Mode mode) {
+__global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Quantize::Mode mode) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
   KVLAB_DYNAMIC_SHARED(std::uint8_t, stage);
   const UnitThread me(a, cut);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, 
 }
 
 template <class T, bool Symmetric, bool kStaged>
-void launch_units(const CodecArgs& a, const UnitCut& cut, Dequantize::Mode mode, CudaContext& cuda) {
+void launch_units(const CodecArgs& a, const UnitCut& cut, Quantize::Mode mode, CudaContext& cuda) {
   const std::int64_t room = kStaged ? segment_room(a, cut) : 0;
   const std::int64_t shared_bytes = kStaged ? room * (kUnits / cut.per_group) : 0;
   for_bits<sizeof(T) == 2 && kStaged>(a.bits, [&](auto bits) {
@@ -74,7 +74,7 @@ void launch_units(const CodecArgs& a, const UnitCut& cut, Dequantize::Mode mode,
 
 }  // namespace
 
-void dequantize_channels(CodecArgs a, Dequantize::Mode mode, ElementType type, CudaContext& cuda) {
+void dequantize_channels(CodecArgs a, Quantize::Mode mode, ElementType type, CudaContext& cuda) {
   const UnitCut cut = cut_units(a);
   for_type(type, [&](auto zero) {
     using T = decltype(zero);
