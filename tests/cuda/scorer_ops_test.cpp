@@ -2,7 +2,7 @@
 #include <random>
 
 #include "kernels/allocate/largest_entries_op.h"
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/chunk_pool_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/head_logits_op.h"
@@ -106,7 +106,7 @@ TEST_F(ScorerOpsCuda, HeadLogits) {
   check_type(bf16{}, {2, 4, 128, 16});
 }
 
-TEST_F(ScorerOpsCuda, QueryVotes) {
+TEST_F(ScorerOpsCuda, AttentionVotes) {
   const Longs first{0, 0, 1, 38, 338};
   RowsFixture<bf16> rows({2, 2, 32, 8, 1}, kScorerLen, 3, 2.0F);
   for (std::size_t s = 0; s < 4; ++s)  // rows of a sequence hold the same tokens
@@ -116,11 +116,15 @@ TEST_F(ScorerOpsCuda, QueryVotes) {
   rows.upload();
   const QueriesFixture queries({0, 1, 9, 20}, {0, 0, 36, 299}, 4, 32, 4);
   check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) {
-    return QueryVotes{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), 1.5F, first.data(), out};
+    return AttentionStats{.kv = gpu ? rows.device() : rows.host(),
+                          .queries = gpu ? queries.device() : queries.host(),
+                          .votes = {.last_weight = 1.5F, .first = first.data(), .out = out}};
   });
   const Ints base{0, 0, 5, 260}, recent{4, 1, 10, 30};
   check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-    return QueryVotes{kv, gpu ? queries.device() : queries.host(), 1.5F, nullptr, nullptr, {base.data(), recent.data(), 4, 0}};
+    return AttentionStats{.kv = kv,
+                          .queries = gpu ? queries.device() : queries.host(),
+                          .votes = {.last_weight = 1.5F, .base = base.data(), .recent = recent.data(), .group_tokens = 4}};
   });
 }
 
