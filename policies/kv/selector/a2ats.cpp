@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/query_basis/query_basis.h"
+#include "kernels/select/query_gram_op.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
