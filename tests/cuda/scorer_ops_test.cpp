@@ -115,17 +115,14 @@ TEST_F(ScorerOpsCuda, AttentionVotes) {
         rows.position[static_cast<std::size_t>(rows.host().slot(static_cast<std::int32_t>(2 * s) + h, i))] = i;
   rows.upload();
   const QueriesFixture queries({0, 1, 9, 20}, {0, 0, 36, 299}, 4, 32, 4);
+  const auto stats = [&](bool gpu, const KvRows& kv, const AttentionStats::Votes& votes) {
+    return AttentionStats{.kv = kv, .queries = gpu ? queries.device() : queries.host(), .votes = votes};
+  };
   check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) {
-    return AttentionStats{.kv = gpu ? rows.device() : rows.host(),
-                          .queries = gpu ? queries.device() : queries.host(),
-                          .votes = {.last_weight = 1.5F, .first = first.data(), .out = out}};
+    return stats(gpu, gpu ? rows.device() : rows.host(), {1.5F, first.data(), out});
   });
   const Ints base{0, 0, 5, 260}, recent{4, 1, 10, 30};
-  check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-    return AttentionStats{.kv = kv,
-                          .queries = gpu ? queries.device() : queries.host(),
-                          .votes = {.last_weight = 1.5F, .base = base.data(), .recent = recent.data(), .group_tokens = 4}};
-  });
+  check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) { return stats(gpu, kv, {1.5F, {}, {}, base.data(), recent.data(), 4}); });
 }
 
 TEST_F(ScorerOpsCuda, QuestionCosine) {

@@ -29,14 +29,12 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
     for (std::size_t line = 0; line < n * width; ++line) {  // of either sign: eigenvectors have none
       double product = 0, length = 0;
       for (std::size_t c = line * d; c < (line + 1) * d; ++c)
-        product += static_cast<double>(got[c]) * static_cast<double>(expected[c]),
-            length += static_cast<double>(got[c]) * static_cast<double>(got[c]);
+        product += double{got[c]} * double{expected[c]}, length += double{got[c]} * double{got[c]};
       EXPECT_NEAR(std::abs(product), line < 4 * width ? 1.0 : d, 1e-5) << line;
       EXPECT_NEAR(length, line < 4 * width ? 1.0 : d, 1e-5) << line;
     }
     basis.upload();
-    TokenNorms project{
-        .kv = rows.host(), .kind = TokenNorms::Kind::kProject, .width = width, .copies_channels = !skew, .from = from.data()};
+    TokenNorms project{.kv = rows.host(), .kind = TokenNorms::Kind::kProject, .width = width, .from = from.data()};
     project.basis = basis.host(), project.partial = partial.host();
     run_cpu(project);
     project.kv = rows.device(), project.basis = basis.device(), project.partial = partial.device();

@@ -119,8 +119,7 @@ TEST(PromptPruner, RecentAttentionWeighsLaterQueriesMore) {
   std::vector<float> out(static_cast<std::size_t>(rows.first.back()));
   constexpr std::int32_t kCount = 30;  // more than the queries that one strip holds
   const std::vector<Queries> last = rows.last(kCount);
-  run_cpu(AttentionStats{
-      .kv = rows.store.rows(), .queries = last.data(), .votes = {.last_weight = 1.5F, .first = rows.first.data(), .out = out.data()}});
+  run_cpu(AttentionStats{.kv = rows.store.rows(), .queries = last.data(), .votes = {1.5F, rows.first.data(), out.data()}});
   for (std::size_t s = 0; s < 2; ++s) {
     std::vector<double> expected(static_cast<std::size_t>(rows.tokens[s]), 0);
     for (std::int32_t t = 0; t < kCount; ++t) {
@@ -143,9 +142,7 @@ TEST(PromptPruner, GroupsGetVotesFromLaterQueries) {
   const std::vector<std::int32_t> base{20, 20}, recent{10, 10};
   const std::vector<Queries> last = rows.last(17);
   for (int again = 0; again < 2; ++again)  // votes add up
-    run_cpu(AttentionStats{.kv = rows.store.rows(),
-                           .queries = last.data(),
-                           .votes = {.last_weight = 1.5F, .base = base.data(), .recent = recent.data(), .group_tokens = 4}});
+    run_cpu(AttentionStats{.kv = rows.store.rows(), .queries = last.data(), .votes = {1.5F, {}, {}, base.data(), recent.data(), 4}});
   const KvRows kv = rows.store.rows();
   for (std::int32_t r = 0; r < 4; ++r) {
     const std::int32_t s = r / 2, n = rows.tokens[static_cast<std::size_t>(s)];
