@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// Of every cached token's key or value x, per KV head: a norm; or factor * x . vector, with one vector per row; or (kProject, of tokens
-// [from[r], len[r]) only) partial[r][i, j] = x_i . basis[r][j], for InfiniGen, Lee et al. 2024.
+// A norm of every cached token's key or value x, per KV head; or factor * x . vector, with one vector per row; or with kProject the key in
+// a basis, partial[r][i, j] = x_i . basis[r][j], for tokens [from[r], len[r]): InfiniGen, Lee et al. 2024.
 struct TokenNorms {
   enum class Of : std::uint8_t { kKey, kValue };
   enum class Kind : std::uint8_t { kL1, kL2, kL2Squared, kDot, kProject };

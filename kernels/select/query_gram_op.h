@@ -30,11 +30,10 @@ struct QueryGram {
     }
     return c;
   }
-  // A team takes kLines of a row: line 0 holds abs_sum, the others gram.
-  static constexpr std::int64_t kLines = 4;
+  // A team takes abs_sum of a row, or kLines of its gram.
+  static constexpr int kLines = 8;
   static constexpr bool kInParallel = true;
-  [[nodiscard]] KVLAB_BOTH std::int64_t lines() const { return wants_gram ? head_dim + 1 : 1; }
-  [[nodiscard]] KVLAB_BOTH std::int64_t parts() const { return (lines() + kLines - 1) / kLines; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t parts() const { return 1 + (wants_gram ? (head_dim + kLines - 1) / kLines : 0); }
   [[nodiscard]] std::int64_t rows() const { return num_rows * parts(); }
   void shapes(auto&& visit) {
     visit(queries, num_rows / kv_heads), visit(fresh, num_rows / kv_heads), visit(abs_sum, num_rows), visit(gram, num_rows);
@@ -42,18 +41,32 @@ struct QueryGram {
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t part) const {
-    const std::int64_t row = part / parts(), begin = part % parts() * kLines, rest = lines() - begin, d = head_dim, s = row / kv_heads;
-    if (fresh[s] == 2) return;
-    each_channels(team, rest < kLines ? rest : kLines, d, [&](std::int64_t i, std::int64_t c, auto wide) {
-      const std::int64_t line = begin + i - 1;
-      float *const to = (line < 0 ? abs_sum[row] : gram[row] + line * d) + c, sum[wide.value] = {};
-      for (int j = 0; j < wide.value && fresh[s] == 0; ++j) sum[j] = to[j];
-      for (std::int64_t at = 0; at < std::int64_t{queries[s].count} * group; ++at) {
-        const float* const q = queries[s].data + ((at / group * kv_heads + row % kv_heads) * group + at % group) * d;
-        for (int j = 0; j < wide.value; ++j) sum[j] += line < 0 ? std::fabs(q[c + j]) : q[line] * q[c + j];
-      }
-      for (int j = 0; j < wide.value; ++j) to[j] = sum[j];
+    const std::int64_t row = part / parts(), begin = (part % parts() - 1) * kLines, d = head_dim;
+    if (fresh[row / kv_heads] == 2) return;
+    each_channels(team, 1, d, [&](std::int64_t, std::int64_t c, auto wide) {
+      if (begin < 0) return add<wide.value, 1>(row, abs_sum[row], {}, c, [](float, float x) { return std::fabs(x); });
+      std::int64_t line[kLines];
+      for (int l = 0; l < kLines; ++l) line[l] = begin + l < d ? begin + l : d - 1;  // the last line maybe several times
+      add<wide.value, kLines>(row, gram[row], line, c, [](float of_line, float x) { return of_line * x; });
     });
+  }
+
+ private:
+  // Channels from c on of the lines of `to`.
+  template <int kWide, int kCount, class Term>
+  KVLAB_BODY void add(std::int64_t row, float* to, const std::int64_t (&line)[kCount], std::int64_t c, Term&& term) const {
+    const std::int64_t s = row / kv_heads, d = head_dim;
+    float sum[kCount][kWide] = {};
+    for (int l = 0; l < kCount && fresh[s] == 0; ++l)
+      for (int j = 0; j < kWide; ++j) sum[l][j] = to[line[l] * d + c + j];
+    for (std::int64_t t = 0; t < queries[s].count; ++t) {
+      const float* q = queries[s].data + (t * kv_heads + row % kv_heads) * group * d;
+      for (std::int32_t h = 0; h < group; ++h, q += d)
+        for (int l = 0; l < kCount; ++l)
+          for (int j = 0; j < kWide; ++j) sum[l][j] += term(q[line[l]], q[c + j]);
+    }
+    for (int l = 0; l < kCount; ++l)
+      for (int j = 0; j < kWide; ++j) to[line[l] * d + c + j] = sum[l][j];
   }
 };
 KVLAB_ROW_OP(QueryGram)

@@ -101,7 +101,7 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   args.sum = a.wants_sum ? a.sum : nullptr, args.sum_sq = a.wants_sum_sq ? a.sum_sq : nullptr, args.max = a.wants_max ? a.max : nullptr;
   args.weigh_by_visible = a.weigh_by_visible, args.visible_offset = a.visible_offset;
   args.group_max = a.group == AttentionStats::Group::kMax;
-  if (a.sums_alone()) {
+  if (a.only_sums()) {
     launch("attention_stats", cuda, shape, key_scores<T, D, kTiles, Scores::kSums, true>, args);
     return;
   }

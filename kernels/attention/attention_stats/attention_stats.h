@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Of a query's vote for a token: 1 + rise * (query - begin). With groups `begin` is the end of the token's group, and only the `recent`
-// queries from there on vote, for tokens from position `begin` on; 0: no vote.
+// Weight of a query's vote for a token: 1 + rise * (query - begin). With groups `begin` is the end of the token's group, and only the
+// `recent` queries from there on vote, for tokens from position `begin` on; 0: no vote.
 struct VoteWeight {
   std::int32_t begin = 0, group_tokens = 0, recent = 0;
   float rise = 0.0F;
@@ -51,7 +51,7 @@ struct AttentionStats {
 
   [[nodiscard]] bool has_groups() const { return votes.group_tokens > 0; }
   [[nodiscard]] bool has_votes() const { return votes.first != nullptr || has_groups(); }
-  [[nodiscard]] bool sums_alone() const { return !wants_sum_sq && !wants_max && group != Group::kMax && !has_groups(); }
+  [[nodiscard]] bool only_sums() const { return !wants_sum_sq && !wants_max && group != Group::kMax && !has_groups(); }
   [[nodiscard]] VoteWeight vote_weight(std::int32_t sequence) const {
     const Queries& q = queries[sequence];
     const std::int32_t recent = has_groups() ? votes.recent[sequence] : q.count;

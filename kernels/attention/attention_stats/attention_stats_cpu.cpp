@@ -44,9 +44,9 @@ void add_votes(const AttentionStats& a, const ProbabilityStrip& strip, const Row
 void run_row(const AttentionStats& a, std::int32_t row) {
   ProbabilityStrip strip(a.kv, row, a.queries[a.kv.sequence(row)]);
   RowMatrix p;
-  std::vector<float> sums(static_cast<std::size_t>(a.sums_alone() ? a.kv.len[row] : 0));
+  std::vector<float> sums(static_cast<std::size_t>(a.only_sums() ? a.kv.len[row] : 0));
   while (strip.next()) {
-    if (a.sums_alone()) {
+    if (a.only_sums()) {
       strip.sum_queries(
           a.group == AttentionStats::Group::kMean, [&](std::int32_t t) { return weight_of(a, strip, t); }, sums.data());
       for (std::int32_t i = 0; i < strip.tokens(); ++i) a.sum[a.kv.first[row] + i] += sums[static_cast<std::size_t>(i)];

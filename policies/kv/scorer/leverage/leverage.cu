@@ -57,7 +57,7 @@ struct Features {
   }
 };
 
-// Of one query head. One block per row.
+// One block per row, for one query head.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) weigh_tokens(Rows a, int head) {
   KVLAB_SHARED(double, shared, 33);
