@@ -1,5 +1,5 @@
-#include "policies/kv/scorer/key_leverage/key_leverage.h"
-#include "policies/kv/scorer/value_leverage/value_leverage.h"
+#include "policies/kv/scorer/leverage/leverage.h"
+
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -8,7 +8,7 @@ namespace {
 class LeverageCuda : public CudaTest {};
 
 // In double like the CPU version: what differs is the order of sums, at a condition of at most 1e6.
-TEST_F(LeverageCuda, KeyLeverageEqualsCpuVersion) {
+TEST_F(LeverageCuda, OfKeysEqualsCpuVersion) {
   const std::int32_t d = 16, kv_heads = 2;
   RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 1, 5, 70, 40, 130}, 1);
   std::int32_t positions = 0;
@@ -18,22 +18,23 @@ TEST_F(LeverageCuda, KeyLeverageEqualsCpuVersion) {
   keys.upload();
   for (const std::int32_t sketch : {0, 7}) {
     std::vector<float> expected(246);
-    run_cpu(KeyLeverage{rows.host(), keys.host(), sketch, 3, expected.data()});
+    run_cpu(Leverage{.kv = rows.host(), .keys = keys.host(), .sketch_dim = sketch, .seed = 3, .out = expected.data()});
     const DeviceBuffer<float> out(246);
-    run_cuda(KeyLeverage{rows.device(), keys.device(), sketch, 3, out.data()}, cuda());
+    run_cuda(Leverage{.kv = rows.device(), .keys = keys.device(), .sketch_dim = sketch, .seed = 3, .out = out.data()}, cuda());
     EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, 1e-6, 1e-6));
   }
 }
 
-TEST_F(LeverageCuda, ValueLeverageEqualsCpuVersion) {
-  const std::int32_t d = 16, group = 2;
+TEST_F(LeverageCuda, OfValuesEqualsCpuVersion) {
+  constexpr std::int32_t d = 16, group = 2;
+  constexpr auto kValues = Leverage::Kind::kValues;
   RowsFixture<f16> rows({.kv_heads = 2, .group = group, .head_dim = d, .page_tokens = 8}, {0, 1, 5, 70}, 2);
   const std::vector<float> mean = random_elements<float>(8 * d, 3);
   const DeviceBuffer<float> device_mean(mean), out(76);
   for (const std::int32_t sinks : {0, 4}) {
     std::vector<float> expected(76);
-    run_cpu(ValueLeverage{rows.host(), mean.data(), sinks, 5.0F, 1e-6F, expected.data()});
-    run_cuda(ValueLeverage{rows.device(), device_mean.data(), sinks, 5.0F, 1e-6F, out.data()}, cuda());
+    run_cpu(Leverage{.kv = rows.host(), .kind = kValues, .mean = mean.data(), .sinks = sinks, .out = expected.data()});
+    run_cuda(Leverage{.kv = rows.device(), .kind = kValues, .mean = device_mean.data(), .sinks = sinks, .out = out.data()}, cuda());
     EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, 1e-6, 1e-5));
   }
 }

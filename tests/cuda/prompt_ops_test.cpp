@@ -2,7 +2,6 @@
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/attention/chosen_prefill/chosen_prefill.h"
-#include "kernels/attention/delta_rows/delta_rows.h"
 #include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "kernels/storage/token_copy_op.h"
@@ -146,12 +145,13 @@ TEST_F(PromptOpsCuda, ChosenPrefillEqualsCpuVersion) {
   }
 }
 
-TEST_F(PromptOpsCuda, DeltaRowsEqualCpuVersion) {
+TEST_F(PromptOpsCuda, ChosenPrefillCorrectsAsTheCpuVersion) {
   for (const std::int64_t window : {0, 70}) {
     const Prompt prompt(333, 21, 7);
     std::vector<float> out = random_elements<float>(333 * kHeads * kDim, 8);
     const DeviceBuffer<float> device_out(out);
-    DeltaRows op{prompt.q.data(), prompt.k.data(), prompt.v.data(), out.data(), 333, 21, kHeads, kKvHeads, kDim, 0.25F, window, 16};
+    ChosenPrefill op{prompt.q.data(), prompt.k.data(), prompt.v.data(), out.data(), nullptr, 333, 21, kHeads, kKvHeads, kDim, window};
+    op.stride = 16;
     run_cpu(op);
     op.q = prompt.device_q.data(), op.k = prompt.device_k.data(), op.v = prompt.device_v.data(), op.out = device_out.data();
     run_cuda(op, cuda());

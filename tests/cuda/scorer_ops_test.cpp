@@ -1,7 +1,7 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
 #include <random>
 
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/head_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/score/protect_op.h"
@@ -110,7 +110,7 @@ TEST_F(ScorerOpsCuda, HeadScoresAreLogits) {
   check_type(bf16{}, {2, 4, 128, 16});
 }
 
-TEST_F(ScorerOpsCuda, QueryVotes) {
+TEST_F(ScorerOpsCuda, AttentionVotes) {
   const Longs first{0, 0, 1, 38, 338};
   RowsFixture<bf16> rows({2, 2, 32, 8, 1}, kScorerLen, 3, 2.0F);
   for (std::size_t s = 0; s < 4; ++s)  // rows of a sequence hold the same tokens
@@ -119,13 +119,14 @@ TEST_F(ScorerOpsCuda, QueryVotes) {
         rows.position[static_cast<std::size_t>(rows.host().slot(static_cast<std::int32_t>(2 * s) + h, i))] = i;
   rows.upload();
   const QueriesFixture queries({0, 1, 9, 20}, {0, 0, 36, 299}, 4, 32, 4);
+  const auto stats = [&](bool gpu, const KvRows& kv, const AttentionStats::Votes& votes) {
+    return AttentionStats{.kv = kv, .queries = gpu ? queries.device() : queries.host(), .votes = votes};
+  };
   check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) {
-    return QueryVotes{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), 1.5F, first.data(), out};
+    return stats(gpu, gpu ? rows.device() : rows.host(), {1.5F, first.data(), out});
   });
   const Ints base{0, 0, 5, 260}, recent{4, 1, 10, 30};
-  check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) {
-    return QueryVotes{kv, gpu ? queries.device() : queries.host(), 1.5F, nullptr, nullptr, {base.data(), recent.data(), 4, 0}};
-  });
+  check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) { return stats(gpu, kv, {1.5F, {}, {}, base.data(), recent.data(), 4}); });
 }
 
 TEST_F(ScorerOpsCuda, QuestionCosine) {

@@ -1,4 +1,6 @@
-#include "kernels/select/query_basis/query_basis.h"
+#include "kernels/score/token_norms_op.h"
+#include "kernels/select/column_basis/column_basis.h"
+#include "kernels/select/query_gram_op.h"
 #include "policies/kv/scorer/representatives_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -27,14 +29,16 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
     for (std::size_t line = 0; line < n * width; ++line) {  // of either sign: eigenvectors have none
       double product = 0, length = 0;
       for (std::size_t c = line * d; c < (line + 1) * d; ++c)
-        product += static_cast<double>(got[c]) * static_cast<double>(expected[c]),
-            length += static_cast<double>(got[c]) * static_cast<double>(got[c]);
+        product += double{got[c]} * double{expected[c]}, length += double{got[c]} * double{got[c]};
       EXPECT_NEAR(std::abs(product), line < 4 * width ? 1.0 : d, 1e-5) << line;
       EXPECT_NEAR(length, line < 4 * width ? 1.0 : d, 1e-5) << line;
     }
     basis.upload();
-    run_cpu(ProjectKeys{rows.host(), width, !skew, from.data(), basis.host(), partial.host()});
-    run_cuda(ProjectKeys{rows.device(), width, !skew, from.data(), basis.device(), partial.device()}, cuda());
+    TokenNorms project{.kv = rows.host(), .kind = TokenNorms::Kind::kProject, .width = width, .from = from.data()};
+    project.basis = basis.host(), project.partial = partial.host();
+    run_cpu(project);
+    project.kv = rows.device(), project.basis = basis.device(), project.partial = partial.device();
+    run_cuda(project, cuda());
     EXPECT_TRUE(all_near(partial.device_contents(cuda()), partial.contents(), 1e-5, 1e-5));
   }
 }

@@ -20,7 +20,7 @@
 #include "kernels/score/token_norms_op.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/scorer/key_leverage/key_leverage.h"
+#include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/standardize_op.h"
 #include "policies/kv/scorer/whole_chunks_op.h"
 
@@ -255,14 +255,14 @@ TEST(ProjectedNorms, MeanOverTheGroup) {
 }
 
 // The leverages of a full-rank matrix sum to its rank; each is in [0, 1].
-TEST(KeyLeverage, SumsToTheSketchsRank) {
+TEST(Leverage, OfKeysSumsToTheSketchsRank) {
   PositionRows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
   Floats keys;
   for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(static_cast<float>(Draw{3, Purpose::kTest, i}.normal()));
   const float* by_sequence[] = {keys.data()};
   for (const std::int32_t sketch : {0, 1, 2}) {
     Floats out(8);
-    run_cpu(KeyLeverage{rows.kv, by_sequence, sketch, 5, out.data()});
+    run_cpu(Leverage{.kv = rows.kv, .keys = by_sequence, .sketch_dim = sketch, .seed = 5, .out = out.data()});
     for (const float x : out) EXPECT_TRUE(x >= 0 && x <= 1);
     EXPECT_NEAR(std::accumulate(out.begin(), out.end(), 0.0F), sketch == 1 ? 1 : 2, 1e-3) << sketch;
   }
@@ -275,7 +275,7 @@ TEST(ScoreOps, CountsAddUpOverRows) {
     return sum.rows == a.rows + b.rows && sum.tokens == a.tokens + b.tokens && sum.bytes == a.bytes + b.bytes &&
            sum.flops == a.flops + b.flops;
   };
-  const auto leverage = [](PositionRows& r) { return call(KeyLeverage{r.kv}); };
+  const auto leverage = [](PositionRows& r) { return call(Leverage{r.kv}); };
   EXPECT_TRUE(adds_up(leverage(both), leverage(one), leverage(other)));
   const auto norms = [](PositionRows& r) { return call(ProjectedNorms{r.kv, nullptr, 6}); };
   EXPECT_TRUE(adds_up(norms(both), norms(one), norms(other)));

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/policy/policy.h"
 #include "kernels/score/head_scores_op.h"
@@ -119,7 +119,7 @@ TEST(PromptPruner, RecentAttentionWeighsLaterQueriesMore) {
   std::vector<float> out(static_cast<std::size_t>(rows.first.back()));
   constexpr std::int32_t kCount = 30;  // more than the queries that one strip holds
   const std::vector<Queries> last = rows.last(kCount);
-  run_cpu(QueryVotes{rows.store.rows(), last.data(), 1.5F, rows.first.data(), out.data()});
+  run_cpu(AttentionStats{.kv = rows.store.rows(), .queries = last.data(), .votes = {1.5F, rows.first.data(), out.data()}});
   for (std::size_t s = 0; s < 2; ++s) {
     std::vector<double> expected(static_cast<std::size_t>(rows.tokens[s]), 0);
     for (std::int32_t t = 0; t < kCount; ++t) {
@@ -142,7 +142,7 @@ TEST(PromptPruner, GroupsGetVotesFromLaterQueries) {
   const std::vector<std::int32_t> base{20, 20}, recent{10, 10};
   const std::vector<Queries> last = rows.last(17);
   for (int again = 0; again < 2; ++again)  // votes add up
-    run_cpu(QueryVotes{rows.store.rows(), last.data(), 1.5F, nullptr, nullptr, {base.data(), recent.data(), 4, 0}});
+    run_cpu(AttentionStats{.kv = rows.store.rows(), .queries = last.data(), .votes = {1.5F, {}, {}, base.data(), recent.data(), 4}});
   const KvRows kv = rows.store.rows();
   for (std::int32_t r = 0; r < 4; ++r) {
     const std::int32_t s = r / 2, n = rows.tokens[static_cast<std::size_t>(s)];

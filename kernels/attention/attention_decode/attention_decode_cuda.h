@@ -48,7 +48,6 @@ AttentionDecodeShape shape(const PagedDecode& a);
 // Exact for rows of equal length.
 std::int64_t bytes(const PagedDecode& a);
 std::int64_t flops(const PagedDecode& a);
-OpCall call(const PagedDecode& a);
 void run_cuda(const PagedDecode& a, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -124,9 +124,6 @@ std::int64_t bytes(const PagedDecode& a) {
 
 std::int64_t flops(const PagedDecode& a) { return a.kv.num_rows == 0 ? 0 : 4 * a.kv_tokens * (a.q_heads / a.kv.kv_heads) * a.kv.head_dim; }
 
-OpCall call(const PagedDecode& a) {
-  return {.op = "attention_decode", .rows = a.kv.num_rows, .tokens = a.kv_tokens, .bytes = bytes(a), .flops = flops(a)};
-}
 KVLAB_WITHOUT_CUDA(PagedDecode)
 
 }  // namespace kvlab

@@ -5,6 +5,7 @@
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/attention/attention_stats/query_lines.h"
 #include "kernels/attention/attention_stats/stats_queries.cuh"
+#include "kernels/device/cuda/over_rows.cuh"
 
 namespace kvlab {
 
@@ -74,8 +75,6 @@ Chunk upload_chunk(const AttentionStats& a, std::int32_t begin, std::int32_t cou
   return c;
 }
 
-bool sums_alone(const AttentionStats& a) { return !a.wants_sum_sq && !a.wants_max && a.group != AttentionStats::Group::kMax; }
-
 template <class T, int D>
 void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk, CudaContext& cuda) {
   constexpr int kTiles = D <= 128 ? 2 : 1, kKeys = 16 * kTiles * kScoreWarps;
@@ -102,7 +101,7 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   args.sum = a.wants_sum ? a.sum : nullptr, args.sum_sq = a.wants_sum_sq ? a.sum_sq : nullptr, args.max = a.wants_max ? a.max : nullptr;
   args.weigh_by_visible = a.weigh_by_visible, args.visible_offset = a.visible_offset;
   args.group_max = a.group == AttentionStats::Group::kMax;
-  if (sums_alone(a)) {
+  if (a.only_sums()) {
     launch("attention_stats", cuda, shape, key_scores<T, D, kTiles, Scores::kSums, true>, args);
     return;
   }
@@ -124,11 +123,11 @@ void run_plain(PlainStats stats, const DeviceRows& kv, const Chunk& chunk, CudaC
 }
 
 template <class T>
-void run_chunk(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk, CudaContext& cuda) {
+void run_chunk(const AttentionStats& a, const DeviceRows& kv, const VoteWeight* votes, const Chunk& chunk, CudaContext& cuda) {
   const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75);
   const bool fits = static_cast<std::int64_t>(score_bytes(kv.head_dim, kv.head_dim <= 128 ? 2 : 1, true)) + kScoreStaticBytes <=
                     cuda.gpu().shared_bytes_per_block;
-  const bool tiles = tensor_cores && fits && kv.page_tokens % kPageUnit == 0 && kv.group <= 16;
+  const bool tiles = tensor_cores && fits && votes == nullptr && kv.page_tokens % kPageUnit == 0 && kv.group <= 16;
   if constexpr (sizeof(T) == 2) {
     if (tiles && kv.head_dim == 64) return run_tiles<T, 64>(a, kv, chunk, cuda);
     if (tiles && kv.head_dim == 128) return run_tiles<T, 128>(a, kv, chunk, cuda);
@@ -137,26 +136,77 @@ void run_chunk(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   PlainStats stats{};
   stats.sum = a.wants_sum ? a.sum : nullptr, stats.sum_sq = a.wants_sum_sq ? a.sum_sq : nullptr;
   stats.max = a.wants_max ? a.max : nullptr;
-  stats.group = a.group, stats.weigh_by_visible = a.weigh_by_visible, stats.visible_offset = a.visible_offset;
+  stats.group = a.group, stats.weigh_by_visible = a.weigh_by_visible, stats.visible_offset = a.visible_offset, stats.votes = votes;
   run_plain<T>(stats, kv, chunk, cuda);
 }
 
-}  // namespace
-
-void run_cuda(const AttentionStats& a, CudaContext& cuda) {
+void add_rows(const AttentionStats& a, const DeviceRows& kv, const VoteWeight* votes, CudaContext& cuda) {
   std::int32_t most = 0;
-  std::int64_t all = 0;
-  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) most = std::max(most, a.queries[s].count), all += a.queries[s].count;
-  const CudaContext::Frame frame(cuda);
-  const DeviceRows kv = on_device(a.kv, cuda);
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) most = std::max(most, a.queries[s].count);
   if (most == 0 || kv.longest == 0) return;
   const std::int64_t per_query = ceil_div<std::int64_t>(kv.longest, 64) * kv.num_rows * kv.group;
   const auto together = static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostParts / per_query, 1, most));
   for (std::int32_t begin = 0; begin < most; begin += together) {
     const CudaContext::Frame chunk_frame(cuda);
     const Chunk chunk = upload_chunk(a, begin, together, cuda);
-    for_type(a.kv.type, [&](auto zero) { run_chunk<decltype(zero)>(a, kv, chunk, cuda); });
+    for_type(a.kv.type, [&](auto zero) { run_chunk<decltype(zero)>(a, kv, votes, chunk, cuda); });
   }
+}
+
+// Mean over the sequence's rows.
+struct Votes {
+  DeviceRows kv;
+  const float* sums;  // of each row
+  __device__ float mean(int sequence, std::int64_t i) const {
+    float all = 0;
+    for (int row = sequence * kv.kv_heads; row < (sequence + 1) * kv.kv_heads; ++row) all += sums[kv.first[row] + i];
+    return all / static_cast<float>(kv.kv_heads);
+  }
+};
+
+struct WriteMeans {
+  Votes votes;
+  const std::int64_t* first;
+  const Queries* queries;
+  float* out;
+  __device__ std::int64_t count(int sequence) const { return first[sequence + 1] - first[sequence]; }
+  __device__ void operator()(int sequence, std::int64_t i) const {
+    out[first[sequence] + i] = votes.mean(sequence, i) / static_cast<float>(max(1, queries[sequence].count));
+  }
+};
+
+struct AddToWords {
+  Votes votes;
+  std::uint32_t* words;
+  __device__ std::int64_t count(int row) const { return votes.kv.len[row]; }
+  __device__ void operator()(int row, std::int64_t i) const {
+    std::uint32_t& word = words[votes.kv.slot(row, static_cast<std::int32_t>(i))];
+    word = __float_as_uint(__uint_as_float(word) + votes.mean(row / votes.kv.kv_heads, i));
+  }
+};
+
+void run_votes(AttentionStats a, const DeviceRows& kv, CudaContext& cuda) {
+  const std::int32_t sequences = a.kv.num_sequences();
+  std::vector<VoteWeight> weights;
+  for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(a.vote_weight(s));
+  a.sum = cuda.scratch<float>(kv.total);
+  cuda::fill(a.sum, 0, 4 * kv.total, cuda.stream());
+  add_rows(a, kv, cuda.upload(weights.data(), sequences), cuda);
+  const Votes votes{kv, a.sum};
+  if (a.has_groups())
+    launch_over_rows("group_votes", cuda, kv.num_rows, kv.longest, AddToWords{votes, kv.words + a.votes.word * kv.pool_tokens});
+  else
+    launch_over_rows("recent_attention", cuda, sequences, longest_row(a.votes.first, sequences),
+                     WriteMeans{votes, cuda.upload(a.votes.first, sequences + 1), cuda.upload(a.queries, sequences), a.votes.out});
+}
+
+}  // namespace
+
+void run_cuda(const AttentionStats& a, CudaContext& cuda) {
+  if (a.kv.total() == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const DeviceRows kv = on_device(a.kv, cuda);
+  a.has_votes() ? run_votes(a, kv, cuda) : add_rows(a, kv, nullptr, cuda);
 }
 
 void write_query_lines(const AttentionStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda) {

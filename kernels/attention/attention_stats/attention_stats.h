@@ -7,13 +7,37 @@
 
 namespace kvlab {
 
+// Weight of a query's vote for a token: 1 + rise * (query - begin). With groups `begin` is the end of the token's group, and only the
+// `recent` queries from there on vote, for tokens from position `begin` on; 0: no vote.
+struct VoteWeight {
+  std::int32_t begin = 0, group_tokens = 0, recent = 0;
+  float rise = 0.0F;
+
+  [[nodiscard]] KVLAB_BOTH float of(std::int32_t position, std::int32_t query) const {
+    if (group_tokens == 0) return 1 + rise * static_cast<float>(query - begin);
+    const std::int32_t after = query - begin - ((position - begin) / group_tokens + 1) * group_tokens;
+    return position >= begin && after >= 0 && after < recent ? 1 + rise * static_cast<float>(after) : 0.0F;
+  }
+};
+
 // Attention probabilities per token, fp32: p_t^h[i] = softmax of q.k_i / sqrt(d) over positions up to the query's. p_t[i] is their mean,
 // max or sum over h; then
 //   sum    += sum_t w_t p_t[i]        (w_t = 1, or the number of tokens visible to t: FINCH)
 //   sum_sq += sum_t p_t[i]^2          max = max(max, max_t p_t[i])
-// Outputs [kv.total()] are updated, for prompts in chunks.
+// Outputs [kv.total()] are updated, for prompts in chunks. With `votes` instead means over all rows of a sequence, which hold the same
+// tokens; w_t rises evenly from 1 for the first vote to last_weight for the last. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+//   without groups: out[first[s] + i] = mean over t of w_t p_t[i]
+//   with groups of group_tokens from position base[s] on: the recent[s] queries after a group's end add w_t p_t[i] to a float in channel
+//   `word`
 struct AttentionStats {
   enum class Group : std::uint8_t { kMean, kMax, kSum };
+  struct Votes {
+    float last_weight = 1.0F;
+    const std::int64_t* first = nullptr;                    // [kv.num_sequences() + 1] in CPU memory
+    float* out = nullptr;                                   // [first[kv.num_sequences()]]
+    const std::int32_t *base = nullptr, *recent = nullptr;  // [kv.num_sequences()] in CPU memory
+    std::int32_t group_tokens = 0, word = 0;
+  };
   KvRows kv;
   const Queries* queries = nullptr;  // [kv.num_sequences()]
   Group group = Group::kMean;
@@ -23,6 +47,17 @@ struct AttentionStats {
   float* sum = nullptr;
   float* sum_sq = nullptr;
   float* max = nullptr;
+  Votes votes = {};
+
+  [[nodiscard]] bool has_groups() const { return votes.group_tokens > 0; }
+  [[nodiscard]] bool has_votes() const { return votes.first != nullptr || has_groups(); }
+  [[nodiscard]] bool only_sums() const { return !wants_sum_sq && !wants_max && group != Group::kMax && !has_groups(); }
+  [[nodiscard]] VoteWeight vote_weight(std::int32_t sequence) const {
+    const Queries& q = queries[sequence];
+    const std::int32_t recent = has_groups() ? votes.recent[sequence] : q.count;
+    const float rise = recent > 1 ? (votes.last_weight - 1) / static_cast<float>(recent - 1) : 0.0F;
+    return {has_groups() ? votes.base[sequence] : q.first_position, votes.group_tokens, recent, rise};
+  }
 };
 
 OpCall call(const AttentionStats&);

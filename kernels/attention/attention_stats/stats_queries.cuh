@@ -79,7 +79,8 @@ struct PlainStats {
   AttentionStats::Group group;
   bool weigh_by_visible;
   std::int32_t visible_offset;
-  float* lines = nullptr;  // may be null: [most queries, line_tokens] w_t p_t
+  const VoteWeight* votes = nullptr;  // [sequences]; may be null
+  float* lines = nullptr;             // may be null: [most queries, line_tokens] w_t p_t
   std::int64_t line_tokens = 0;
 };
 
@@ -94,8 +95,10 @@ __global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q
   const float scale = 1.0F / sqrtf(static_cast<float>(kv.head_dim));
   float sum = 0, sum_sq = 0, largest = 0;
   for (int token = q.first[s]; token < q.first[s + 1]; ++token) {
-    const int t = token - q.first[s];
-    if (q.position[s] + t < position) continue;
+    const int t = token - q.first[s], query = q.position[s] + t;
+    if (query < position) continue;
+    float weight = a.weigh_by_visible ? static_cast<float>(count_visible(kv, row, query) + a.visible_offset) : 1.0F;
+    if (a.votes != nullptr && (weight = a.votes[s].of(position, query)) == 0) continue;
     float x = 0;
     for (int g = 0; g < kv.group; ++g) {
       const std::int64_t head = row % kv.kv_heads * kv.group + g;
@@ -104,9 +107,8 @@ __global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q
       x = a.group == AttentionStats::Group::kMax ? fmaxf(x, p) : x + p;
     }
     if (a.group == AttentionStats::Group::kMean) x /= static_cast<float>(kv.group);
-    const float weighed = a.weigh_by_visible ? x * static_cast<float>(count_visible(kv, row, q.position[s] + t) + a.visible_offset) : x;
-    sum += weighed;
-    if (a.lines != nullptr && lane_index() == 0) a.lines[t * a.line_tokens + kv.first[row] + i] = weighed;
+    sum += weight * x;
+    if (a.lines != nullptr && lane_index() == 0) a.lines[t * a.line_tokens + kv.first[row] + i] = weight * x;
     sum_sq += x * x;
     largest = fmaxf(largest, x);
   }

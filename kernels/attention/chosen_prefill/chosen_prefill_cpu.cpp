@@ -28,28 +28,30 @@ void attend_chosen(const ChosenPrefill& a, std::int64_t i, std::int64_t h, const
   const float* const q = a.q + (i * a.q_heads + h) * d;
   const float scale = 1.0F / std::sqrt(static_cast<float>(d));
   const auto at = [&](const float* x, std::int64_t j) { return x + (keys[j] * a.kv_heads + kv_head) * d; };
-  Eigen::ArrayXf weight(count);
+  Eigen::ArrayXf weight(count), x = Eigen::ArrayXf::Zero(d);
   for (std::int64_t j = 0; j < count; ++j) weight[j] = scale * lane_dot(q, at(a.k, j), d);
   const float top = weight.maxCoeff();
   weight = (weight - top).exp();
   const float sum = weight.sum();
-  ChosenChannels out(a.out + (i * a.q_heads + h) * d, d);
-  out.setZero();
-  for (std::int64_t j = 0; j < count; ++j) out += weight[j] / sum * ConstChosenChannels(at(a.v, j), d);
+  for (std::int64_t j = 0; j < count; ++j) x += weight[j] / sum * ConstChosenChannels(at(a.v, j), d);
+  const auto out = [&](std::int64_t row) { return ChosenChannels(a.out + (row * a.q_heads + h) * d, d); };
+  const std::int64_t end = a.corrects_to(i);
+  const Eigen::ArrayXf difference = x - out(i);
+  if (end == i) out(i) = x;
+  for (std::int64_t row = i; row < end; ++row) out(row) += difference;
   if (a.log_sum != nullptr) a.log_sum[i * a.q_heads + h] = top + std::log(sum);
 }
 
 }  // namespace
 
 void run_cpu(const ChosenPrefill& a) {
-  std::fill_n(a.out, a.new_tokens * a.q_heads * a.head_dim, 0.0F);
+  if (a.stride == 0) std::fill_n(a.out, a.new_tokens * a.q_heads * a.head_dim, 0.0F);
   if (a.log_sum != nullptr) std::fill_n(a.log_sum, a.new_tokens * a.q_heads, -HUGE_VALF);
   for (std::int64_t list = 0; list < a.num_lists; ++list) {
     const std::vector<std::int32_t> chosen = chosen_positions(a, list);
-    const auto begin = std::lower_bound(chosen.begin(), chosen.end(), a.kv_before) - chosen.begin();
-    const std::int64_t heads = a.q_heads / a.num_lists, count = std::ssize(chosen) - begin;
-    for_each_in_parallel(count * heads, [&](std::int64_t task) {
-      const auto last = chosen.begin() + begin + task / heads;
+    const std::int64_t heads = a.q_heads / a.num_lists;
+    for_each_in_parallel(a.num_queries(list) * heads, [&](std::int64_t task) {
+      const auto last = chosen.begin() + a.last_key(list, task / heads);
       const auto from = a.window > 0 ? std::upper_bound(chosen.begin(), last, *last - a.window) : chosen.begin();
       attend_chosen(a, *last - a.kv_before, list * heads + task % heads, &*from, last - from + 1);
     });

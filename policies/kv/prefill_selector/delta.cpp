@@ -1,7 +1,4 @@
-#include <cmath>
-
-#include "kernels/attention/delta_rows/delta_rows.h"
-#include "policies/kv/prefill_selector/prefill_selector.h"
+#include "policies/kv/prefill_selector/prompt_rows.h"
 
 namespace kvlab {
 
@@ -24,13 +21,10 @@ class DeltaCorrection final : public PrefillSelector {
 
   std::int64_t attend(const PromptChunk& chunk) override {
     const std::int64_t pairs = inner_->attend(chunk);
-    const ModelShape& m = chunk.model;
-    DeltaRows rows{chunk.q, chunk.k, chunk.v, chunk.out, chunk.seq.new_tokens, chunk.seq.seen_tokens, m.q_heads, m.kv_heads, m.head_dim};
-    rows.scale = 1.0F / std::sqrt(static_cast<float>(m.head_dim));
-    rows.window = chunk.window, rows.stride = stride_;
-    rows.activation_bytes = rows.kv_bytes = m.kv_bytes;
-    chunk.ops(rows);
-    return pairs + m.q_heads * dense_pairs(rows);
+    ChosenPrefill correction = chosen_prefill(chunk);
+    correction.stride = stride_, correction.log_sum = nullptr;
+    chunk.ops(correction);
+    return pairs + chosen_pairs(correction);
   }
 
  private:

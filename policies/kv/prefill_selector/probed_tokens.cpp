@@ -64,10 +64,9 @@ class ProbedTokens final : public PrefillSelector {
 
   // For chunks without probes.
   static std::int64_t attend_to_all(ChosenPrefill& op, Ops& ops, std::int32_t queries) {
-    std::int64_t* const first = ops.host_longs(2);
     std::int32_t* const count = ops.host_ints(1);
-    first[0] = first[1] = 0, count[0] = queries;
-    op.num_lists = 1, op.first = first, op.queries = count;
+    count[0] = queries;
+    op.num_lists = 1, op.queries = count;
     ops(op);
     return chosen_pairs(op);
   }

@@ -40,12 +40,11 @@ class TokenVotes final : public PrefillSelector {
     const Ops::Frame frame(ops);
     const std::int32_t before = piece.seq.seen_tokens, candidates = before - sinks_ - recent_;
     ChosenPrefill op = chosen_prefill(piece);
-    std::int64_t* const first = ops.host_longs(2);
     std::int32_t* const queries = ops.host_ints(1);
-    first[0] = first[1] = 0, queries[0] = piece.seq.new_tokens;
-    op.first = first, op.queries = queries;
+    queries[0] = piece.seq.new_tokens, op.queries = queries;
     if (candidates > top_) {
-      first[1] = top_;
+      std::int64_t* const first = ops.host_longs(2);
+      first[0] = 0, first[1] = top_, op.first = first;
       op.base = op.head = sinks_, op.tail = before - recent_;
       op.index = elect(piece, first, candidates);
     }

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -35,7 +35,9 @@ class PyramidInfer final : public PromptPruner {
     std::vector<Queries> recent;
     for (std::size_t s = 0; s < step.seqs.size(); ++s)
       recent.push_back(last_queries(step.in.step.subspan(s, 1), ends(step.seqs[s].end()).last, step.model).front());
-    step.ops(QueryVotes{step.kv, recent.data(), static_cast<float>(last_weight_), first, scores});
+    step.ops(AttentionStats{.kv = step.kv,
+                            .queries = recent.data(),
+                            .votes = {.last_weight = static_cast<float>(last_weight_), .first = first, .out = scores}});
   }
 
  private:

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "policies/kv/prompt_rewriter/kept_budget.h"
 
 namespace kvlab {
@@ -50,7 +50,7 @@ class Ilre final : public PromptRewriter {
     float* const scores = scanned.ops.floats(n);
     Queries question{scanned.vectors[1], asked, n - asked};
     if (question.data != nullptr) question.data += std::int64_t{n - asked} * scanned.model.q_heads * scanned.model.head_dim;
-    scanned.ops(QueryVotes{rows_over(scanned), &question, 1.0F, first, scores});
+    scanned.ops(AttentionStats{.kv = rows_over(scanned), .queries = &question, .votes = {.first = first, .out = scores}});
     return kept_.select(scanned, scores, widths_);
   }
 

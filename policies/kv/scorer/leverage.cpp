@@ -1,9 +1,10 @@
+#include "policies/kv/scorer/leverage/leverage.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/chunk_attention.h"
-#include "policies/kv/scorer/key_leverage/key_leverage.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -13,7 +14,11 @@ namespace kvlab {
 namespace {
 
 void standardised_leverage(LayerStep& step, std::int32_t sketch_dim, float* scores) {
-  step.ops(KeyLeverage{step.kv, step.in.pre_rope_keys.data(), std::min(sketch_dim, step.kv.head_dim), step.seed, scores});
+  step.ops(Leverage{.kv = step.kv,
+                    .keys = step.in.pre_rope_keys.data(),
+                    .sketch_dim = std::min(sketch_dim, step.kv.head_dim),
+                    .seed = step.seed,
+                    .out = scores});
   step.ops(Standardize{step.kv.num_sequences(), step.kv.kv_heads, step.kv.first, scores});
 }
 
@@ -22,9 +27,9 @@ std::int32_t read_sketch(Params& p) {
 }
 
 // Uses keys before RoPE.
-class Leverage final : public Scorer {
+class KeyLeverage final : public Scorer {
  public:
-  explicit Leverage(Params& p) : sketch_dim_(read_sketch(p)) {}
+  explicit KeyLeverage(Params& p) : sketch_dim_(read_sketch(p)) {}
   [[nodiscard]] Needs needs() const override { return {.pre_rope_keys = true}; }
   void score(LayerStep& step, float* scores) override { standardised_leverage(step, sketch_dim_, scores); }
 
@@ -122,7 +127,7 @@ class Compactor final : public Scorer {
   std::vector<float> weights_;  // per row
 };
 
-KVLAB_REGISTER(Scorer, Leverage, "leverage", "statistical leverage of keys in a random sketch",
+KVLAB_REGISTER(Scorer, KeyLeverage, "leverage", "statistical leverage of keys in a random sketch",
                "Compactor: Chari and Van Durme 2025, arXiv:2507.08143");
 KVLAB_REGISTER(Scorer, Compactor, "compactor", "non-causal chunk attention plus leverage of keys",
                "Compactor: Chari and Van Durme 2025, arXiv:2507.08143");

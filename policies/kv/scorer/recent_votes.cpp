@@ -1,4 +1,4 @@
-#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recent_groups.h"
 #include "policies/kv/scorer/scorer.h"
@@ -28,9 +28,11 @@ class RecentVotes final : public Scorer {
       recent[s] = groups_.recent(prompt), base[s] = prompt - recent[s];
       queries.push_back(last_queries(step.in.step.subspan(s, 1), step.seqs[s].end() - base[s], step.model).front());
     }
-    QueryVotes votes{step.kv, queries.data(), static_cast<float>(last_weight_)};
-    votes.groups = {base, recent, groups_.group_tokens, first_word()};
-    step.ops(votes);
+    const auto last_weight = static_cast<float>(last_weight_);
+    step.ops(AttentionStats{
+        .kv = step.kv,
+        .queries = queries.data(),
+        .votes = {.last_weight = last_weight, .base = base, .recent = recent, .group_tokens = groups_.group_tokens, .word = first_word()}});
   }
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kSum, first_word(), 0, end_positions(step), nullptr, scores});

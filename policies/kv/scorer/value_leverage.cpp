@@ -1,7 +1,6 @@
-#include "policies/kv/scorer/value_leverage/value_leverage.h"
-
 #include "kernels/attention/query_moments/query_moments.h"
 #include "policies/kv/rope_turns.h"
+#include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
@@ -30,7 +29,8 @@ class CapKv final : public Scorer {
     moments.num_future = num_future_;
     moments.mean = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.group * kv.head_dim);
     step.ops(moments);
-    step.ops(ValueLeverage{kv, moments.mean, sinks_, tau_, epsilon_, scores});
+    step.ops(Leverage{
+        .kv = kv, .kind = Leverage::Kind::kValues, .mean = moments.mean, .sinks = sinks_, .tau = tau_, .epsilon = epsilon_, .out = scores});
   }
 
  private:

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/select/copy_queries_op.h"
-#include "kernels/select/query_basis/query_basis.h"
+#include "kernels/select/query_gram_op.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"

@@ -1,5 +1,7 @@
 #include "kernels/allocate/count_scores_op.h"
-#include "kernels/select/query_basis/query_basis.h"
+#include "kernels/score/token_norms_op.h"
+#include "kernels/select/column_basis/column_basis.h"
+#include "kernels/select/query_gram_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/guessed_queries.h"
@@ -50,7 +52,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (step.layer < dense_layers_) return;
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     choose_basis(step);
-    ProjectKeys project{.kv = step.kv, .width = width(step), .copies_channels = !skew_};
+    TokenNorms project{.kv = step.kv, .kind = TokenNorms::Kind::kProject, .width = width(step), .copies_channels = !skew_};
     const std::int32_t* covered = progress_.advance(step);
     project.from = per_row(step, [&](std::int32_t r) {
       const char state = has_basis_.of_sequence(step, step.kv.sequence(r));

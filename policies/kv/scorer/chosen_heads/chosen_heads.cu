@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "kernels/attention/query_votes/head_sums.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/attention/attention_stats/heads_apart.h"
 #include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
@@ -11,7 +12,7 @@ namespace {
 
 struct HeadSums {
   DeviceRows kv;
-  const float* sums;  // as sum_heads() returns them
+  const float* sums;  // of query heads apart
   __device__ const float* sums_of(int row, int head) const { return sums + kv.group * kv.first[row] + std::int64_t{head} * kv.len[row]; }
 };
 
@@ -61,7 +62,11 @@ void run_cuda(const ChosenHeads& a, CudaContext& cuda) {
   if (a.kv.total() == 0) return;
   const CudaContext::Frame frame(cuda);
   const DeviceRows kv = on_device(a.kv, cuda);
-  const HeadSums sums{kv, sum_heads("chosen_heads", a.kv, kv, a.queries, nullptr, cuda)};
+  const HeadsApart apart(a.kv);
+  float* const of_heads = cuda.scratch<float>(apart.kv.total());
+  cuda::fill(of_heads, 0, 4 * apart.kv.total(), cuda.stream());
+  run_cuda(AttentionStats{.kv = apart.kv, .queries = a.queries, .sum = of_heads}, cuda);
+  const HeadSums sums{kv, of_heads};
   const std::int32_t sequences = a.kv.num_sequences(), q_heads = kv.kv_heads * kv.group;
   const std::int32_t num_heads = a.heads == nullptr ? std::min(q_heads, a.num_heads) : a.num_heads;
   const std::int32_t* chosen = cuda.upload(a.heads, num_heads);

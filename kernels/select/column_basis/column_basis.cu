@@ -4,39 +4,11 @@
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/symmetric_eigen.cuh"
 #include "kernels/device/cuda/upload.h"
-#include "kernels/select/query_basis/query_basis.h"
+#include "kernels/select/column_basis/column_basis.h"
 
 namespace kvlab {
 
 namespace {
-
-struct Gram {
-  const Queries* queries;
-  const std::int32_t* fresh;
-  std::int32_t kv_heads, group, head_dim;
-  float* const* abs_sum;
-  float* const* gram;
-  int lines;  // per row: one per line of the Gram matrix, one for the sums
-};
-
-// In the CPU's order.
-__global__ void __launch_bounds__(kRowThreads) add_queries(Gram a) {
-  const int row = blockIdx.x / a.lines, line = blockIdx.x % a.lines, s = row / a.kv_heads, d = a.head_dim;
-  if (a.fresh[s] == 2) return;
-  const bool sums = line == a.lines - 1;
-  float* const out = sums ? a.abs_sum[row] : a.gram[row] + std::int64_t{line} * d;
-  const Queries q = a.queries[s];
-  for (int c = threadIdx.x; c < d; c += kRowThreads) {
-    float x = a.fresh[s] == 1 ? 0.0F : out[c];
-    for (std::int64_t t = 0; t < q.count; ++t) {
-      for (int h = 0; h < a.group; ++h) {
-        const float* const query = q.data + ((t * a.kv_heads + row % a.kv_heads) * a.group + h) * d;
-        x += sums ? fabsf(query[c]) : query[line] * query[c];
-      }
-    }
-    out[c] = x;
-  }
-}
 
 struct Basis {
   const std::int32_t* chosen;
@@ -81,31 +53,7 @@ __global__ void __launch_bounds__(kRowThreads) leading_vectors(Basis a) {
   }
 }
 
-// A warp per token.
-template <class T>
-__global__ void __launch_bounds__(kRowThreads) project_keys(DeviceRows kv, const std::int32_t* from, std::int32_t width,
-                                                            const float* const* basis, float* const* partial, int chunks) {
-  const int row = blockIdx.x / chunks, d = kv.head_dim;
-  const std::int32_t i = from[row] + static_cast<std::int32_t>(blockIdx.x) % chunks * (kRowThreads / kWarpSize) + warp_index();
-  if (i >= kv.len[row]) return;
-  for (std::int64_t j = 0; j < width; ++j) {
-    const float x = warp_dot(key_at<T>(kv, row, i), basis[row] + j * d, d);
-    if (lane_index() == 0) partial[row][std::int64_t{i} * width + j] = x;
-  }
-}
-
 }  // namespace
-
-void run_cuda(const QueryGram& a, CudaContext& cuda) {
-  if (a.num_rows == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const std::int32_t sequences = a.num_rows / a.kv_heads;
-  const auto [queries, fresh, abs_sum, gram] =
-      upload_all(cuda, host_array(a.queries, sequences), host_array(a.fresh, sequences), host_array(a.abs_sum, a.num_rows),
-                 host_array(a.wants_gram ? a.gram : nullptr, a.num_rows));
-  const Gram g{queries, fresh, a.kv_heads, a.group, a.head_dim, abs_sum, gram, a.wants_gram ? a.head_dim + 1 : 1};
-  launch("query_gram", cuda, block_each(std::int64_t{a.num_rows} * g.lines), add_queries, g);
-}
 
 void run_cuda(const ColumnBasis& a, CudaContext& cuda) {
   const std::int32_t sequences = a.num_rows / a.kv_heads;
@@ -124,21 +72,6 @@ void run_cuda(const ColumnBasis& a, CudaContext& cuda) {
   } else {
     launch("column_basis", cuda, block_each(a.num_rows), largest_channels, b);
   }
-}
-
-void run_cuda(const ProjectKeys& a, CudaContext& cuda) {
-  std::int32_t most = 0;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) most = std::max(most, a.kv.len[r] - a.from[r]);
-  if (most == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const DeviceRows kv = on_device(a.kv, cuda);
-  const auto [from, basis, partial] =
-      upload_all(cuda, host_array(a.from, kv.num_rows), host_array(a.basis, kv.num_rows), host_array(a.partial, kv.num_rows));
-  const auto chunks = static_cast<int>(ceil_div(most, kRowThreads / kWarpSize));
-  for_type(a.kv.type, [&, begin = from, vectors = basis, out = partial](auto zero) {
-    launch("project_keys", cuda, block_each(std::int64_t{kv.num_rows} * chunks), project_keys<decltype(zero)>, kv, begin, a.width, vectors,
-           out, chunks);
-  });
 }
 
 }  // namespace kvlab
