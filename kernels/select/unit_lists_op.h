@@ -6,84 +6,71 @@
 #include "kernels/rows/merge_sort.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
+#include "kernels/rows/team_tools.h"
 #include "kernels/select/unit_lists.h"
 
 namespace kvlab {
 
-// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
+// Lists from lists:
+//   kExpand  tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u is tokens base[r] + u * unit_tokens on, between head
+//            and tail
+//   kAll     the listed units
+//   kPick    those at places `pick` of the list
+//   kKeep    the listed units, to[r]; rows with an empty list are unchanged
 struct ExpandUnits {
+  enum class Kind : std::uint8_t { kExpand, kAll, kPick, kKeep };
   std::int32_t num_rows = 0;
   UnitLists lists;
+  Kind kind = Kind::kExpand;
   std::int32_t unit_tokens = 1;
   const std::int32_t* base = nullptr;         // [num_rows], null: 0
   const std::int32_t* head = nullptr;         // [num_rows], null: 0
   const std::int32_t* tail = nullptr;         // [num_rows]
   const std::int32_t* len = nullptr;          // [num_rows]
   const std::int64_t* index_first = nullptr;  // [num_rows + 1] exact offsets
-  std::int32_t* index = nullptr;              // [index_first[num_rows]] out
+  const std::int32_t* pick = nullptr;         // [index_first[num_rows]]
+  std::int32_t* index = nullptr;              // [index_first[num_rows]] out; may be `pick`
+  std::int32_t* const* to = nullptr;          // [num_rows]
 
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t units = lists.total(num_rows), tokens = index_first[num_rows];
-    return {.op = "expand_units", .rows = num_rows, .tokens = units, .outputs = tokens, .bytes = 4 * (units + tokens)};
+    const std::int64_t units = kind == Kind::kExpand || kind == Kind::kKeep ? lists.total(num_rows) : index_first[num_rows];
+    const std::int64_t outputs = kind == Kind::kExpand ? index_first[num_rows] : units;
+    return {.op = kind == Kind::kExpand ? "expand_units"
+                  : kind == Kind::kKeep ? "keep_units"
+                                        : "compose_units",
+            .rows = num_rows,
+            .tokens = units,
+            .outputs = outputs,
+            .bytes = 4 * (units + outputs + (kind == Kind::kPick ? units : 0))};
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
-    visit_lists(lists, num_rows, visit), visit(index_first, num_rows + 1);
+    visit_lists(lists, num_rows, visit), visit(index_first, num_rows + 1), visit(to, num_rows);
     visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
   }
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
     return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
   }
 
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return index_first[row + 1] - index_first[row]; }
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
+    return kind == Kind::kKeep ? lists.size(row) : index_first[row + 1] - index_first[row];
+  }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    const auto at = static_cast<std::int32_t>(i) - (head == nullptr ? 0 : head[row]);
+    std::int32_t& out = kind == Kind::kKeep ? to[row][i] : index[index_first[row] + i];
+    out = kind == Kind::kExpand ? token_at(row, static_cast<std::int32_t>(i))
+                                : lists.row(row)[kind == Kind::kPick ? pick[index_first[row] + i] : i];
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int32_t token_at(std::int64_t row, std::int32_t i) const {
+    const std::int32_t at = i - (head == nullptr ? 0 : head[row]);
     const auto chosen = static_cast<std::int32_t>(lists.size(row) * unit_tokens);
-    std::int32_t token = static_cast<std::int32_t>(i);
-    if (at >= chosen)
-      token = tail[row] + at - chosen;
-    else if (at >= 0)
-      token = (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
-    index[index_first[row] + i] = token;
+    if (at < 0) return i;
+    if (at >= chosen) return tail[row] + at - chosen;
+    return (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
   }
 };
 KVLAB_EACH_OP(ExpandUnits)
-
-// Copies lists, or units of them.
-//   kKeep  to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
-//   kAll   out[first[r] + i] = lists.row(r)[i]
-//   kPick  out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
-struct CopyUnits {
-  enum class Kind : std::uint8_t { kKeep, kAll, kPick };
-  std::int32_t num_rows = 0;
-  UnitLists lists;
-  Kind kind = Kind::kKeep;
-  std::int32_t* const* to = nullptr;    // [num_rows]
-  const std::int64_t* first = nullptr;  // [num_rows + 1] exact offsets
-  const std::int32_t* pick = nullptr;   // [first[num_rows]]
-  std::int32_t* out = nullptr;          // may be `pick`
-
-  [[nodiscard]] OpCall cost() const {
-    const bool keeps = kind == Kind::kKeep;
-    const std::int64_t n = keeps ? lists.total(num_rows) : first[num_rows];
-    return {.op = keeps ? "keep_units" : "compose_units",
-            .rows = num_rows,
-            .tokens = n,
-            .outputs = n,
-            .bytes = (kind == Kind::kPick ? 12 : 8) * n};
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit_lists(lists, num_rows, visit), visit(to, num_rows), visit(first, num_rows + 1); }
-
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
-    return kind == Kind::kKeep ? lists.size(row) : first[row + 1] - first[row];
-  }
-  KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    std::int32_t& copy = kind == Kind::kKeep ? to[row][i] : out[first[row] + i];
-    copy = lists.row(row)[kind == Kind::kPick ? pick[first[row] + i] : i];
-  }
-};
-KVLAB_EACH_OP(CopyUnits)
 
 // Union of `lists_per_row` consecutive ascending lists, one per query head.
 struct UnionUnits {
@@ -131,107 +118,162 @@ struct UnionUnits {
 };
 KVLAB_ROW_OP(UnionUnits)
 
-// list [n] in order to `out`; the team has n floats of room.
-template <class Team, class Before>
-KVLAB_BODY void sort_units(const Team& team, const std::int32_t* list, std::int64_t n, std::int32_t* out, const Before& before) {
-  merge_sort(team, static_cast<std::int32_t>(n), out, reinterpret_cast<std::int32_t*>(team.room()),
-             [&](std::int32_t x, std::int32_t y) { return before(list[x], list[y]); });
-  team.each(n, [&](std::int64_t i) { out[i] = list[out[i]]; });
-}
-
-// By descending score (ties: lower unit first); NaN counts as -infinity.
-struct RankUnits {
+// Lists in another order:
+//   kByScore  by falling score of the unit, equals in the list's order, NaN as -infinity; to to[r], rows with an empty list are unchanged
+//   kByUnit   ascending; to `unit` from first[r] on
+struct SortUnits {
+  enum class Kind : std::uint8_t { kByScore, kByUnit };
   std::int32_t num_rows = 0;
   UnitLists lists;
+  Kind kind = Kind::kByScore;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
   const float* scores = nullptr;              // of all units of the row
-  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are unchanged
+  std::int32_t* const* to = nullptr;          // [num_rows]
+  const std::int64_t* first = nullptr;        // [num_rows + 1] exact offsets
+  std::int32_t* unit = nullptr;               // [first[num_rows]] out
 
-  // Also reads scores; a sort counts n log2(n) comparisons.
+  // A sort counts n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "rank_units", .rows = num_rows};
+    OpCall c{.op = kind == Kind::kByScore ? "rank_units" : "take_ranked", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {
       const std::int64_t n = lists.size(r);
       c.tokens += n;
       c.outputs += n;
-      c.bytes += 12 * n;
+      c.bytes += (kind == Kind::kByScore ? 12 : 8) * n;
       c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
     }
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(to, num_rows); }
+  void shapes(auto&& visit) {
+    visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(to, num_rows), visit(first, num_rows + 1);
+  }
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t n = lists.size(row);
     const std::int32_t* const list = lists.row(row);
+    std::int32_t* const out = kind == Kind::kByScore ? to[row] : unit + first[row];
     const auto score = [&](std::int32_t i) {
-      const float x = scores[score_first[row] + i];
+      const float x = scores[score_first[row] + list[i]];
       return std::isnan(x) ? -INFINITY : x;
     };
-    sort_units(team, list, lists.size(row), to[row], [&](std::int32_t x, std::int32_t y) { return score(x) > score(y); });
+    merge_sort(team, static_cast<std::int32_t>(n), out, reinterpret_cast<std::int32_t*>(team.room()),
+               [&](std::int32_t i, std::int32_t j) { return kind == Kind::kByScore ? score(i) > score(j) : list[i] < list[j]; });
+    team.each(n, [&](std::int64_t i) { out[i] = list[out[i]]; });
   }
 };
-KVLAB_ROW_OP(RankUnits)
+KVLAB_ROW_OP(SortUnits)
 
-// The first first[r + 1] - first[r] of each ranked list, ascending.
-struct TakeRanked {
-  std::int32_t num_rows = 0;
-  const std::int32_t* const* ranked = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;          // [num_rows + 1] exact offsets
+// Entries of a list by score, in the list's order. Entry i has score lists.row(r)[i] of the row; -1 counts as the lowest, NaN as -infinity.
+//   kSplit      the first[r + 1] - first[r] best entries (ties: the earlier) to `unit`, the others to `rest`
+//   kSentences  the best tokens[r][i]; a token has the score of its sentence
+//   kClusters   all i of which the score is above the sequence's threshold
+struct SelectUnits {
+  enum class Kind : std::uint8_t { kSplit, kSentences, kClusters };
+  std::int32_t num_rows = 0, kv_heads = 1;
+  Kind kind = Kind::kSplit;
+  UnitLists lists;
+  const std::int64_t* score_first = nullptr;    // [num_rows + 1]
+  const float* scores = nullptr;                // [score_first[num_rows]]
+  const std::int32_t* const* tokens = nullptr;  // [num_rows]
+  const float* const* threshold = nullptr;      // [num_rows / kv_heads] -> [1]
+  const std::int64_t* first = nullptr;          // [num_rows + 1]
   std::int32_t* unit = nullptr;                 // [first[num_rows]] out
+  std::int32_t* rest = nullptr;                 // [lists.first[num_rows] - first[num_rows]] out of kSplit, after lists.first - first
+  std::int32_t* count = nullptr;                // [num_rows] out of kClusters, in CPU memory
 
+  // As if kClusters chose all tokens. kSentences sorts n scores in n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "take_ranked", .rows = num_rows};
-    for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = first[r + 1] - first[r];
-      c.tokens += n;
-      c.outputs += n;
-      c.bytes += 8 * n;
-      c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
+    const std::int64_t n = lists.total(num_rows), all = score_first[num_rows], taken = first[num_rows];
+    if (kind == Kind::kSplit) return {.op = "split_listed", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = 2 * n};
+    const bool clusters = kind == Kind::kClusters;
+    OpCall c{.op = clusters ? "cluster_tokens" : "take_sentences",
+             .rows = num_rows,
+             .tokens = n,
+             .outputs = taken,
+             .bytes = 4 * (all + n + taken),
+             .flops = clusters ? all + n : 0};
+    for (std::int32_t r = 0; r < num_rows && !clusters; ++r) {
+      const std::int64_t scored = score_first[r + 1] - score_first[r];
+      c.flops += scored * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(scored)));
     }
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(ranked, num_rows), visit(first, num_rows + 1); }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return first[row + 1] - first[row]; }
+  void shapes(auto&& visit) {
+    visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(first, num_rows + 1);
+    visit(tokens, num_rows), visit(threshold, num_rows / kv_heads);
+  }
+  void results(auto&& visit) { visit(count, num_rows); }
+  // A mark of each entry.
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    sort_units(team, ranked[row], first[row + 1] - first[row], unit + first[row], [](std::int32_t x, std::int32_t y) { return x < y; });
+    const auto n = static_cast<std::int32_t>(lists.size(row)), most = static_cast<std::int32_t>(first[row + 1] - first[row]);
+    const std::int32_t* const list = lists.row(row);
+    const float* const of_row = scores + score_first[row];
+    const auto score = [&](std::int64_t i) { return list[i] < 0 ? -INFINITY : of_row[list[i]]; };
+    auto* const chosen = reinterpret_cast<std::int32_t*>(team.room());
+    if (kind == Kind::kClusters)
+      team.each(n, [&](std::int64_t i) { chosen[i] = score(i) > *threshold[row / kv_heads] ? 1 : 0; });
+    else
+      mark_best(team, n, most, score, chosen);
+    const auto pack = [&](bool best, std::int32_t* to) {
+      return team.pack(
+          n, [&](std::int64_t i) { return (chosen[i] != 0) == best; }, [&](std::int64_t k, std::int64_t i) { to[k] = entry(row, i); });
+    };
+    const std::int64_t taken = pack(true, unit + first[row]);
+    if (kind == Kind::kSplit) pack(false, rest + (lists.first[row] - first[row]));
+    if (kind == Kind::kClusters) team.once([&] { count[row] = static_cast<std::int32_t>(taken); });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int32_t entry(std::int64_t row, std::int64_t i) const {
+    return kind == Kind::kSplit ? lists.row(row)[i] : kind == Kind::kSentences ? tokens[row][i] : static_cast<std::int32_t>(i);
   }
 };
-KVLAB_ROW_OP(TakeRanked)
+KVLAB_ROW_OP(SelectUnits)
 
-// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
-struct TrackReuse {
+// Counts units of ascending lists. Diagnostic, free.
+//   kReused  those that the last step read; then stores `now` (asked for or always read) in `last`
+//   kPages   pages of `page_units` neighbouring units that hold one
+struct CountUnits {
+  enum class Kind : std::uint8_t { kReused, kPages };
   std::int32_t num_rows = 0;
-  UnitLists asked, now;
+  UnitLists lists, now{};
   std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
   const std::int32_t* held_from = nullptr;   // [num_rows] in CPU memory: units from here on count as read; null: none
-  std::int32_t* hits = nullptr;              // [num_rows] out, in CPU memory
+  std::int32_t* count = nullptr;             // [num_rows] out, in CPU memory
+  Kind kind = Kind::kReused;
+  std::int32_t page_units = 1;
 
-  [[nodiscard]] OpCall cost() const { return {.op = "track_reuse", .rows = num_rows}; }
+  [[nodiscard]] OpCall cost() const { return {.op = kind == Kind::kReused ? "track_reuse" : "flash_pages", .rows = num_rows}; }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
-    visit_lists(asked, num_rows, visit), visit_lists(now, num_rows, visit);
+    visit_lists(lists, num_rows, visit), visit_lists(now, num_rows, visit);
     visit(last, num_rows), visit(last_count, num_rows), visit(held_from, num_rows);
   }
-  void results(auto&& visit) { visit(hits, num_rows); }
+  void results(auto&& visit) { visit(count, num_rows); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    std::int32_t* const was = last[row];
-    const auto found = team.template sum<std::int32_t>(asked.size(row), [&](std::int64_t i) {
-      const std::int32_t unit = asked.row(row)[i];
-      return (held_from != nullptr && unit >= held_from[row]) || is_among(was, last_count[row], unit) ? 1 : 0;
+    const std::int32_t* const list = lists.row(row);
+    const auto found = team.template sum<std::int32_t>(lists.size(row), [&](std::int64_t i) {
+      return (kind == Kind::kReused ? is_reused(row, list[i]) : i == 0 || list[i] / page_units != list[i - 1] / page_units) ? 1 : 0;
     });
-    team.once([&] { hits[row] = found; });
-    team.each(now.size(row), [&](std::int64_t i) { was[i] = now.row(row)[i]; });
+    team.once([&] { count[row] = found; });
+    if (kind == Kind::kReused) team.each(now.size(row), [&](std::int64_t i) { last[row][i] = now.row(row)[i]; });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY bool is_reused(std::int64_t row, std::int32_t unit) const {
+    return (held_from != nullptr && unit >= held_from[row]) || is_among(last[row], last_count[row], unit);
   }
 };
-KVLAB_ROW_OP(TrackReuse)
+KVLAB_ROW_OP(CountUnits)
 
 }  // namespace kvlab

@@ -66,7 +66,7 @@ TEST_F(UnitListsCuda, ExpandUnits) {
   }
 }
 
-TEST_F(UnitListsCuda, CopyUnits) {
+TEST_F(UnitListsCuda, PicksAndCopies) {
   const Longs first{0, 0, 1, 30, 500, 510, 510};
   Ints pick(510);
   std::mt19937 random(2);
@@ -75,18 +75,23 @@ TEST_F(UnitListsCuda, CopyUnits) {
       pick[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random()) % lists().count[r];
   for (std::int32_t& p : pick) p = std::abs(p);
   Ints expected(510);
-  const auto copy = [&](CopyUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
-    return CopyUnits{6, gpu ? lists().device() : lists().host(), kind, nullptr, to_first.data(), picks, out};
+  const auto copy = [&](ExpandUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
+    return ExpandUnits{.num_rows = 6,
+                       .lists = gpu ? lists().device() : lists().host(),
+                       .kind = kind,
+                       .index_first = to_first.data(),
+                       .pick = picks,
+                       .index = out};
   };
-  run_cpu(copy(CopyUnits::Kind::kPick, first, pick.data(), expected.data(), false));
+  run_cpu(copy(ExpandUnits::Kind::kPick, first, pick.data(), expected.data(), false));
   const DeviceBuffer<std::int32_t> out(pick);  // in place
-  run_cuda(copy(CopyUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
+  run_cuda(copy(ExpandUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
   Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(copy(CopyUnits::Kind::kAll, whole, nullptr, copied.data(), false));
+  run_cpu(copy(ExpandUnits::Kind::kAll, whole, nullptr, copied.data(), false));
   const DeviceBuffer<std::int32_t> all(whole.back());
-  run_cuda(copy(CopyUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
+  run_cuda(copy(ExpandUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
   EXPECT_EQ(all.to_host(cuda().stream()), copied);
 }
 
@@ -106,18 +111,26 @@ TEST_F(UnitListsCuda, RankedUnits) {
   for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
   const DeviceBuffer<float> device_scores(scores);
   RowArrays<std::int32_t> ranked(Longs(6, 600), -3);
-  run_cpu(RankUnits{6, lists().host(), score_first.data(), scores.data(), ranked.host()});
-  run_cuda(RankUnits{6, lists().device(), score_first.data(), device_scores.data(), ranked.device()}, cuda());
+  run_cpu(SortUnits{6, lists().host(), SortUnits::Kind::kByScore, score_first.data(), scores.data(), ranked.host()});
+  run_cuda(SortUnits{6, lists().device(), SortUnits::Kind::kByScore, score_first.data(), device_scores.data(), ranked.device()}, cuda());
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
+  const Ints count{0, 1, 10, 400, 1, 33};
   Ints expected(445);
-  run_cpu(TakeRanked{6, ranked.host(), first.data(), expected.data()});
+  const auto best = [&](std::int32_t* const* from, std::int32_t* out) {
+    return SortUnits{.num_rows = 6,
+                     .lists = {.rows = from, .count = count.data()},
+                     .kind = SortUnits::Kind::kByUnit,
+                     .first = first.data(),
+                     .unit = out};
+  };
+  run_cpu(best(ranked.host(), expected.data()));
   const DeviceBuffer<std::int32_t> got(445);
-  run_cuda(TakeRanked{6, ranked.device(), first.data(), got.data()}, cuda());
+  run_cuda(best(ranked.device(), got.data()), cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 
-TEST_F(UnitListsCuda, TrackReuse) {
+TEST_F(UnitListsCuda, CountsReusedUnits) {
   const Longs first{0, 0, 300, 310};
   Ints unit;
   for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
@@ -128,12 +141,12 @@ TEST_F(UnitListsCuda, TrackReuse) {
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
   const DeviceBuffer<std::int32_t> device_unit(unit);
-  TrackReuse reuse;
+  CountUnits reuse;
   reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
   const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
     Ints hits(3, -1);
-    reuse.asked = reuse.now = UnitLists{first.data(), units};
-    reuse.last = lists, reuse.hits = hits.data();
+    reuse.lists = reuse.now = UnitLists{first.data(), units};
+    reuse.last = lists, reuse.count = hits.data();
     op_on(reuse);
     return hits;
   };

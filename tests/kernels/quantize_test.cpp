@@ -11,6 +11,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/attention/attend/attend.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/take_due_op.h"
@@ -352,12 +353,18 @@ TEST(TakeDue, OldestUnmarkedTokensInWholeBlocks) {
   EXPECT_EQ(index.back(), 11);
 }
 
-TEST(SplitListed, HighestScoresInTheListsOrder) {
+TEST(SelectUnits, HighestScoresInTheListsOrder) {
   const std::int64_t first[] = {0, 6}, row_first[] = {0, 9}, high_first[] = {0, 3};
   const std::int32_t index[] = {1, 3, 4, 6, 8, -1};
   const float scores[] = {9, 2, 9, 5, 5, 9, 7, 9, 5};
   std::vector<std::int32_t> high(3), low(3);
-  run_cpu(SplitListed{1, first, index, row_first, scores, high_first, high.data(), low.data()});
+  run_cpu(SelectUnits{.num_rows = 1,
+                      .lists = {.first = first, .unit = index},
+                      .score_first = row_first,
+                      .scores = scores,
+                      .first = high_first,
+                      .unit = high.data(),
+                      .rest = low.data()});
   EXPECT_EQ(high, (std::vector<std::int32_t>{3, 4, 6}));  // of the three fives the two earlier
   EXPECT_EQ(low, (std::vector<std::int32_t>{1, 8, -1}));
 }

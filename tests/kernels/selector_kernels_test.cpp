@@ -140,9 +140,11 @@ TEST(UnitLists, RankedListsGiveTheirBestInOrder) {
   lists.unit = unit.data();
   Ints ranked(4), best(3);
   std::int32_t* to = ranked.data();
-  run_cpu(RankUnits{1, lists, score_first.data(), scores.data(), &to});
+  run_cpu(SortUnits{1, lists, SortUnits::Kind::kByScore, score_first.data(), scores.data(), &to});
   EXPECT_EQ(ranked, (Ints{2, 4, 7, 1}));
-  run_cpu(TakeRanked{1, &to, take.data(), best.data()});
+  const std::int32_t three = 3;
+  lists = {.rows = &to, .count = &three};
+  run_cpu(SortUnits{.num_rows = 1, .lists = lists, .kind = SortUnits::Kind::kByUnit, .first = take.data(), .unit = best.data()});
   EXPECT_EQ(best, (Ints{2, 4, 7}));
 }
 
@@ -155,7 +157,7 @@ TEST(UnitLists, ReuseCountsCommonUnitsAndRemembersTheList) {
   std::int32_t* memory = last.data();
   const std::int32_t count = 3;
   std::int32_t hits = -1;
-  run_cpu(TrackReuse{1, lists, lists, &memory, &count, nullptr, &hits});
+  run_cpu(CountUnits{1, lists, lists, &memory, &count, nullptr, &hits});
   EXPECT_EQ(hits, 2);
   EXPECT_EQ(last, now);
 }
@@ -228,10 +230,21 @@ TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {
   const Floats weights{0.1F, 0.2F, 0.3F};
   const Ints cluster_of{2, 0, 1, 2, 0};
   const Longs score_first{0, 3}, first{0, 5};
-  const std::int32_t* of = cluster_of.data();
+  const std::int32_t *of = cluster_of.data(), five = 5;
   Ints tokens(5), count(1);
   threshold = 0.1F;
-  run_cpu(ClusterTokens{1, 1, score_first.data(), weights.data(), &to, &of, first.data(), tokens.data(), count.data()});
+  run_cpu(SelectUnits{1,
+                      1,
+                      SelectUnits::Kind::kClusters,
+                      {nullptr, nullptr, &of, &five},
+                      score_first.data(),
+                      weights.data(),
+                      nullptr,
+                      &to,
+                      first.data(),
+                      tokens.data(),
+                      nullptr,
+                      count.data()});
   EXPECT_EQ(count[0], 3);
   EXPECT_EQ((Ints{tokens.begin(), tokens.begin() + 3}), (Ints{0, 2, 3}));
 }

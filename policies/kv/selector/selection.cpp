@@ -75,10 +75,10 @@ UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* fi
 
 UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks) {
   const std::int32_t n = step.kv.num_rows;
-  CopyUnits copy{.num_rows = n, .lists = from, .kind = CopyUnits::Kind::kPick, .first = picks.first, .pick = picks.unit};
-  copy.out = step.ops.ints(picks.first[n]);
-  step.ops(copy);
-  return {.first = picks.first, .unit = copy.out};
+  ExpandUnits units{.num_rows = n, .lists = from, .kind = ExpandUnits::Kind::kPick, .index_first = picks.first, .pick = picks.unit};
+  units.index = step.ops.ints(picks.first[n]);
+  step.ops(units);
+  return {.first = picks.first, .unit = units.index};
 }
 
 Selection expand(const LayerStep& step, ExpandUnits units) {
@@ -96,18 +96,16 @@ void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int3
 
 void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
   const std::int32_t rows = step.kv.num_rows;
-  TrackReuse reuse;
-  reuse.num_rows = rows;
-  reuse.asked = reuse.now = lists;
+  CountUnits reuse{.num_rows = rows, .lists = lists, .now = lists};
   const std::int32_t* was = per_row(step, [&](std::int32_t r) { return last_count_.at(step, r); });
   reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], lists.size(r)); });
   reuse.last_count = was;
-  reuse.hits = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
+  reuse.count = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
   step.ops(reuse);
-  settle_rows(step, "reused_units", reuse.hits);
+  settle_rows(step, "reused_units", reuse.count);
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.asked_units += lists.size(r);
-    traffic_.hit_units += reuse.hits[r];
+    traffic_.hit_units += reuse.count[r];
     last_count_.at(step, r) = static_cast<std::int32_t>(lists.size(r));
   }
 }

@@ -127,8 +127,10 @@ class KeptUnits {
   UnitLists lists(const LayerStep& step) { return {.rows = units(step), .count = counts(step)}; }
   // Rows with an empty list keep theirs.
   void keep(LayerStep& step, const UnitLists& lists) {
-    step.ops(
-        CopyUnits{.num_rows = step.kv.num_rows, .lists = lists, .to = units_.rows(step, [&](std::int32_t r) { return lists.size(r); })});
+    step.ops(ExpandUnits{
+        .num_rows = step.kv.num_rows, .lists = lists, .kind = ExpandUnits::Kind::kKeep, .to = units_.rows(step, [&](std::int32_t r) {
+          return lists.size(r);
+        })});
   }
 
  private:

@@ -165,9 +165,10 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).dense; });
     mask_ends(step, step.kv.first, per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail, scores);
-    step.ops(CopyUnits{.num_rows = n,
-                       .lists = best_units(step, step.kv.first, scores, keep),
-                       .to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; })});
+    step.ops(ExpandUnits{.num_rows = n,
+                         .lists = best_units(step, step.kv.first, scores, keep),
+                         .kind = ExpandUnits::Kind::kKeep,
+                         .to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; })});
   }
 
   // One query per sequence.
@@ -211,9 +212,16 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     PageScores pages = page_scores(step, means.means, score_first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     pages.queries = query;
     const float* scores = run_scores(step, pages);
-    TakeSentences best{n, score_first, scores, candidates, means.token, means.sentence, first, step.ops.ints(first[n])};
+    SelectUnits best{.num_rows = n,
+                     .kind = SelectUnits::Kind::kSentences,
+                     .lists = {.rows = means.sentence, .count = candidates},
+                     .score_first = score_first,
+                     .scores = scores,
+                     .tokens = means.token,
+                     .first = first,
+                     .unit = step.ops.ints(first[n])};
     step.ops(best);
-    return best.index;
+    return best.unit;
   }
 
   std::int32_t sinks_, recent_, factor_, window_, pool_, span_;
