@@ -7,8 +7,9 @@
 namespace kvlab {
 
 // Lists the tokens of each row that are due to be encoded, oldest first, and marks them: of the u tokens without the mark `bit` in word
-// `channel` the oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; its other entries become -1. Tokens that
-// sequences of one prefix share (the same pages from the first one on) are listed for the first of these.
+// `channel` the oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; its other entries become -1. With
+// `only_dropped` of the dropped tokens. Tokens that sequences of one prefix share (the same pages from the first one on) are listed for
+// the first of these.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;
@@ -16,14 +17,22 @@ struct TakeDue {
   std::int32_t residual_tokens = 0, block_tokens = 1;
   const std::int64_t* first = nullptr;  // [num_rows + 1] the rows' lists
   std::int32_t* index = nullptr;        // [first[num_rows]] out
+  bool only_dropped = false;
+  const std::int64_t* dropped_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* dropped = nullptr;        // [dropped_first[num_rows]]
 
-  // All marks are read, the listed ones' written, with 4 bytes per entry.
+  // All marks are read, the listed ones' written, with 4 bytes per entry; dropped tokens are read and compared too.
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t due = first[kv.num_rows];
-    return {.op = "take_due", .rows = kv.num_rows, .tokens = kv.total(), .outputs = due, .bytes = 4 * kv.total() + 8 * due};
+    const std::int64_t due = first[kv.num_rows], n = only_dropped ? dropped_first[kv.num_rows] : kv.total();
+    return {.op = only_dropped ? "mark_dropped" : "take_due",
+            .rows = kv.num_rows,
+            .tokens = n,
+            .outputs = due,
+            .bytes = (only_dropped ? 8 : 4) * n + 8 * due,
+            .flops = only_dropped ? n : 0};
   }
   [[nodiscard]] std::int64_t rows() const { return first[kv.num_rows] == first[0] ? 0 : kv.num_rows; }
-  void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1); }
+  void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1), visit(dropped_first, kv.num_rows + 1); }
 
   // The first of the rows with the same pages takes for all of them, in order.
   template <class Team>
@@ -45,17 +54,17 @@ struct TakeDue {
     const std::int64_t room = first[row + 1] - first[row];
     if (room == 0) return;
     std::int32_t* const list = index + first[row];
-    const auto word = [&](std::int64_t i) -> std::uint32_t& {
-      return kv.word(channel, static_cast<std::int32_t>(row), static_cast<std::int32_t>(i));
-    };
+    const std::int64_t n = only_dropped ? dropped_first[row + 1] - dropped_first[row] : kv.len[row];
+    const auto token = [&](std::int64_t i) { return only_dropped ? dropped[dropped_first[row] + i] : static_cast<std::int32_t>(i); };
+    const auto word = [&](std::int64_t i) -> std::uint32_t& { return kv.word(channel, static_cast<std::int32_t>(row), token(i)); };
     const auto lacks = [&](std::int64_t i) { return (word(i) & bit) == 0; };
-    const auto unmarked = team.template sum<std::int32_t>(kv.len[row], [&](std::int64_t i) { return lacks(i) ? 1 : 0; });
+    const auto unmarked = team.template sum<std::int32_t>(n, [&](std::int64_t i) { return lacks(i) ? 1 : 0; });
     std::int64_t due = unmarked > residual_tokens ? unmarked - residual_tokens : 0;
     due = due < room ? due : room;
     due -= due % block_tokens;
     if (due > 0) {
-      team.pack(kv.len[row], lacks, [&](std::int64_t place, std::int64_t i) {
-        if (place < due) word(i) |= bit, list[place] = static_cast<std::int32_t>(i);
+      team.pack(n, lacks, [&](std::int64_t place, std::int64_t i) {
+        if (place < due) word(i) |= bit, list[place] = token(i);
       });
     }
     team.each(room - due, [&](std::int64_t i) { list[due + i] = -1; });
