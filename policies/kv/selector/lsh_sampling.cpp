@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/lsh_tables/lsh_tables.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -142,7 +143,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     step.ops(sample);
     settle_rows(step, "sampled_tokens", sample.count);
     settle_rows(step, "bucket_entries", sample.looked_at);
-    step.ops(LshBuckets{n, sample.looked_at});
+    step.ops(SearchVisits{n, sample.looked_at, SearchVisits::Kind::kBuckets, 4, 1});
     return sample;
   }
 
