@@ -120,7 +120,7 @@ KVLAB_ROW_OP(UnionUnits)
 
 // Lists in another order:
 //   kByScore  by falling score of the unit, equals in the list's order, NaN as -infinity; to to[r], rows with an empty list are unchanged
-//   kByUnit   ascending; to `unit` from first[r] on
+//   kByUnit   its first units, ascending; to `unit` from first[r] on
 struct SortUnits {
   enum class Kind : std::uint8_t { kByScore, kByUnit };
   std::int32_t num_rows = 0;
@@ -129,14 +129,14 @@ struct SortUnits {
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
   const float* scores = nullptr;              // of all units of the row
   std::int32_t* const* to = nullptr;          // [num_rows]
-  const std::int64_t* first = nullptr;        // [num_rows + 1] exact offsets
+  const std::int64_t* first = nullptr;        // [num_rows + 1] of kByUnit: so many first units of each list
   std::int32_t* unit = nullptr;               // [first[num_rows]] out
 
   // A sort counts n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = kind == Kind::kByScore ? "rank_units" : "take_ranked", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = lists.size(r);
+      const std::int64_t n = size(r);
       c.tokens += n;
       c.outputs += n;
       c.bytes += (kind == Kind::kByScore ? 12 : 8) * n;
@@ -148,11 +148,11 @@ struct SortUnits {
   void shapes(auto&& visit) {
     visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(to, num_rows), visit(first, num_rows + 1);
   }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return size(row); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t n = lists.size(row);
+    const std::int64_t n = size(row);
     const std::int32_t* const list = lists.row(row);
     std::int32_t* const out = kind == Kind::kByScore ? to[row] : unit + first[row];
     const auto score = [&](std::int32_t i) {
@@ -162,6 +162,11 @@ struct SortUnits {
     merge_sort(team, static_cast<std::int32_t>(n), out, reinterpret_cast<std::int32_t*>(team.room()),
                [&](std::int32_t i, std::int32_t j) { return kind == Kind::kByScore ? score(i) > score(j) : list[i] < list[j]; });
     team.each(n, [&](std::int64_t i) { out[i] = list[out[i]]; });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BOTH std::int64_t size(std::int64_t row) const {
+    return kind == Kind::kByScore ? lists.size(row) : first[row + 1] - first[row];
   }
 };
 KVLAB_ROW_OP(SortUnits)
@@ -203,8 +208,8 @@ struct SelectUnits {
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
-    visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(first, num_rows + 1);
-    visit(tokens, num_rows), visit(threshold, num_rows / kv_heads);
+    visit(score_first, num_rows + 1), visit(lists.count, num_rows), visit(tokens, num_rows);
+    visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(first, num_rows + 1), visit(threshold, num_rows / kv_heads);
   }
   void results(auto&& visit) { visit(count, num_rows); }
   // A mark of each entry.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {
@@ -11,42 +12,40 @@ namespace kvlab {
 // `only_dropped` of the dropped tokens. Tokens that sequences of one prefix share (the same pages from the first one on) are listed for
 // the first of these.
 struct TakeDue {
-  KvRows kv;
+  PartedRows parts;  // without `only_dropped` only kv
   std::int32_t channel = 0;
   std::uint32_t bit = 1;
   std::int32_t residual_tokens = 0, block_tokens = 1;
   const std::int64_t* first = nullptr;  // [num_rows + 1] the rows' lists
   std::int32_t* index = nullptr;        // [first[num_rows]] out
   bool only_dropped = false;
-  const std::int64_t* dropped_first = nullptr;  // [num_rows + 1]
-  const std::int32_t* dropped = nullptr;        // [dropped_first[num_rows]]
 
   // All marks are read, the listed ones' written, with 4 bytes per entry; dropped tokens are read and compared too.
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t due = first[kv.num_rows], n = only_dropped ? dropped_first[kv.num_rows] : kv.total();
+    const std::int64_t due = first[parts.kv.num_rows], n = only_dropped ? parts.total_dropped() : parts.kv.total();
     return {.op = only_dropped ? "mark_dropped" : "take_due",
-            .rows = kv.num_rows,
+            .rows = parts.kv.num_rows,
             .tokens = n,
             .outputs = due,
             .bytes = (only_dropped ? 8 : 4) * n + 8 * due,
             .flops = only_dropped ? n : 0};
   }
-  [[nodiscard]] std::int64_t rows() const { return first[kv.num_rows] == first[0] ? 0 : kv.num_rows; }
-  void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1), visit(dropped_first, kv.num_rows + 1); }
+  [[nodiscard]] std::int64_t rows() const { return first[parts.kv.num_rows] == first[0] ? 0 : parts.kv.num_rows; }
+  void shapes(auto&& visit) { visit_parts(parts, visit), visit(first, parts.kv.num_rows + 1); }
 
   // The first of the rows with the same pages takes for all of them, in order.
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int64_t heads = kv.kv_heads, head = row % heads;
+    const std::int64_t heads = parts.kv.kv_heads, head = row % heads;
     if (team.max(row / heads, 0, [&](std::int64_t s) { return shares_pages(row, s * heads + head) ? 1 : 0; }) != 0) return;
     take(team, row);
-    for (std::int64_t later = row + heads; later < kv.num_rows; later += heads)
+    for (std::int64_t later = row + heads; later < parts.kv.num_rows; later += heads)
       if (shares_pages(row, later)) take(team, later);
   }
 
  private:
   [[nodiscard]] KVLAB_BODY bool shares_pages(std::int64_t a, std::int64_t b) const {
-    return kv.len[a] > 0 && kv.len[b] > 0 && kv.page[kv.page_begin[a]] == kv.page[kv.page_begin[b]];
+    return parts.kv.len[a] > 0 && parts.kv.len[b] > 0 && parts.kv.page[parts.kv.page_begin[a]] == parts.kv.page[parts.kv.page_begin[b]];
   }
 
   template <class Team>
@@ -54,9 +53,11 @@ struct TakeDue {
     const std::int64_t room = first[row + 1] - first[row];
     if (room == 0) return;
     std::int32_t* const list = index + first[row];
-    const std::int64_t n = only_dropped ? dropped_first[row + 1] - dropped_first[row] : kv.len[row];
-    const auto token = [&](std::int64_t i) { return only_dropped ? dropped[dropped_first[row] + i] : static_cast<std::int32_t>(i); };
-    const auto word = [&](std::int64_t i) -> std::uint32_t& { return kv.word(channel, static_cast<std::int32_t>(row), token(i)); };
+    const std::int64_t n = only_dropped ? parts.num_dropped(static_cast<std::int32_t>(row)) : parts.kv.len[row];
+    const auto token = [&](std::int64_t i) {
+      return only_dropped ? parts.dropped[parts.dropped_first[row] + i] : static_cast<std::int32_t>(i);
+    };
+    const auto word = [&](std::int64_t i) -> std::uint32_t& { return parts.kv.word(channel, static_cast<std::int32_t>(row), token(i)); };
     const auto lacks = [&](std::int64_t i) { return (word(i) & bit) == 0; };
     const auto unmarked = team.template sum<std::int32_t>(n, [&](std::int64_t i) { return lacks(i) ? 1 : 0; });
     std::int64_t due = unmarked > residual_tokens ? unmarked - residual_tokens : 0;

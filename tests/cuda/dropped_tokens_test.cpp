@@ -42,12 +42,9 @@ TEST_F(DroppedTokensCuda, TakeDue) {
   const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
   for (int step = 0; step < 2; ++step) {
     Ints expected(950, -7);
-    const auto take = [&](const PartedRows& of, std::int32_t* index) {
-      return TakeDue{of.kv, 1, 1, 0, 1, first.data(), index, true, of.dropped_first, of.dropped};
-    };
-    run_cpu(take(parts().host(), expected.data()));
+    run_cpu(TakeDue{parts().host(), 1, 1, 0, 1, first.data(), expected.data(), true});
     const DeviceBuffer<std::int32_t> got(950);
-    run_cuda(take(parts().device(), got.data()), cuda());
+    run_cuda(TakeDue{parts().device(), 1, 1, 0, 1, first.data(), got.data(), true}, cuda());
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }

@@ -115,14 +115,9 @@ TEST_F(UnitListsCuda, RankedUnits) {
   run_cuda(SortUnits{6, lists().device(), SortUnits::Kind::kByScore, score_first.data(), device_scores.data(), ranked.device()}, cuda());
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
-  const Ints count{0, 1, 10, 400, 1, 33};
   Ints expected(445);
   const auto best = [&](std::int32_t* const* from, std::int32_t* out) {
-    return SortUnits{.num_rows = 6,
-                     .lists = {.rows = from, .count = count.data()},
-                     .kind = SortUnits::Kind::kByUnit,
-                     .first = first.data(),
-                     .unit = out};
+    return SortUnits{.num_rows = 6, .lists = {.rows = from}, .kind = SortUnits::Kind::kByUnit, .first = first.data(), .unit = out};
   };
   run_cpu(best(ranked.host(), expected.data()));
   const DeviceBuffer<std::int32_t> got(445);

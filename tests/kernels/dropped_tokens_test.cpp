@@ -55,14 +55,11 @@ TEST(TakeDue, ListsEachDroppedTokenOnce) {
   const KeptLists some({{1, 4}}), fewer({{4}});
   const std::int64_t first[] = {0, 3};
   Ints index(3, 99);
-  const auto take = [&](const PartedRows& rows) {
-    run_cpu(TakeDue{rows.kv, 1, 1, 0, 1, first, index.data(), true, rows.dropped_first, rows.dropped});
-  };
   Parted a(layer, some);
-  take(a.rows);
+  run_cpu(TakeDue{a.rows, 1, 1, 0, 1, first, index.data(), true});
   EXPECT_EQ(index, (Ints{0, 2, 3}));
   Parted b(layer, fewer);
-  take(b.rows);
+  run_cpu(TakeDue{b.rows, 1, 1, 0, 1, first, index.data(), true});
   EXPECT_EQ(index, (Ints{1, -1, -1}));
 }
 

@@ -142,9 +142,7 @@ TEST(UnitLists, RankedListsGiveTheirBestInOrder) {
   std::int32_t* to = ranked.data();
   run_cpu(SortUnits{1, lists, SortUnits::Kind::kByScore, score_first.data(), scores.data(), &to});
   EXPECT_EQ(ranked, (Ints{2, 4, 7, 1}));
-  const std::int32_t three = 3;
-  lists = {.rows = &to, .count = &three};
-  run_cpu(SortUnits{.num_rows = 1, .lists = lists, .kind = SortUnits::Kind::kByUnit, .first = take.data(), .unit = best.data()});
+  run_cpu(SortUnits{.num_rows = 1, .lists = {.rows = &to}, .kind = SortUnits::Kind::kByUnit, .first = take.data(), .unit = best.data()});
   EXPECT_EQ(best, (Ints{2, 4, 7}));
 }
 

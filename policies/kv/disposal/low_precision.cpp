@@ -68,14 +68,7 @@ class LowPrecision final : public Disposal {
     if (listed.total() == 0) return;
     std::int32_t* const index = step.ops.ints(listed.total());
     listed.index = index;
-    step.ops(TakeDue{.kv = rows.kv,
-                     .channel = first_word(),
-                     .bit = kTokenMark,
-                     .first = first,
-                     .index = index,
-                     .only_dropped = true,
-                     .dropped_first = rows.dropped_first,
-                     .dropped = rows.dropped});
+    step.ops(TakeDue{.parts = rows, .channel = first_word(), .bit = kTokenMark, .first = first, .index = index, .only_dropped = true});
     encode(step, listed, balances_ ? divisors_.lines(step, step.kv.head_dim) : nullptr, balances_ ? state_rows(step) : nullptr);
     encode(step, listed.of_values(), nullptr, nullptr);
   }

@@ -29,14 +29,13 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     const auto recycled = [&](std::int32_t r) { return recycles[step.kv.sequence(r)] == 1; };
     if (std::any_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 0; })) rank_all(step, recycles);
     if (std::none_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 1; })) return {};
-    const std::int32_t* count = per_row(step, [&](std::int32_t r) {
-      const Choice& c = choices_.at(step, r);
-      return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
-    });
     SortUnits best{.num_rows = n,
-                   .lists = {.rows = ranked_.rows(step, [](std::int32_t) { return 0; }), .count = count},
+                   .lists = {.rows = ranked_.rows(step, [](std::int32_t) { return 0; })},
                    .kind = SortUnits::Kind::kByUnit,
-                   .first = prefix_sums(step, [&](std::int32_t r) { return count[r]; })};
+                   .first = prefix_sums(step, [&](std::int32_t r) {
+                     const Choice& c = choices_.at(step, r);
+                     return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
+                   })};
     best.unit = step.ops.ints(best.first[n]);
     step.ops(best);
     const UnitLists lists{.first = best.first, .unit = best.unit};
