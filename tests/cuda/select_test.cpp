@@ -116,13 +116,23 @@ TEST_F(SelectCuda, PooledCountsEqualCpuVersion) {
       SCOPED_TRACE(testing::Message() << "round " << round << (with_floor ? " with floors" : ""));
       const std::int32_t* floors = with_floor ? floor.data() : nullptr;
       Ints expected(len.size(), -1), got(len.size(), -1);
-      run_cpu(TopKPooled{pools, per_pool, first.data(), scores.data(), nullptr, budget.data(), floors, expected.data()});
-      run_cuda(TopKPooled{pools, per_pool, first.data(), device_scores.data(), nullptr, budget.data(), floors, got.data()}, cuda());
+      TopK op{.num_rows = pools * per_pool,
+              .first = first.data(),
+              .scores = scores.data(),
+              .kind = TopK::Kind::kCounts,
+              .rows_per_pool = per_pool,
+              .budget = budget.data(),
+              .floor_tokens = floors,
+              .count = expected.data()};
+      run_cpu(op);
+      op.scores = device_scores.data(), op.count = got.data();
+      run_cuda(op, cuda());
       EXPECT_EQ(got, expected);
       std::vector<const float*> apart;
       for (std::size_t r = 0; r < len.size(); ++r) apart.push_back(device_scores.data() + first[r]);
       std::fill(got.begin(), got.end(), -1);
-      run_cuda(TopKPooled{pools, per_pool, first.data(), nullptr, apart.data(), budget.data(), floors, got.data()}, cuda());
+      op.scores = nullptr, op.row_scores = apart.data();
+      run_cuda(op, cuda());
       EXPECT_EQ(got, expected);
     }
   }
