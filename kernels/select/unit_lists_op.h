@@ -242,43 +242,34 @@ struct SelectUnits {
 };
 KVLAB_ROW_OP(SelectUnits)
 
-// Counts units of ascending lists. Diagnostic, free.
-//   kReused  those that the last step read; then stores `now` (asked for or always read) in `last`
-//   kPages   pages of `page_units` neighbouring units that hold one
-struct CountUnits {
-  enum class Kind : std::uint8_t { kReused, kPages };
+// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
+struct TrackReuse {
   std::int32_t num_rows = 0;
-  UnitLists lists, now{};
+  UnitLists asked, now;
   std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
   const std::int32_t* held_from = nullptr;   // [num_rows] in CPU memory: units from here on count as read; null: none
-  std::int32_t* count = nullptr;             // [num_rows] out, in CPU memory
-  Kind kind = Kind::kReused;
-  std::int32_t page_units = 1;
+  std::int32_t* hits = nullptr;              // [num_rows] out, in CPU memory
 
-  [[nodiscard]] OpCall cost() const { return {.op = kind == Kind::kReused ? "track_reuse" : "flash_pages", .rows = num_rows}; }
+  [[nodiscard]] OpCall cost() const { return {.op = "track_reuse", .rows = num_rows}; }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
-    visit_lists(lists, num_rows, visit), visit_lists(now, num_rows, visit);
+    visit_lists(asked, num_rows, visit), visit_lists(now, num_rows, visit);
     visit(last, num_rows), visit(last_count, num_rows), visit(held_from, num_rows);
   }
-  void results(auto&& visit) { visit(count, num_rows); }
+  void results(auto&& visit) { visit(hits, num_rows); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int32_t* const list = lists.row(row);
-    const auto found = team.template sum<std::int32_t>(lists.size(row), [&](std::int64_t i) {
-      return (kind == Kind::kReused ? is_reused(row, list[i]) : i == 0 || list[i] / page_units != list[i - 1] / page_units) ? 1 : 0;
+    std::int32_t* const was = last[row];
+    const auto found = team.template sum<std::int32_t>(asked.size(row), [&](std::int64_t i) {
+      const std::int32_t unit = asked.row(row)[i];
+      return (held_from != nullptr && unit >= held_from[row]) || is_among(was, last_count[row], unit) ? 1 : 0;
     });
-    team.once([&] { count[row] = found; });
-    if (kind == Kind::kReused) team.each(now.size(row), [&](std::int64_t i) { last[row][i] = now.row(row)[i]; });
-  }
-
- private:
-  [[nodiscard]] KVLAB_BODY bool is_reused(std::int64_t row, std::int32_t unit) const {
-    return (held_from != nullptr && unit >= held_from[row]) || is_among(last[row], last_count[row], unit);
+    team.once([&] { hits[row] = found; });
+    team.each(now.size(row), [&](std::int64_t i) { was[i] = now.row(row)[i]; });
   }
 };
-KVLAB_ROW_OP(CountUnits)
+KVLAB_ROW_OP(TrackReuse)
 
 }  // namespace kvlab

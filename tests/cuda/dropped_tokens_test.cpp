@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/select/list_dropped_op.h"
-#include "kernels/storage/take_due_op.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -32,7 +32,7 @@ TEST_F(DroppedTokensCuda, ListDropped) {
 }
 
 // Lists with too little room, and with more than is asked for.
-TEST_F(DroppedTokensCuda, TakeDue) {
+TEST_F(DroppedTokensCuda, MarkDropped) {
   RowsFixture<bf16>& rows = parts().rows;
   const std::size_t slots = rows.position.size();
   std::mt19937 random(2);
@@ -42,9 +42,9 @@ TEST_F(DroppedTokensCuda, TakeDue) {
   const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
   for (int step = 0; step < 2; ++step) {
     Ints expected(950, -7);
-    run_cpu(TakeDue{parts().host(), 1, 1, 0, 1, first.data(), expected.data(), true});
+    run_cpu(MarkDropped{parts().host(), 1, first.data(), expected.data()});
     const DeviceBuffer<std::int32_t> got(950);
-    run_cuda(TakeDue{parts().device(), 1, 1, 0, 1, first.data(), got.data(), true}, cuda());
+    run_cuda(MarkDropped{parts().device(), 1, first.data(), got.data()}, cuda());
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }

@@ -17,12 +17,12 @@ TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
   const std::vector<std::uint32_t> before = rows.words;
   const Longs first{0, 290, 580, 610, 640, 940, 1240};
   Ints expected(1240, -7);
-  run_cpu(TakeDue{{rows.host()}, 0, 1, 10, 1, first.data(), expected.data()});
+  run_cpu(TakeDue{rows.host(), 0, 1, 10, 1, first.data(), expected.data()});
   const auto got = same_in_every_order([&] {
     rows.words = before;
     rows.upload();
     const DeviceBuffer<std::int32_t> out(Ints(1240, -7));
-    run_cuda(TakeDue{{rows.device()}, 0, 1, 10, 1, first.data(), out.data()}, cuda());
+    run_cuda(TakeDue{rows.device(), 0, 1, 10, 1, first.data(), out.data()}, cuda());
     return out.to_host(cuda().stream());
   });
   EXPECT_EQ(got, expected);

@@ -125,7 +125,7 @@ TEST_F(UnitListsCuda, RankedUnits) {
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 
-TEST_F(UnitListsCuda, CountsReusedUnits) {
+TEST_F(UnitListsCuda, TrackReuse) {
   const Longs first{0, 0, 300, 310};
   Ints unit;
   for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
@@ -136,12 +136,12 @@ TEST_F(UnitListsCuda, CountsReusedUnits) {
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
   const DeviceBuffer<std::int32_t> device_unit(unit);
-  CountUnits reuse;
+  TrackReuse reuse;
   reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
   const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
     Ints hits(3, -1);
-    reuse.lists = reuse.now = UnitLists{first.data(), units};
-    reuse.last = lists, reuse.count = hits.data();
+    reuse.asked = reuse.now = UnitLists{first.data(), units};
+    reuse.last = lists, reuse.hits = hits.data();
     op_on(reuse);
     return hits;
   };

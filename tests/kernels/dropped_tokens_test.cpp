@@ -5,8 +5,8 @@
 
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/storage/take_due_op.h"
 #include "kernels/storage/token_copy_op.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/mean_dropped_op.h"
 #include "tests/kv/disposal_fixture.h"
 
@@ -50,16 +50,16 @@ TEST(PackDropped, KeysBeforeValues) {
   EXPECT_EQ(call(PackDropped{parted.rows}).bytes, 3 * (2 * 2 * 2 * 2 + 12));
 }
 
-TEST(TakeDue, ListsEachDroppedTokenOnce) {
+TEST(MarkDropped, ListsEachTokenOnce) {
   SmallLayer layer(SmallLayer::Vectors(5, {1, 0}), SmallLayer::Vectors(5, {1, 0}), 1, 2);
   const KeptLists some({{1, 4}}), fewer({{4}});
   const std::int64_t first[] = {0, 3};
   Ints index(3, 99);
   Parted a(layer, some);
-  run_cpu(TakeDue{a.rows, 1, 1, 0, 1, first, index.data(), true});
+  run_cpu(MarkDropped{a.rows, 1, first, index.data()});
   EXPECT_EQ(index, (Ints{0, 2, 3}));
   Parted b(layer, fewer);
-  run_cpu(TakeDue{b.rows, 1, 1, 0, 1, first, index.data(), true});
+  run_cpu(MarkDropped{b.rows, 1, first, index.data()});
   EXPECT_EQ(index, (Ints{1, -1, -1}));
 }
 

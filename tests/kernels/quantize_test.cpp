@@ -345,10 +345,10 @@ TEST(TakeDue, OldestUnmarkedTokensInWholeBlocks) {
   for (const std::int32_t i : {0, 1, 2, 5}) kv.word(0, 0, i) = 2;
   const std::int64_t first[] = {0, 12};
   std::vector<std::int32_t> index(12, 7);
-  run_cpu(TakeDue{{kv}, 0, 2, 5, 4, first, index.data()});  // 16 unmarked, 11 beyond the residual, 8 in whole blocks
+  run_cpu(TakeDue{kv, 0, 2, 5, 4, first, index.data()});  // 16 unmarked, 11 beyond the residual, 8 in whole blocks
   EXPECT_EQ(index, (std::vector<std::int32_t>{3, 4, 6, 7, 8, 9, 10, 11, -1, -1, -1, -1}));
   for (std::int32_t i = 0; i < 20; ++i) EXPECT_EQ(kv.word(0, 0, i), i < 12 ? 2U : 0U);
-  run_cpu(TakeDue{{kv}, 0, 1, 0, 1, first, index.data()});  // another mark; no more than the list has room for
+  run_cpu(TakeDue{kv, 0, 1, 0, 1, first, index.data()});  // another mark; no more than the list has room for
   EXPECT_EQ(index.front(), 0);
   EXPECT_EQ(index.back(), 11);
 }

@@ -155,7 +155,7 @@ TEST(UnitLists, ReuseCountsCommonUnitsAndRemembersTheList) {
   std::int32_t* memory = last.data();
   const std::int32_t count = 3;
   std::int32_t hits = -1;
-  run_cpu(CountUnits{1, lists, lists, &memory, &count, nullptr, &hits});
+  run_cpu(TrackReuse{1, lists, lists, &memory, &count, nullptr, &hits});
   EXPECT_EQ(hits, 2);
   EXPECT_EQ(last, now);
 }

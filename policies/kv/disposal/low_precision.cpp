@@ -6,7 +6,7 @@
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "kernels/storage/take_due_op.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/selector/row_state.h"
@@ -68,7 +68,7 @@ class LowPrecision final : public Disposal {
     if (listed.total() == 0) return;
     std::int32_t* const index = step.ops.ints(listed.total());
     listed.index = index;
-    step.ops(TakeDue{.parts = rows, .channel = first_word(), .bit = kTokenMark, .first = first, .index = index, .only_dropped = true});
+    step.ops(MarkDropped{rows, first_word(), first, index});
     encode(step, listed, balances_ ? divisors_.lines(step, step.kv.head_dim) : nullptr, balances_ ? state_rows(step) : nullptr);
     encode(step, listed.of_values(), nullptr, nullptr);
   }

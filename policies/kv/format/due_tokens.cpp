@@ -38,7 +38,7 @@ ListedTokens DueTokens::take(LayerStep& step, std::int32_t channel) {
   if (listed.total() == 0) return listed;
   std::int32_t* const index = step.ops.ints(listed.total());
   listed.index = index;
-  step.ops(TakeDue{{kv}, channel, bit_, rule_.residual_tokens, rule_.block_tokens, first, index});
+  step.ops(TakeDue{kv, channel, bit_, rule_.residual_tokens, rule_.block_tokens, first, index});
   return listed;
 }
 

@@ -96,16 +96,18 @@ void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int3
 
 void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
   const std::int32_t rows = step.kv.num_rows;
-  CountUnits reuse{.num_rows = rows, .lists = lists, .now = lists};
+  TrackReuse reuse;
+  reuse.num_rows = rows;
+  reuse.asked = reuse.now = lists;
   const std::int32_t* was = per_row(step, [&](std::int32_t r) { return last_count_.at(step, r); });
   reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], lists.size(r)); });
   reuse.last_count = was;
-  reuse.count = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
+  reuse.hits = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
   step.ops(reuse);
-  settle_rows(step, "reused_units", reuse.count);
+  settle_rows(step, "reused_units", reuse.hits);
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.asked_units += lists.size(r);
-    traffic_.hit_units += reuse.count[r];
+    traffic_.hit_units += reuse.hits[r];
     last_count_.at(step, r) = static_cast<std::int32_t>(lists.size(r));
   }
 }

@@ -96,12 +96,10 @@ class SparF final : public Budgeted<Selector> {
   void count_pages(LayerStep& step, const UnitLists& lists, const std::int32_t* tail) {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t token_bytes = 2LL * step.kv.head_dim * step.kv.kv_bytes;
-    CountUnits pages{.num_rows = n,
-                     .lists = lists,
-                     .kind = CountUnits::Kind::kPages,
-                     .page_units = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes))};
+    FlashPages pages{
+        .num_rows = n, .page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes)), .lists = lists};
     pages.count = per_row(
-        step, [&](std::int32_t r) { return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_units)); });
+        step, [&](std::int32_t r) { return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_tokens)); });
     step.ops(pages);
     settle_rows(step, "flash_pages", pages.count);
     const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);

@@ -190,4 +190,28 @@ struct SparqRest {
 };
 KVLAB_ROW_OP(SparqRest)
 
+// Distinct flash pages that hold the listed tokens, each page `page_tokens` neighbouring tokens.
+struct FlashPages {
+  std::int32_t num_rows = 0, page_tokens = 1;
+  UnitLists lists;
+  std::int32_t* count = nullptr;  // [num_rows] in: upper bounds, out; CPU memory
+
+  // A diagnostic: it costs nothing.
+  [[nodiscard]] OpCall cost() const { return {.op = "flash_pages", .rows = num_rows}; }
+  [[nodiscard]] std::int64_t rows() const { return num_rows; }
+  void shapes(auto&& visit) { visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(lists.count, num_rows); }
+  void results(auto&& visit) { visit(count, num_rows); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int32_t* const token = lists.row(row);
+    const std::int32_t pages = team.template sum<std::int32_t>(lists.size(row), [&](std::int64_t i) {
+      const std::int32_t before = i == 0 ? -1 : token[i - 1] / page_tokens;
+      return token[i] / page_tokens != before ? 1 : 0;
+    });
+    team.once([&] { count[row] = pages; });
+  }
+};
+KVLAB_ROW_OP(FlashPages)
+
 }  // namespace kvlab

@@ -10,16 +10,16 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
                         std::int64_t disk_unit_bytes) {
   const std::int32_t rows = step.kv.num_rows;
   const std::int32_t* was = per_row(step, [&](std::int32_t r) { return last_count_.at(step, r); });
-  CountUnits reuse{.num_rows = rows,
-                   .lists = asked,
+  TrackReuse reuse{.num_rows = rows,
+                   .asked = asked,
                    .now = now,
                    .last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], now.size(r)); }),
                    .last_count = was,
                    .held_from = per_row(step, [&](std::int32_t r) { return held_.at(step, r).from; }),
-                   .count = per_row(step, [](std::int32_t) { return 0; })};
+                   .hits = per_row(step, [](std::int32_t) { return 0; })};
   step.ops(reuse);
-  std::int32_t* fetched = per_row(
-      step, [&](std::int32_t r) { return reuse.held_from[r] == 0 ? 0 : static_cast<std::int32_t>(asked.size(r)) - reuse.count[r]; });
+  std::int32_t* fetched =
+      per_row(step, [&](std::int32_t r) { return reuse.held_from[r] == 0 ? 0 : static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r]; });
   settle_rows(step, "fetched_units", fetched);
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.fetched_bytes += fetched[r] * unit_bytes;
