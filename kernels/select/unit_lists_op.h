@@ -11,66 +11,71 @@
 
 namespace kvlab {
 
-// Lists from lists:
-//   kExpand  tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u is tokens base[r] + u * unit_tokens on, between head
-//            and tail
-//   kAll     the listed units
-//   kPick    those at places `pick` of the list
-//   kKeep    the listed units, to[r]; rows with an empty list are unchanged
-struct ExpandUnits {
-  enum class Kind : std::uint8_t { kExpand, kAll, kPick, kKeep };
+// Copies lists, units of them, the units that they lack, or their tokens.
+//   kKeep    to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
+//   kAll     out[first[r] + i] = lists.row(r)[i]
+//   kPick    out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
+//   kOthers  out[first[r] + i] = the i-th unit that is not in lists.row(r), such as the dropped tokens of a row; all ascend
+//   kExpand  to `out` tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u is tokens base[r] + u * unit_tokens on,
+//            between head and tail
+struct CopyUnits {
+  enum class Kind : std::uint8_t { kKeep, kAll, kPick, kOthers, kExpand };
   std::int32_t num_rows = 0;
   UnitLists lists;
-  Kind kind = Kind::kExpand;
+  Kind kind = Kind::kKeep;
+  std::int32_t* const* to = nullptr;    // [num_rows]
+  const std::int64_t* first = nullptr;  // [num_rows + 1] exact offsets
+  const std::int32_t* pick = nullptr;   // [first[num_rows]]
+  std::int32_t* out = nullptr;          // may be `pick`
   std::int32_t unit_tokens = 1;
-  const std::int32_t* base = nullptr;         // [num_rows], null: 0
-  const std::int32_t* head = nullptr;         // [num_rows], null: 0
-  const std::int32_t* tail = nullptr;         // [num_rows]
-  const std::int32_t* len = nullptr;          // [num_rows]
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1] exact offsets
-  const std::int32_t* pick = nullptr;         // [index_first[num_rows]]
-  std::int32_t* index = nullptr;              // [index_first[num_rows]] out; may be `pick`
-  std::int32_t* const* to = nullptr;          // [num_rows]
+  const std::int32_t *base = nullptr, *head = nullptr;  // [num_rows], null: 0
+  const std::int32_t *tail = nullptr, *len = nullptr;   // [num_rows]
 
   [[nodiscard]] OpCall cost() const {
-    const std::int64_t units = kind == Kind::kExpand || kind == Kind::kKeep ? lists.total(num_rows) : index_first[num_rows];
-    const std::int64_t outputs = kind == Kind::kExpand ? index_first[num_rows] : units;
-    return {.op = kind == Kind::kExpand ? "expand_units"
-                  : kind == Kind::kKeep ? "keep_units"
-                                        : "compose_units",
-            .rows = num_rows,
-            .tokens = units,
-            .outputs = outputs,
-            .bytes = 4 * (units + outputs + (kind == Kind::kPick ? units : 0))};
+    const bool lists_all = kind == Kind::kKeep || kind == Kind::kOthers || kind == Kind::kExpand;
+    const std::int64_t listed = lists_all ? lists.total(num_rows) : 0, n = kind == Kind::kKeep ? listed : first[num_rows];
+    OpCall c{.op = "compose_units", .rows = num_rows, .tokens = n, .outputs = n, .bytes = (kind == Kind::kPick ? 12 : 8) * n};
+    if (kind == Kind::kKeep) c.op = "keep_units";
+    if (kind == Kind::kOthers) c.op = "list_dropped", c.tokens = c.flops = listed + n, c.bytes = 4 * (listed + n);
+    if (kind == Kind::kExpand) c.op = "expand_units", c.tokens = listed, c.bytes = 4 * (listed + n);
+    return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) {
-    visit_lists(lists, num_rows, visit), visit(index_first, num_rows + 1), visit(to, num_rows);
+    visit_lists(lists, num_rows, visit), visit(to, num_rows), visit(first, num_rows + 1);
     visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
   }
+  // Of kExpand.
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
     return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
   }
 
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
-    return kind == Kind::kKeep ? lists.size(row) : index_first[row + 1] - index_first[row];
+    return kind == Kind::kKeep ? lists.size(row) : first[row + 1] - first[row];
   }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    std::int32_t& out = kind == Kind::kKeep ? to[row][i] : index[index_first[row] + i];
-    out = kind == Kind::kExpand ? token_at(row, static_cast<std::int32_t>(i))
-                                : lists.row(row)[kind == Kind::kPick ? pick[index_first[row] + i] : i];
+    std::int32_t& copy = kind == Kind::kKeep ? to[row][i] : out[first[row] + i];
+    const auto at = static_cast<std::int32_t>(i);
+    copy = kind == Kind::kExpand   ? token(row, at)
+           : kind == Kind::kOthers ? other(row, at)
+                                   : lists.row(row)[kind == Kind::kPick ? pick[first[row] + i] : i];
   }
 
  private:
-  [[nodiscard]] KVLAB_BODY std::int32_t token_at(std::int64_t row, std::int32_t i) const {
+  [[nodiscard]] KVLAB_BODY std::int32_t token(std::int64_t row, std::int32_t i) const {
     const std::int32_t at = i - (head == nullptr ? 0 : head[row]);
     const auto chosen = static_cast<std::int32_t>(lists.size(row) * unit_tokens);
     if (at < 0) return i;
     if (at >= chosen) return tail[row] + at - chosen;
     return (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
   }
+  // list[k] - k others come before list[k].
+  [[nodiscard]] KVLAB_BODY std::int32_t other(std::int64_t row, std::int32_t i) const {
+    const std::int32_t* const list = lists.row(row);
+    return i + count_first(static_cast<std::int32_t>(lists.size(row)), [&](std::int32_t k) { return list[k] - k <= i; });
+  }
 };
-KVLAB_EACH_OP(ExpandUnits)
+KVLAB_EACH_OP(CopyUnits)
 
 // Union of `lists_per_row` consecutive ascending lists, one per query head.
 struct UnionUnits {

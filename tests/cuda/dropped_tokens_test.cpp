@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/cuda/parts_fixture.h"
@@ -23,11 +23,15 @@ class DroppedTokensCuda : public CudaTest {
   std::optional<PartsFixture<bf16>> all_;
 };
 
-TEST_F(DroppedTokensCuda, ListDropped) {
+TEST_F(DroppedTokensCuda, CopyUnitsOfOthers) {
   Ints expected(parts().dropped.size(), -1);
-  run_cpu(ListDropped{parts().host(), expected.data()});
+  const auto others = [](const PartedRows& rows, std::int32_t* out) {
+    return CopyUnits{rows.kv.num_rows, {rows.kept_first, rows.kept}, CopyUnits::Kind::kOthers, nullptr, rows.dropped_first, nullptr, out};
+  };
+  run_cpu(others(parts().host(), expected.data()));
+  EXPECT_EQ(expected, parts().dropped);
   const DeviceBuffer<std::int32_t> got(parts().total_dropped());
-  run_cuda(ListDropped{parts().device(), got.data()}, cuda());
+  run_cuda(others(parts().device(), got.data()), cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 

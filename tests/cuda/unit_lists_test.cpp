@@ -48,25 +48,25 @@ class UnitListsCuda : public CudaTest {
   std::optional<ListedUnits> all_;
 };
 
-TEST_F(UnitListsCuda, ExpandUnits) {
+TEST_F(UnitListsCuda, TokensOfUnits) {
   const Ints base{3, 3, 3, 3, 3, 3}, head{2, 0, 1, 3, 3, 3}, tail{2, 20, 3000, 2900, 2900, 2904}, len{5, 20, 3001, 2903, 2903, 2904};
-  ExpandUnits op;
-  op.num_rows = 6, op.unit_tokens = 4, op.tail = tail.data(), op.len = len.data();
+  CopyUnits op;
+  op.kind = CopyUnits::Kind::kExpand, op.num_rows = 6, op.unit_tokens = 4, op.tail = tail.data(), op.len = len.data();
   for (const bool bases : {false, true}) {
     op.base = bases ? base.data() : nullptr, op.head = bases ? head.data() : nullptr, op.lists = lists().host();
     Longs first(1, 0);
     for (std::int32_t r = 0; r < 6; ++r) first.push_back(first.back() + op.tokens(r));
     Ints expected(static_cast<std::size_t>(first.back()));
-    op.index_first = first.data(), op.index = expected.data();
+    op.first = first.data(), op.out = expected.data();
     run_cpu(op);
     const DeviceBuffer<std::int32_t> index(first.back());
-    op.lists = bases ? lists().device() : lists().device_apart(), op.index = index.data();
+    op.lists = bases ? lists().device() : lists().device_apart(), op.out = index.data();
     run_cuda(op, cuda());
     EXPECT_EQ(index.to_host(cuda().stream()), expected);
   }
 }
 
-TEST_F(UnitListsCuda, PicksAndCopies) {
+TEST_F(UnitListsCuda, CopyUnits) {
   const Longs first{0, 0, 1, 30, 500, 510, 510};
   Ints pick(510);
   std::mt19937 random(2);
@@ -75,23 +75,18 @@ TEST_F(UnitListsCuda, PicksAndCopies) {
       pick[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random()) % lists().count[r];
   for (std::int32_t& p : pick) p = std::abs(p);
   Ints expected(510);
-  const auto copy = [&](ExpandUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
-    return ExpandUnits{.num_rows = 6,
-                       .lists = gpu ? lists().device() : lists().host(),
-                       .kind = kind,
-                       .index_first = to_first.data(),
-                       .pick = picks,
-                       .index = out};
+  const auto copy = [&](CopyUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
+    return CopyUnits{6, gpu ? lists().device() : lists().host(), kind, nullptr, to_first.data(), picks, out};
   };
-  run_cpu(copy(ExpandUnits::Kind::kPick, first, pick.data(), expected.data(), false));
+  run_cpu(copy(CopyUnits::Kind::kPick, first, pick.data(), expected.data(), false));
   const DeviceBuffer<std::int32_t> out(pick);  // in place
-  run_cuda(copy(ExpandUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
+  run_cuda(copy(CopyUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
   Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(copy(ExpandUnits::Kind::kAll, whole, nullptr, copied.data(), false));
+  run_cpu(copy(CopyUnits::Kind::kAll, whole, nullptr, copied.data(), false));
   const DeviceBuffer<std::int32_t> all(whole.back());
-  run_cuda(copy(ExpandUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
+  run_cuda(copy(CopyUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
   EXPECT_EQ(all.to_host(cuda().stream()), copied);
 }
 

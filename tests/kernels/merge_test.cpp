@@ -6,7 +6,7 @@
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_anchor_op.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/kv/disposal_fixture.h"
@@ -16,7 +16,7 @@ namespace {
 
 using Ints = std::vector<std::int32_t>;
 
-TEST(ListDropped, IsTheComplementOfEveryRow) {
+TEST(CopyUnits, OthersAreTheComplementOfEveryRow) {
   SmallLayer layer({{1, 0}, {1, 0}, {1, 0}}, {{1, 0}, {1, 0}, {1, 0}}, 4);
   const KeptLists lists({{}, {0, 1, 2}, {1}, {0, 2}});
   EXPECT_EQ(Parted(layer, lists).dropped, (Ints{0, 1, 2, 0, 2, 1}));
@@ -59,7 +59,13 @@ TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
       std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
       std::vector<float> similarity(dropped.size());
       parted.dropped_first = first.data();
-      run_cpu(ListDropped{parted, dropped.data()});
+      run_cpu(CopyUnits{parted.kv.num_rows,
+                        {parted.kept_first, parted.kept},
+                        CopyUnits::Kind::kOthers,
+                        nullptr,
+                        parted.dropped_first,
+                        nullptr,
+                        dropped.data()});
       parted.dropped = dropped.data();
       run_cpu(NearestKept{parted, target.data(), similarity.data()});
       for (std::int64_t i = first[static_cast<std::size_t>(r)]; i < first[static_cast<std::size_t>(r) + 1]; ++i) {

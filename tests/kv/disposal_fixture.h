@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/disposal.h"
 #include "tests/kv/kv_fixture.h"
 
@@ -71,7 +71,8 @@ struct Parted {
     for (std::int32_t r = 0; r <= rows.kv.num_rows; ++r) first.push_back(rows.kv.first[r] - nth(lists.first, r));
     rows.dropped_first = first.data();
     dropped.resize(static_cast<std::size_t>(first.back()));
-    run_cpu(ListDropped{rows, dropped.data()});
+    run_cpu(CopyUnits{
+        rows.kv.num_rows, {rows.kept_first, rows.kept}, CopyUnits::Kind::kOthers, nullptr, rows.dropped_first, nullptr, dropped.data()});
     rows.dropped = dropped.data();
     target.resize(dropped.size());
     similarity.resize(dropped.size());

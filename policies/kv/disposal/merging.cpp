@@ -2,7 +2,7 @@
 
 #include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/compact/compact_rows.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -26,7 +26,7 @@ PartedRows part_rows(LayerStep& step, const Kept& kept) {
   for (std::int32_t r = 0; r <= kv.num_rows; ++r) first[r] = kv.first[r] - kept.index_first[r];
   PartedRows rows{kv, kept.index_first, kept.index, first, nullptr};
   std::int32_t* const dropped = step.ops.ints(rows.total_dropped());
-  step.ops(ListDropped{rows, dropped});
+  step.ops(CopyUnits{kv.num_rows, {kept.index_first, kept.index}, CopyUnits::Kind::kOthers, nullptr, first, nullptr, dropped});
   rows.dropped = dropped;
   return rows;
 }

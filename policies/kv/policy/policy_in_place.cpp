@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/evict/evict_rows.h"
 #include "policies/kv/policy/acting.h"
 #include "policies/kv/policy/policy.h"
@@ -71,7 +71,7 @@ void KvPolicy::evict_in_place(LayerStep& view, const std::int32_t* keep, EvictRo
   view.ops(op);
   if (op.moves) return;
   std::int32_t* const index = view.ops.ints(kept_first[kv.num_rows]);
-  view.ops(ListDropped{{kv, first, op.dropped, kept_first, nullptr}, index});
+  view.ops(CopyUnits{kv.num_rows, {first, op.dropped}, CopyUnits::Kind::kOthers, nullptr, kept_first, nullptr, index});
   parts_.disposal->let_go(view, {kept_first, index, keep});
   op.choice = EvictRows::Choice::kListed, op.moves = true;
   view.ops(op);

@@ -68,7 +68,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
       return {};
     }
     LshSample sample = sample_keys(step, keys);
-    ExpandUnits tokens;
+    CopyUnits tokens;
     tokens.lists.first = sample.first, tokens.lists.unit = sample.unit, tokens.lists.count = sample.count;
     tokens.base = tokens.head = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).begin; });
     tokens.tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).end; });

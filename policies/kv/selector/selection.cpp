@@ -75,19 +75,20 @@ UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* fi
 
 UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks) {
   const std::int32_t n = step.kv.num_rows;
-  ExpandUnits units{.num_rows = n, .lists = from, .kind = ExpandUnits::Kind::kPick, .index_first = picks.first, .pick = picks.unit};
-  units.index = step.ops.ints(picks.first[n]);
-  step.ops(units);
-  return {.first = picks.first, .unit = units.index};
+  CopyUnits copy{.num_rows = n, .lists = from, .kind = CopyUnits::Kind::kPick, .first = picks.first, .pick = picks.unit};
+  copy.out = step.ops.ints(picks.first[n]);
+  step.ops(copy);
+  return {.first = picks.first, .unit = copy.out};
 }
 
-Selection expand(const LayerStep& step, ExpandUnits units) {
+Selection expand(const LayerStep& step, CopyUnits units) {
   units.num_rows = step.kv.num_rows;
+  units.kind = CopyUnits::Kind::kExpand;
   units.len = step.kv.len;
-  units.index_first = prefix_sums(step, [&](std::int32_t r) { return units.tokens(r); });
-  units.index = step.ops.ints(units.index_first[units.num_rows]);
+  units.first = prefix_sums(step, [&](std::int32_t r) { return units.tokens(r); });
+  units.out = step.ops.ints(units.first[units.num_rows]);
   step.ops(units);
-  return {units.index_first, units.index};
+  return {units.first, units.out};
 }
 
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores) {

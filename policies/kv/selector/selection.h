@@ -96,7 +96,7 @@ UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* fi
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores);
 
 // Of all rows.
-Selection expand(const LayerStep& step, ExpandUnits units);
+Selection expand(const LayerStep& step, CopyUnits units);
 
 // Units of `from` at places `picks`.
 UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks);
@@ -127,10 +127,8 @@ class KeptUnits {
   UnitLists lists(const LayerStep& step) { return {.rows = units(step), .count = counts(step)}; }
   // Rows with an empty list keep theirs.
   void keep(LayerStep& step, const UnitLists& lists) {
-    step.ops(ExpandUnits{
-        .num_rows = step.kv.num_rows, .lists = lists, .kind = ExpandUnits::Kind::kKeep, .to = units_.rows(step, [&](std::int32_t r) {
-          return lists.size(r);
-        })});
+    step.ops(
+        CopyUnits{.num_rows = step.kv.num_rows, .lists = lists, .to = units_.rows(step, [&](std::int32_t r) { return lists.size(r); })});
   }
 
  private:

@@ -165,10 +165,9 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).dense; });
     mask_ends(step, step.kv.first, per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail, scores);
-    step.ops(ExpandUnits{.num_rows = n,
-                         .lists = best_units(step, step.kv.first, scores, keep),
-                         .kind = ExpandUnits::Kind::kKeep,
-                         .to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; })});
+    step.ops(CopyUnits{.num_rows = n,
+                       .lists = best_units(step, step.kv.first, scores, keep),
+                       .to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; })});
   }
 
   // One query per sequence.

@@ -131,17 +131,18 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
   // The softmax is over chunks other than outliers.
   UnitLists choose(LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
-    ExpandUnits all{.num_rows = n,
-                    .lists = {.rows = other(step)},
-                    .kind = ExpandUnits::Kind::kAll,
-                    .index_first = first,
-                    .index = step.ops.ints(first[n])};
+    CopyUnits all;
+    all.num_rows = n;
+    all.lists.rows = other(step);
+    all.kind = CopyUnits::Kind::kAll;
+    all.first = first;
+    all.out = step.ops.ints(first[n]);
     step.ops(all);
     PageScores scores = page_scores(step, means(step), first, PageScores::Kind::kDot);
-    scores.unit = all.index;
+    scores.unit = all.out;
     scores.lists_units = scores.softmax = true;
     const UnitLists best = best_units(step, first, run_scores(step, scores), keep);
-    return pick_units(step, {.first = first, .unit = all.index}, best);
+    return pick_units(step, {.first = first, .unit = all.out}, best);
   }
 
   UnitLists with_outliers(LayerStep& step, const UnitLists& chosen, const std::int32_t* keep, const std::int32_t* outliers) {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/list_dropped_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "policies/kv/selector/tiers.h"
@@ -51,14 +51,12 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (selection_.index_first == nullptr) return;
     const std::int32_t n = step.kv.num_rows;
-    ListDropped others;
-    others.parts.kv = step.kv;
-    others.parts.kept_first = selection_.index_first, others.parts.kept = selection_.index;
-    others.parts.dropped_first =
+    CopyUnits others{.num_rows = n, .lists = lists_of(selection_), .kind = CopyUnits::Kind::kOthers};
+    others.first =
         prefix_sums(step, [&](std::int32_t r) { return step.kv.len[r] - (selection_.index_first[r + 1] - selection_.index_first[r]); });
-    others.dropped = step.ops.ints(others.parts.dropped_first[n]);
+    others.out = step.ops.ints(others.first[n]);
     step.ops(others);
-    Segment segment{.kv = copy_, .index_first = others.parts.dropped_first, .index = others.dropped};
+    Segment segment{.kv = copy_, .index_first = others.first, .index = others.out};
     segment.read_bytes = 0;  // codes are read in whole groups
     for (std::int32_t r = 0; r < n; ++r) segment.read_bytes += code_.bytes(covered_[r], step.kv.head_dim);
     segments.push_back(segment);

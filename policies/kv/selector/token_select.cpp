@@ -97,10 +97,9 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);
     const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sizes(step, s * heads).top; });
-    step.ops(ExpandUnits{.num_rows = sequences,
-                         .lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep),
-                         .kind = ExpandUnits::Kind::kKeep,
-                         .to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; })});
+    step.ops(CopyUnits{.num_rows = sequences,
+                       .lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep),
+                       .to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; })});
   }
 
   std::int32_t sinks_, recent_, top_;
