@@ -80,20 +80,12 @@ TEST_F(ClusterCuda, TokensOfClusters) {
   const Ints tokens{300, 1, 0, 599};
   Ints expected(900, -1), expected_count(4), count(4);
   const DeviceBuffer<std::int32_t> token(Ints(900, -1));
-  SelectUnits op{.num_rows = 4,
-                 .kv_heads = 2,
-                 .kind = SelectUnits::Kind::kClusters,
-                 .lists = {.rows = cluster_of.host(), .count = tokens.data()},
-                 .score_first = score_first.data(),
-                 .scores = scores.data(),
-                 .threshold = threshold.host(),
-                 .first = first.data(),
-                 .unit = expected.data(),
-                 .count = expected_count.data()};
-  run_cpu(op);
-  op.lists.rows = cluster_of.device(), op.scores = device_scores.data(), op.threshold = threshold.device();
-  op.unit = token.data(), op.count = count.data();
-  run_cuda(op, cuda());
+  const auto op = [&](const std::int32_t* const* of, const float* x, const float* const* limit, std::int32_t* unit, std::int32_t* n) {
+    const UnitLists lists{nullptr, nullptr, of, tokens.data()};
+    return SelectUnits{4, 2, SelectUnits::Kind::kClusters, lists, score_first.data(), x, nullptr, limit, first.data(), unit, nullptr, n};
+  };
+  run_cpu(op(cluster_of.host(), scores.data(), threshold.host(), expected.data(), expected_count.data()));
+  run_cuda(op(cluster_of.device(), device_scores.data(), threshold.device(), token.data(), count.data()), cuda());
   EXPECT_EQ(count, expected_count);
   EXPECT_EQ(token.to_host(cuda().stream()), expected);
 }

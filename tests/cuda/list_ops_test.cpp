@@ -38,13 +38,8 @@ TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
   for (float& x : scores) x = std::round(x * 4);
   Ints high(141), low(222);
   const auto split = [&](const std::int32_t* listed, const float* x, std::int32_t* best, std::int32_t* rest) {
-    return SelectUnits{.num_rows = 4,
-                       .lists = {.first = first.data(), .unit = listed},
-                       .score_first = row_first.data(),
-                       .scores = x,
-                       .first = high_first.data(),
-                       .unit = best,
-                       .rest = rest};
+    const UnitLists lists{first.data(), listed};
+    return SelectUnits{4, 1, SelectUnits::Kind::kSplit, lists, row_first.data(), x, nullptr, nullptr, high_first.data(), best, rest};
   };
   run_cpu(split(index.data(), scores.data(), high.data(), low.data()));
   const DeviceBuffer<std::int32_t> device_index(index), device_high(141), device_low(222);

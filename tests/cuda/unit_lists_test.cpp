@@ -111,12 +111,11 @@ TEST_F(UnitListsCuda, RankedUnits) {
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
   Ints expected(445);
-  const auto best = [&](std::int32_t* const* from, std::int32_t* out) {
-    return SortUnits{.num_rows = 6, .lists = {.rows = from}, .kind = SortUnits::Kind::kByUnit, .first = first.data(), .unit = out};
-  };
-  run_cpu(best(ranked.host(), expected.data()));
   const DeviceBuffer<std::int32_t> got(445);
-  run_cuda(best(ranked.device(), got.data()), cuda());
+  SortUnits best{6, {.rows = ranked.host()}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), expected.data()};
+  run_cpu(best);
+  best.lists.rows = ranked.device(), best.unit = got.data();
+  run_cuda(best, cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 

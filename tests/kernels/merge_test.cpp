@@ -59,13 +59,8 @@ TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
       std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
       std::vector<float> similarity(dropped.size());
       parted.dropped_first = first.data();
-      run_cpu(CopyUnits{parted.kv.num_rows,
-                        {parted.kept_first, parted.kept},
-                        CopyUnits::Kind::kOthers,
-                        nullptr,
-                        parted.dropped_first,
-                        nullptr,
-                        dropped.data()});
+      const UnitLists kept_lists{parted.kept_first, parted.kept};
+      run_cpu(CopyUnits{parted.kv.num_rows, kept_lists, CopyUnits::Kind::kOthers, nullptr, first.data(), nullptr, dropped.data()});
       parted.dropped = dropped.data();
       run_cpu(NearestKept{parted, target.data(), similarity.data()});
       for (std::int64_t i = first[static_cast<std::size_t>(r)]; i < first[static_cast<std::size_t>(r) + 1]; ++i) {

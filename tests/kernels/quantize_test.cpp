@@ -358,13 +358,9 @@ TEST(SelectUnits, HighestScoresInTheListsOrder) {
   const std::int32_t index[] = {1, 3, 4, 6, 8, -1};
   const float scores[] = {9, 2, 9, 5, 5, 9, 7, 9, 5};
   std::vector<std::int32_t> high(3), low(3);
-  run_cpu(SelectUnits{.num_rows = 1,
-                      .lists = {.first = first, .unit = index},
-                      .score_first = row_first,
-                      .scores = scores,
-                      .first = high_first,
-                      .unit = high.data(),
-                      .rest = low.data()});
+  SelectUnits split{1, 1, SelectUnits::Kind::kSplit, {first, index}, row_first, scores};
+  split.first = high_first, split.unit = high.data(), split.rest = low.data();
+  run_cpu(split);
   EXPECT_EQ(high, (std::vector<std::int32_t>{3, 4, 6}));  // of the three fives the two earlier
   EXPECT_EQ(low, (std::vector<std::int32_t>{1, 8, -1}));
 }

@@ -26,17 +26,8 @@ TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {
   const std::int32_t floor[]{1, 1};
   Ints keep(2);
   Floats marked = scores;
-  TopK pooled{.num_rows = 2,
-              .first = first,
-              .scores = scores.data(),
-              .peer_ties = true,
-              .kind = TopK::Kind::kCounts,
-              .rows_per_pool = 2,
-              .budget = budget,
-              .floor_tokens = floor,
-              .count = keep.data(),
-              .drops = true,
-              .marked = marked.data()};
+  TopK pooled{2, first, scores.data(), nullptr, nullptr, nullptr, true, TopK::Kind::kCounts, 2, nullptr, budget, floor, keep.data()};
+  pooled.drops = true, pooled.marked = marked.data();
   run_cpu(pooled);
   EXPECT_EQ(keep, (Ints{1, 3})) << "one of the three fives is forced, the other row's three best beat the others";
   EXPECT_EQ(std::count(marked.begin(), marked.begin() + 4, -kInfinity), 3);
