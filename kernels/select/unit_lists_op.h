@@ -6,56 +6,20 @@
 #include "kernels/rows/merge_sort.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
+#include "kernels/rows/team_tools.h"
 #include "kernels/select/unit_lists.h"
 
 namespace kvlab {
 
-// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
-struct ExpandUnits {
-  std::int32_t num_rows = 0;
-  UnitLists lists;
-  std::int32_t unit_tokens = 1;
-  const std::int32_t* base = nullptr;         // [num_rows], null: 0
-  const std::int32_t* head = nullptr;         // [num_rows], null: 0
-  const std::int32_t* tail = nullptr;         // [num_rows]
-  const std::int32_t* len = nullptr;          // [num_rows]
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1] exact offsets
-  std::int32_t* index = nullptr;              // [index_first[num_rows]] out
-
-  [[nodiscard]] OpCall cost() const {
-    const std::int64_t units = lists.total(num_rows), tokens = index_first[num_rows];
-    return {.op = "expand_units", .rows = num_rows, .tokens = units, .outputs = tokens, .bytes = 4 * (units + tokens)};
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) {
-    visit_lists(lists, num_rows, visit), visit(index_first, num_rows + 1);
-    visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
-  }
-  [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
-    return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
-  }
-
-  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return index_first[row + 1] - index_first[row]; }
-  KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    const auto at = static_cast<std::int32_t>(i) - (head == nullptr ? 0 : head[row]);
-    const auto chosen = static_cast<std::int32_t>(lists.size(row) * unit_tokens);
-    std::int32_t token = static_cast<std::int32_t>(i);
-    if (at >= chosen)
-      token = tail[row] + at - chosen;
-    else if (at >= 0)
-      token = (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
-    index[index_first[row] + i] = token;
-  }
-};
-KVLAB_EACH_OP(ExpandUnits)
-
-// Copies lists, units of them, or the units that they lack.
+// Copies lists, units of them, the units that they lack, or their tokens.
 //   kKeep    to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
 //   kAll     out[first[r] + i] = lists.row(r)[i]
 //   kPick    out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
 //   kOthers  out[first[r] + i] = the i-th unit that is not in lists.row(r), such as the dropped tokens of a row; all ascend
+//   kExpand  to `out` tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u is tokens base[r] + u * unit_tokens on,
+//            between head and tail
 struct CopyUnits {
-  enum class Kind : std::uint8_t { kKeep, kAll, kPick, kOthers };
+  enum class Kind : std::uint8_t { kKeep, kAll, kPick, kOthers, kExpand };
   std::int32_t num_rows = 0;
   UnitLists lists;
   Kind kind = Kind::kKeep;
@@ -63,22 +27,28 @@ struct CopyUnits {
   const std::int64_t* first = nullptr;  // [num_rows + 1] exact offsets
   const std::int32_t* pick = nullptr;   // [first[num_rows]]
   std::int32_t* out = nullptr;          // may be `pick`
+  std::int32_t unit_tokens = 1;
+  const std::int32_t *base = nullptr, *head = nullptr;  // [num_rows], null: 0
+  const std::int32_t *tail = nullptr, *len = nullptr;   // [num_rows]
 
   [[nodiscard]] OpCall cost() const {
-    const bool keeps = kind == Kind::kKeep;
-    const std::int64_t n = keeps ? lists.total(num_rows) : first[num_rows];
-    if (kind == Kind::kOthers) {
-      const std::int64_t all = lists.total(num_rows) + n;
-      return {.op = "list_dropped", .rows = num_rows, .tokens = all, .outputs = n, .bytes = 4 * all, .flops = all};
-    }
-    return {.op = keeps ? "keep_units" : "compose_units",
-            .rows = num_rows,
-            .tokens = n,
-            .outputs = n,
-            .bytes = (kind == Kind::kPick ? 12 : 8) * n};
+    const bool lists_all = kind == Kind::kKeep || kind == Kind::kOthers || kind == Kind::kExpand;
+    const std::int64_t listed = lists_all ? lists.total(num_rows) : 0, n = kind == Kind::kKeep ? listed : first[num_rows];
+    OpCall c{.op = "compose_units", .rows = num_rows, .tokens = n, .outputs = n, .bytes = (kind == Kind::kPick ? 12 : 8) * n};
+    if (kind == Kind::kKeep) c.op = "keep_units";
+    if (kind == Kind::kOthers) c.op = "list_dropped", c.tokens = c.flops = listed + n, c.bytes = 4 * (listed + n);
+    if (kind == Kind::kExpand) c.op = "expand_units", c.tokens = listed, c.bytes = 4 * (listed + n);
+    return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit_lists(lists, num_rows, visit), visit(to, num_rows), visit(first, num_rows + 1); }
+  void shapes(auto&& visit) {
+    visit_lists(lists, num_rows, visit), visit(to, num_rows), visit(first, num_rows + 1);
+    visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
+  }
+  // Of kExpand.
+  [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
+    return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
+  }
 
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const {
     return kind == Kind::kKeep ? lists.size(row) : first[row + 1] - first[row];
@@ -86,11 +56,24 @@ struct CopyUnits {
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
     const std::int32_t* const list = lists.row(row);
     std::int32_t& copy = kind == Kind::kKeep ? to[row][i] : out[first[row] + i];
-    if (kind == Kind::kOthers)  // list[k] - k others come before list[k]
-      copy = static_cast<std::int32_t>(i) +
-             count_first(static_cast<std::int32_t>(lists.size(row)), [&](std::int32_t k) { return list[k] - k <= i; });
-    else
-      copy = list[kind == Kind::kPick ? pick[first[row] + i] : i];
+    const auto at = static_cast<std::int32_t>(i);
+    copy = kind == Kind::kExpand   ? token(row, at)
+           : kind == Kind::kOthers ? other(row, at)
+                                   : lists.row(row)[kind == Kind::kPick ? pick[first[row] + i] : i];
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int32_t token(std::int64_t row, std::int32_t i) const {
+    const std::int32_t at = i - (head == nullptr ? 0 : head[row]);
+    const auto chosen = static_cast<std::int32_t>(lists.size(row) * unit_tokens);
+    if (at < 0) return i;
+    if (at >= chosen) return tail[row] + at - chosen;
+    return (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
+  }
+  // list[k] - k others come before list[k].
+  [[nodiscard]] KVLAB_BODY std::int32_t other(std::int64_t row, std::int32_t i) const {
+    const std::int32_t* const list = lists.row(row);
+    return i + count_first(static_cast<std::int32_t>(lists.size(row)), [&](std::int32_t k) { return list[k] - k <= i; });
   }
 };
 KVLAB_EACH_OP(CopyUnits)
@@ -141,78 +124,129 @@ struct UnionUnits {
 };
 KVLAB_ROW_OP(UnionUnits)
 
-// list [n] in order to `out`; the team has n floats of room.
-template <class Team, class Before>
-KVLAB_BODY void sort_units(const Team& team, const std::int32_t* list, std::int64_t n, std::int32_t* out, const Before& before) {
-  merge_sort(team, static_cast<std::int32_t>(n), out, reinterpret_cast<std::int32_t*>(team.room()),
-             [&](std::int32_t x, std::int32_t y) { return before(list[x], list[y]); });
-  team.each(n, [&](std::int64_t i) { out[i] = list[out[i]]; });
-}
-
-// By descending score (ties: lower unit first); NaN counts as -infinity.
-struct RankUnits {
+// Lists in another order:
+//   kByScore  by falling score of the unit, equals in the list's order, NaN as -infinity; to to[r], rows with an empty list are unchanged
+//   kByUnit   its first units, ascending; to `unit` from first[r] on
+struct SortUnits {
+  enum class Kind : std::uint8_t { kByScore, kByUnit };
   std::int32_t num_rows = 0;
   UnitLists lists;
+  Kind kind = Kind::kByScore;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
   const float* scores = nullptr;              // of all units of the row
-  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are unchanged
+  std::int32_t* const* to = nullptr;          // [num_rows]
+  const std::int64_t* first = nullptr;        // [num_rows + 1] of kByUnit: so many first units of each list
+  std::int32_t* unit = nullptr;               // [first[num_rows]] out
 
-  // Also reads scores; a sort counts n log2(n) comparisons.
+  // A sort counts n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "rank_units", .rows = num_rows};
+    OpCall c{.op = kind == Kind::kByScore ? "rank_units" : "take_ranked", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = lists.size(r);
+      const std::int64_t n = size(r);
       c.tokens += n;
       c.outputs += n;
-      c.bytes += 12 * n;
+      c.bytes += (kind == Kind::kByScore ? 12 : 8) * n;
       c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
     }
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(to, num_rows); }
+  void shapes(auto&& visit) {
+    visit_lists(lists, num_rows, visit), visit(score_first, num_rows + 1), visit(to, num_rows), visit(first, num_rows + 1);
+  }
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return size(row); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t n = size(row);
+    const std::int32_t* const list = lists.row(row);
+    std::int32_t* const out = kind == Kind::kByScore ? to[row] : unit + first[row];
+    const auto score = [&](std::int32_t i) {
+      const float x = scores[score_first[row] + list[i]];
+      return std::isnan(x) ? -INFINITY : x;
+    };
+    merge_sort(team, static_cast<std::int32_t>(n), out, reinterpret_cast<std::int32_t*>(team.room()),
+               [&](std::int32_t i, std::int32_t j) { return kind == Kind::kByScore ? score(i) > score(j) : list[i] < list[j]; });
+    team.each(n, [&](std::int64_t i) { out[i] = list[out[i]]; });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BOTH std::int64_t size(std::int64_t row) const {
+    return kind == Kind::kByScore ? lists.size(row) : first[row + 1] - first[row];
+  }
+};
+KVLAB_ROW_OP(SortUnits)
+
+// Entries of a list by score, in the list's order. Entry i has score lists.row(r)[i] of the row; -1 counts as the lowest, NaN as -infinity.
+//   kSplit      the first[r + 1] - first[r] best entries (ties: the earlier) to `unit`, the others to `rest`
+//   kSentences  the best tokens[r][i]; a token has the score of its sentence
+//   kClusters   all i of which the score is above the sequence's threshold
+struct SelectUnits {
+  enum class Kind : std::uint8_t { kSplit, kSentences, kClusters };
+  std::int32_t num_rows = 0, kv_heads = 1;
+  Kind kind = Kind::kSplit;
+  UnitLists lists;
+  const std::int64_t* score_first = nullptr;    // [num_rows + 1]
+  const float* scores = nullptr;                // [score_first[num_rows]]
+  const std::int32_t* const* tokens = nullptr;  // [num_rows]
+  const float* const* threshold = nullptr;      // [num_rows / kv_heads] -> [1]
+  const std::int64_t* first = nullptr;          // [num_rows + 1]
+  std::int32_t* unit = nullptr;                 // [first[num_rows]] out
+  std::int32_t* rest = nullptr;                 // [lists.first[num_rows] - first[num_rows]] out of kSplit, after lists.first - first
+  std::int32_t* count = nullptr;                // [num_rows] out of kClusters, in CPU memory
+
+  // As if kClusters chose all tokens. kSentences sorts n scores in n log2(n) comparisons.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = lists.total(num_rows), all = score_first[num_rows], taken = first[num_rows];
+    if (kind == Kind::kSplit) return {.op = "split_listed", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = 2 * n};
+    const bool clusters = kind == Kind::kClusters;
+    OpCall c{.op = clusters ? "cluster_tokens" : "take_sentences",
+             .rows = num_rows,
+             .tokens = n,
+             .outputs = taken,
+             .bytes = 4 * (all + n + taken),
+             .flops = clusters ? all + n : 0};
+    for (std::int32_t r = 0; r < num_rows && !clusters; ++r) {
+      const std::int64_t scored = score_first[r + 1] - score_first[r];
+      c.flops += scored * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(scored)));
+    }
+    return c;
+  }
+  [[nodiscard]] std::int64_t rows() const { return num_rows; }
+  void shapes(auto&& visit) {
+    visit(score_first, num_rows + 1), visit(lists.count, num_rows), visit(tokens, num_rows);
+    visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(first, num_rows + 1), visit(threshold, num_rows / kv_heads);
+  }
+  void results(auto&& visit) { visit(count, num_rows); }
+  // A mark of each entry.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const auto n = static_cast<std::int32_t>(lists.size(row)), most = static_cast<std::int32_t>(first[row + 1] - first[row]);
     const std::int32_t* const list = lists.row(row);
-    const auto score = [&](std::int32_t i) {
-      const float x = scores[score_first[row] + i];
-      return std::isnan(x) ? -INFINITY : x;
+    const float* const of_row = scores + score_first[row];
+    const auto score = [&](std::int64_t i) { return list[i] < 0 ? -INFINITY : of_row[list[i]]; };
+    auto* const chosen = reinterpret_cast<std::int32_t*>(team.room());
+    if (kind == Kind::kClusters)
+      team.each(n, [&](std::int64_t i) { chosen[i] = score(i) > *threshold[row / kv_heads] ? 1 : 0; });
+    else
+      mark_best(team, n, most, score, chosen);
+    const auto pack = [&](bool best, std::int32_t* to) {
+      return team.pack(
+          n, [&](std::int64_t i) { return (chosen[i] != 0) == best; }, [&](std::int64_t k, std::int64_t i) { to[k] = entry(row, i); });
     };
-    sort_units(team, list, lists.size(row), to[row], [&](std::int32_t x, std::int32_t y) { return score(x) > score(y); });
+    const std::int64_t taken = pack(true, unit + first[row]);
+    if (kind == Kind::kSplit) pack(false, rest + (lists.first[row] - first[row]));
+    if (kind == Kind::kClusters) team.once([&] { count[row] = static_cast<std::int32_t>(taken); });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int32_t entry(std::int64_t row, std::int64_t i) const {
+    return kind == Kind::kSplit ? lists.row(row)[i] : kind == Kind::kSentences ? tokens[row][i] : static_cast<std::int32_t>(i);
   }
 };
-KVLAB_ROW_OP(RankUnits)
-
-// The first first[r + 1] - first[r] of each ranked list, ascending.
-struct TakeRanked {
-  std::int32_t num_rows = 0;
-  const std::int32_t* const* ranked = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;          // [num_rows + 1] exact offsets
-  std::int32_t* unit = nullptr;                 // [first[num_rows]] out
-
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "take_ranked", .rows = num_rows};
-    for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = first[r + 1] - first[r];
-      c.tokens += n;
-      c.outputs += n;
-      c.bytes += 8 * n;
-      c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
-    }
-    return c;
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  void shapes(auto&& visit) { visit(ranked, num_rows), visit(first, num_rows + 1); }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return first[row + 1] - first[row]; }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    sort_units(team, ranked[row], first[row + 1] - first[row], unit + first[row], [](std::int32_t x, std::int32_t y) { return x < y; });
-  }
-};
-KVLAB_ROW_OP(TakeRanked)
+KVLAB_ROW_OP(SelectUnits)
 
 // Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. With page_tokens: the
 // pages of so many neighbouring tokens that hold the asked-for ones. Diagnostic, free.

@@ -71,44 +71,4 @@ struct TakeDue {
 };
 KVLAB_ROW_OP(TakeDue)
 
-// Splits each row's list in two by score: the highest scored entries (ties to the earlier) and the others, both in the list's order.
-// Entries of -1 count as the lowest and stay at the ends.
-struct SplitListed {
-  std::int32_t num_rows = 0;
-  const std::int64_t* first = nullptr;       // [num_rows + 1] the lists to split
-  const std::int32_t* index = nullptr;       // [first[num_rows]]
-  const std::int64_t* row_first = nullptr;   // [num_rows + 1] where a row's scores start
-  const float* scores = nullptr;             // [row_first[num_rows]] per token of the row
-  const std::int64_t* high_first = nullptr;  // [num_rows + 1] the high lists; the low ones have the rest: first - high_first
-  std::int32_t* high = nullptr;              // out
-  std::int32_t* low = nullptr;               // out
-
-  // Score and entry are read, the entry written; two comparisons each.
-  [[nodiscard]] OpCall cost() const {
-    const std::int64_t n = first[num_rows];
-    return {.op = "split_listed", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = 2 * n};
-  }
-  [[nodiscard]] std::int64_t rows() const { return first[num_rows] == first[0] ? 0 : num_rows; }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return first[row + 1] - first[row]; }
-  void shapes(auto&& visit) { visit(first, num_rows + 1), visit(row_first, num_rows + 1), visit(high_first, num_rows + 1); }
-
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const auto n = static_cast<std::int32_t>(first[row + 1] - first[row]),
-               most = static_cast<std::int32_t>(high_first[row + 1] - high_first[row]);
-    const std::int32_t* const list = index + first[row];
-    const float* const of_row = scores + row_first[row];
-    auto* const is_high = reinterpret_cast<std::int32_t*>(team.room());
-    team.each(n, [&](std::int64_t i) { is_high[i] = 0; });
-    team.best(
-        n, most, [&](std::int32_t i) { return list[i] < 0 ? -INFINITY : of_row[list[i]]; }, [&](std::int32_t i) { is_high[i] = 1; });
-    std::int32_t *const high_list = high + high_first[row], *const low_list = low + (first[row] - high_first[row]);
-    team.pack(
-        n, [&](std::int64_t i) { return is_high[i] != 0; }, [&](std::int64_t place, std::int64_t i) { high_list[place] = list[i]; });
-    team.pack(
-        n, [&](std::int64_t i) { return is_high[i] == 0; }, [&](std::int64_t place, std::int64_t i) { low_list[place] = list[i]; });
-  }
-};
-KVLAB_ROW_OP(SplitListed)
-
 }  // namespace kvlab

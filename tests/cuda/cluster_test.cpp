@@ -1,5 +1,6 @@
 #include "kernels/select/cluster/cluster.h"
 
+#include "kernels/select/unit_lists_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -65,7 +66,7 @@ TEST_F(ClusterCuda, ClusterThreshold) {
   }
 }
 
-TEST_F(ClusterCuda, ClusterTokens) {
+TEST_F(ClusterCuda, TokensOfClusters) {
   const Longs score_first{0, 3, 10, 10, 15}, first{0, 300, 301, 301, 900};
   const std::vector<float> scores = random_elements<float>(15, 4);
   const DeviceBuffer<float> device_scores(scores);
@@ -76,13 +77,15 @@ TEST_F(ClusterCuda, ClusterTokens) {
     for (std::int32_t& c : cluster_of.row(r))
       c = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(score_first[r + 1] - score_first[r]));
   cluster_of.upload();
+  const Ints tokens{300, 1, 0, 599};
   Ints expected(900, -1), expected_count(4), count(4);
-  run_cpu(ClusterTokens{4, 2, score_first.data(), scores.data(), threshold.host(), cluster_of.host(), first.data(), expected.data(),
-                        expected_count.data()});
   const DeviceBuffer<std::int32_t> token(Ints(900, -1));
-  run_cuda(ClusterTokens{4, 2, score_first.data(), device_scores.data(), threshold.device(), cluster_of.device(), first.data(),
-                         token.data(), count.data()},
-           cuda());
+  const auto op = [&](const std::int32_t* const* of, const float* x, const float* const* limit, std::int32_t* unit, std::int32_t* n) {
+    const UnitLists lists{nullptr, nullptr, of, tokens.data()};
+    return SelectUnits{4, 2, SelectUnits::Kind::kClusters, lists, score_first.data(), x, nullptr, limit, first.data(), unit, nullptr, n};
+  };
+  run_cpu(op(cluster_of.host(), scores.data(), threshold.host(), expected.data(), expected_count.data()));
+  run_cuda(op(cluster_of.device(), device_scores.data(), threshold.device(), token.data(), count.data()), cuda());
   EXPECT_EQ(count, expected_count);
   EXPECT_EQ(token.to_host(cuda().stream()), expected);
 }

@@ -25,10 +25,13 @@ class DroppedTokensCuda : public CudaTest {
 
 TEST_F(DroppedTokensCuda, CopyUnitsOfOthers) {
   Ints expected(parts().dropped.size(), -1);
-  const PartedRows cpu = parts().host(), gpu = parts().device();
-  run_cpu(CopyUnits{8, {cpu.kept_first, cpu.kept}, CopyUnits::Kind::kOthers, nullptr, cpu.dropped_first, nullptr, expected.data()});
+  const auto others = [](const PartedRows& rows, std::int32_t* out) {
+    return CopyUnits{rows.kv.num_rows, {rows.kept_first, rows.kept}, CopyUnits::Kind::kOthers, nullptr, rows.dropped_first, nullptr, out};
+  };
+  run_cpu(others(parts().host(), expected.data()));
+  EXPECT_EQ(expected, parts().dropped);
   const DeviceBuffer<std::int32_t> got(parts().total_dropped());
-  run_cuda(CopyUnits{8, {gpu.kept_first, gpu.kept}, CopyUnits::Kind::kOthers, nullptr, gpu.dropped_first, nullptr, got.data()}, cuda());
+  run_cuda(others(parts().device(), got.data()), cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/select/query_drift_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
@@ -29,7 +30,7 @@ TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
   EXPECT_EQ(std::count_if(got.begin() + 640, got.begin() + 940, [](std::int32_t i) { return i >= 0; }), 60) << "310 - 240 taken - 10";
 }
 
-TEST_F(ListOpsCuda, SplitListedEqualsCpuVersion) {
+TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
   const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
   Ints index{2, 4, 9};
   for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
@@ -37,12 +38,14 @@ TEST_F(ListOpsCuda, SplitListedEqualsCpuVersion) {
   std::vector<float> scores = random_elements<float>(815, 3);
   for (float& x : scores) x = std::round(x * 4);
   Ints high(141), low(222);
-  run_cpu(SplitListed{4, first.data(), index.data(), row_first.data(), scores.data(), high_first.data(), high.data(), low.data()});
+  const auto split = [&](const std::int32_t* listed, const float* x, std::int32_t* best, std::int32_t* rest) {
+    const UnitLists lists{first.data(), listed};
+    return SelectUnits{4, 1, SelectUnits::Kind::kSplit, lists, row_first.data(), x, nullptr, nullptr, high_first.data(), best, rest};
+  };
+  run_cpu(split(index.data(), scores.data(), high.data(), low.data()));
   const DeviceBuffer<std::int32_t> device_index(index), device_high(141), device_low(222);
   const DeviceBuffer<float> device_scores(scores);
-  run_cuda(SplitListed{4, first.data(), device_index.data(), row_first.data(), device_scores.data(), high_first.data(), device_high.data(),
-                       device_low.data()},
-           cuda());
+  run_cuda(split(device_index.data(), device_scores.data(), device_high.data(), device_low.data()), cuda());
   EXPECT_EQ(device_high.to_host(cuda().stream()), high);
   EXPECT_EQ(device_low.to_host(cuda().stream()), low);
 }

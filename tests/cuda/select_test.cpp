@@ -17,25 +17,12 @@ std::vector<float> drawn_scores(std::int64_t n, std::uint64_t seed, bool special
   for (float& s : x) {
     s = std::exp(normal(random));
     if (!special) continue;
-    switch (random() % 16) {
-      case 0:
-        s = 0.25F;
-        break;
-      case 1:
-        s = random() % 2 == 0 ? -0.0F : 0.0F;
-        break;
-      case 2:
-        s = random() % 2 == 0 ? -kInf : -s;
-        break;
-      case 3:
-        s = random() % 4 == 0 ? std::numeric_limits<float>::quiet_NaN() : s;
-        break;
-      case 4:
-        s = random() % 8 == 0 ? kInf : 3e38F;
-        break;
-      default:
-        break;
-    }
+    const std::uint64_t kind = random() % 16;
+    if (kind == 0) s = 0.25F;
+    if (kind == 1) s = random() % 2 == 0 ? -0.0F : 0.0F;
+    if (kind == 2) s = random() % 2 == 0 ? -kInf : -s;
+    if (kind == 3) s = random() % 4 == 0 ? std::numeric_limits<float>::quiet_NaN() : s;
+    if (kind == 4) s = random() % 8 == 0 ? kInf : 3e38F;
   }
   return x;
 }
@@ -114,15 +101,19 @@ TEST_F(SelectCuda, PooledCountsEqualCpuVersion) {
     const DeviceBuffer<float> device_scores(scores);
     for (const bool with_floor : {false, true}) {
       SCOPED_TRACE(testing::Message() << "round " << round << (with_floor ? " with floors" : ""));
-      const std::int32_t* floors = with_floor ? floor.data() : nullptr;
       Ints expected(len.size(), -1), got(len.size(), -1);
-      run_cpu(TopKPooled{pools, per_pool, first.data(), scores.data(), nullptr, budget.data(), floors, expected.data()});
-      run_cuda(TopKPooled{pools, per_pool, first.data(), device_scores.data(), nullptr, budget.data(), floors, got.data()}, cuda());
+      TopK op{pools * per_pool, first.data(), scores.data()};
+      op.kind = TopK::Kind::kCounts, op.rows_per_pool = per_pool, op.budget = budget.data();
+      op.floor_tokens = with_floor ? floor.data() : nullptr, op.count = expected.data();
+      run_cpu(op);
+      op.scores = device_scores.data(), op.count = got.data();
+      run_cuda(op, cuda());
       EXPECT_EQ(got, expected);
       std::vector<const float*> apart;
       for (std::size_t r = 0; r < len.size(); ++r) apart.push_back(device_scores.data() + first[r]);
       std::fill(got.begin(), got.end(), -1);
-      run_cuda(TopKPooled{pools, per_pool, first.data(), nullptr, apart.data(), budget.data(), floors, got.data()}, cuda());
+      op.scores = nullptr, op.row_scores = apart.data();
+      run_cuda(op, cuda());
       EXPECT_EQ(got, expected);
     }
   }

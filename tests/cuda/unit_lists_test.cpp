@@ -48,19 +48,19 @@ class UnitListsCuda : public CudaTest {
   std::optional<ListedUnits> all_;
 };
 
-TEST_F(UnitListsCuda, ExpandUnits) {
+TEST_F(UnitListsCuda, TokensOfUnits) {
   const Ints base{3, 3, 3, 3, 3, 3}, head{2, 0, 1, 3, 3, 3}, tail{2, 20, 3000, 2900, 2900, 2904}, len{5, 20, 3001, 2903, 2903, 2904};
-  ExpandUnits op;
-  op.num_rows = 6, op.unit_tokens = 4, op.tail = tail.data(), op.len = len.data();
+  CopyUnits op;
+  op.kind = CopyUnits::Kind::kExpand, op.num_rows = 6, op.unit_tokens = 4, op.tail = tail.data(), op.len = len.data();
   for (const bool bases : {false, true}) {
     op.base = bases ? base.data() : nullptr, op.head = bases ? head.data() : nullptr, op.lists = lists().host();
     Longs first(1, 0);
     for (std::int32_t r = 0; r < 6; ++r) first.push_back(first.back() + op.tokens(r));
     Ints expected(static_cast<std::size_t>(first.back()));
-    op.index_first = first.data(), op.index = expected.data();
+    op.first = first.data(), op.out = expected.data();
     run_cpu(op);
     const DeviceBuffer<std::int32_t> index(first.back());
-    op.lists = bases ? lists().device() : lists().device_apart(), op.index = index.data();
+    op.lists = bases ? lists().device() : lists().device_apart(), op.out = index.data();
     run_cuda(op, cuda());
     EXPECT_EQ(index.to_host(cuda().stream()), expected);
   }
@@ -106,14 +106,16 @@ TEST_F(UnitListsCuda, RankedUnits) {
   for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
   const DeviceBuffer<float> device_scores(scores);
   RowArrays<std::int32_t> ranked(Longs(6, 600), -3);
-  run_cpu(RankUnits{6, lists().host(), score_first.data(), scores.data(), ranked.host()});
-  run_cuda(RankUnits{6, lists().device(), score_first.data(), device_scores.data(), ranked.device()}, cuda());
+  run_cpu(SortUnits{6, lists().host(), SortUnits::Kind::kByScore, score_first.data(), scores.data(), ranked.host()});
+  run_cuda(SortUnits{6, lists().device(), SortUnits::Kind::kByScore, score_first.data(), device_scores.data(), ranked.device()}, cuda());
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
   Ints expected(445);
-  run_cpu(TakeRanked{6, ranked.host(), first.data(), expected.data()});
   const DeviceBuffer<std::int32_t> got(445);
-  run_cuda(TakeRanked{6, ranked.device(), first.data(), got.data()}, cuda());
+  SortUnits best{6, {.rows = ranked.host()}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), expected.data()};
+  run_cpu(best);
+  best.lists.rows = ranked.device(), best.unit = got.data();
+  run_cuda(best, cuda());
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 

@@ -11,6 +11,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/attention/attend/attend.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/cache/kv_store.h"
@@ -351,12 +352,14 @@ TEST(TakeDue, OldestUnmarkedTokensInWholeBlocks) {
   EXPECT_EQ(index.back(), 11);
 }
 
-TEST(SplitListed, HighestScoresInTheListsOrder) {
+TEST(SelectUnits, HighestScoresInTheListsOrder) {
   const std::int64_t first[] = {0, 6}, row_first[] = {0, 9}, high_first[] = {0, 3};
   const std::int32_t index[] = {1, 3, 4, 6, 8, -1};
   const float scores[] = {9, 2, 9, 5, 5, 9, 7, 9, 5};
   std::vector<std::int32_t> high(3), low(3);
-  run_cpu(SplitListed{1, first, index, row_first, scores, high_first, high.data(), low.data()});
+  SelectUnits split{1, 1, SelectUnits::Kind::kSplit, {first, index}, row_first, scores};
+  split.first = high_first, split.unit = high.data(), split.rest = low.data();
+  run_cpu(split);
   EXPECT_EQ(high, (std::vector<std::int32_t>{3, 4, 6}));  // of the three fives the two earlier
   EXPECT_EQ(low, (std::vector<std::int32_t>{1, 8, -1}));
 }

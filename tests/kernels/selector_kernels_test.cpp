@@ -23,15 +23,8 @@ using Floats = std::vector<float>;
 // One row of keys [n, d] in consecutive slots.
 struct OneRow {
   OneRow(Floats keys, std::int32_t d) : k(std::move(keys)), n(static_cast<std::int32_t>(k.size()) / d), first{0, n} {
-    kv.num_rows = kv.kv_heads = kv.group = 1;
-    kv.head_dim = d;
-    kv.len = &n;
-    kv.first = first.data();
-    kv.page_begin = &zero;
-    kv.page = &zero;
-    kv.page_tokens = std::max(n, 1);
-    kv.pool_tokens = n;
-    kv.k = k.data();
+    kv.num_rows = kv.kv_heads = kv.group = 1, kv.head_dim = d, kv.len = &n, kv.first = first.data();
+    kv.page_begin = kv.page = &zero, kv.page_tokens = std::max(n, 1), kv.pool_tokens = n, kv.k = k.data();
   }
   Floats k;
   std::int32_t n, zero = 0;
@@ -98,14 +91,9 @@ TEST(PageScores, SoftmaxCountsClustersByTheirSizes) {
   const Queries queries{q.data(), 1, 0};
   Floats out(3);
   PageScores scores;
-  scores.num_rows = scores.head_dim = 1;
-  scores.queries = &queries;
-  scores.summaries = &summaries;
-  scores.sizes = &size_rows;
-  scores.weighs_sizes = scores.softmax = true;
-  scores.kind = PageScores::Kind::kDot;
-  scores.first = first.data();
-  scores.scores = out.data();
+  scores.num_rows = scores.head_dim = 1, scores.queries = &queries, scores.summaries = &summaries, scores.sizes = &size_rows;
+  scores.weighs_sizes = scores.softmax = true, scores.kind = PageScores::Kind::kDot;
+  scores.first = first.data(), scores.scores = out.data();
   run_cpu(scores);  // 1 / (1 + 2 * 3 + 3) each, the second three times that
   EXPECT_NEAR(out[0], 0.1, 1e-6);
   EXPECT_NEAR(out[1], 0.3, 1e-6);
@@ -123,9 +111,7 @@ TEST(Pool1d, LooksAtAllUnitsThatTouchABlock) {
 TEST(UnitLists, UnionIsSortedAndSharesUnits) {
   const Ints unit{0, 3, 5, 1, 3, 2, 9};
   const Longs first{0, 3, 5, 5, 7}, room{0, 5, 7};
-  UnitLists lists;
-  lists.first = first.data();
-  lists.unit = unit.data();
+  const UnitLists lists{first.data(), unit.data()};
   Ints out(7, -1), count(2);
   run_cpu(UnionUnits{2, 2, lists, room.data(), out.data(), count.data()});
   EXPECT_EQ(count, (Ints{4, 2}));
@@ -136,23 +122,19 @@ TEST(UnitLists, RankedListsGiveTheirBestInOrder) {
   const Ints unit{1, 2, 4, 7};
   const Longs first{0, 4}, score_first{0, 8}, take{0, 3};
   const Floats scores{9, 1, 5, 9, 5, 9, 9, 2};
-  UnitLists lists;
-  lists.first = first.data();
-  lists.unit = unit.data();
+  const UnitLists lists{first.data(), unit.data()};
   Ints ranked(4), best(3);
   std::int32_t* to = ranked.data();
-  run_cpu(RankUnits{1, lists, score_first.data(), scores.data(), &to});
+  run_cpu(SortUnits{1, lists, SortUnits::Kind::kByScore, score_first.data(), scores.data(), &to});
   EXPECT_EQ(ranked, (Ints{2, 4, 7, 1}));
-  run_cpu(TakeRanked{1, &to, take.data(), best.data()});
+  run_cpu(SortUnits{.num_rows = 1, .lists = {.rows = &to}, .kind = SortUnits::Kind::kByUnit, .first = take.data(), .unit = best.data()});
   EXPECT_EQ(best, (Ints{2, 4, 7}));
 }
 
 TEST(UnitLists, ReuseCountsCommonUnitsAndRemembersTheList) {
   Ints last{1, 4, 6, 0}, now{0, 4, 5, 6};
   const Longs first{0, 4};
-  UnitLists lists;
-  lists.first = first.data();
-  lists.unit = now.data();
+  const UnitLists lists{first.data(), now.data()};
   std::int32_t* memory = last.data();
   const std::int32_t count = 3;
   std::int32_t hits = -1;
@@ -229,10 +211,13 @@ TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {
   const Floats weights{0.1F, 0.2F, 0.3F};
   const Ints cluster_of{2, 0, 1, 2, 0};
   const Longs score_first{0, 3}, first{0, 5};
-  const std::int32_t* of = cluster_of.data();
+  const std::int32_t *of = cluster_of.data(), five = 5;
   Ints tokens(5), count(1);
   threshold = 0.1F;
-  run_cpu(ClusterTokens{1, 1, score_first.data(), weights.data(), &to, &of, first.data(), tokens.data(), count.data()});
+  const UnitLists lists{nullptr, nullptr, &of, &five};
+  SelectUnits chosen{1, 1, SelectUnits::Kind::kClusters, lists, score_first.data(), weights.data(), nullptr, &to, first.data()};
+  chosen.unit = tokens.data(), chosen.count = count.data();
+  run_cpu(chosen);
   EXPECT_EQ(count[0], 3);
   EXPECT_EQ((Ints{tokens.begin(), tokens.begin() + 3}), (Ints{0, 2, 3}));
 }

@@ -26,12 +26,13 @@ TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {
   const std::int32_t floor[]{1, 1};
   Ints keep(2);
   Floats marked = scores;
-  TopKPooled pooled{1, 2, first, scores.data(), nullptr, budget, floor, keep.data(), TopKPooled::Ties::kPeerDropped, marked.data()};
+  TopK pooled{2, first, scores.data(), nullptr, nullptr, nullptr, true, TopK::Kind::kCounts, 2, nullptr, budget, floor, keep.data()};
+  pooled.drops = true, pooled.marked = marked.data();
   run_cpu(pooled);
   EXPECT_EQ(keep, (Ints{1, 3})) << "one of the three fives is forced, the other row's three best beat the others";
   EXPECT_EQ(std::count(marked.begin(), marked.begin() + 4, -kInfinity), 3);
   EXPECT_EQ(Floats(marked.begin() + 4, marked.end()), (Floats{9, 8, 7, -kInfinity}));
-  marked = scores, pooled.ties = TopKPooled::Ties::kPeerKept;
+  marked = scores, pooled.drops = false;
   run_cpu(pooled);
   EXPECT_EQ(keep, (Ints{1, 3}));
   EXPECT_EQ(std::count(marked.begin(), marked.begin() + 4, kInfinity), 1) << "the forced token alone";

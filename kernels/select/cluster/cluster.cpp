@@ -34,15 +34,4 @@ OpCall call(const ClusterThreshold& a) {
 }
 KVLAB_WITHOUT_CUDA(ClusterThreshold)
 
-OpCall call(const ClusterTokens& a) {
-  const std::int64_t tokens = a.first[a.num_rows], clusters = a.score_first[a.num_rows];
-  return {.op = "cluster_tokens",
-          .rows = a.num_rows,
-          .tokens = tokens,
-          .outputs = tokens,
-          .bytes = 4 * clusters + 8 * tokens,
-          .flops = tokens + clusters};
-}
-KVLAB_WITHOUT_CUDA(ClusterTokens)
-
 }  // namespace kvlab

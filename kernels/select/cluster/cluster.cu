@@ -158,33 +158,6 @@ void run(const ClusterKeys& a, Clusters clusters, const Means& means, std::int64
   }
 }
 
-// Ascending. One block per row.
-struct Chosen {
-  std::int32_t kv_heads;
-  const std::int64_t* score_first;
-  const float* scores;
-  const float* const* threshold;
-  const std::int32_t* const* cluster_of;
-  const std::int64_t* first;
-  std::int32_t *token, *count;
-};
-__global__ void __launch_bounds__(kThreads) choose_tokens(Chosen a) {
-  KVLAB_SHARED(std::int32_t, shared, 33);
-  const int row = blockIdx.x;
-  const std::int64_t n = a.first[row + 1] - a.first[row];
-  const float* const scores = a.scores + a.score_first[row];
-  std::int32_t taken = 0;
-  for (std::int64_t at = 0; at < n; at += kThreads) {
-    const std::int64_t i = at + threadIdx.x;
-    const bool is = i < n && scores[a.cluster_of[row][i]] > *a.threshold[row / a.kv_heads];
-    std::int32_t all;
-    const std::int32_t place = taken + block_scan_exclusive(is ? 1 : 0, shared, all);
-    if (is) a.token[a.first[row] + place] = static_cast<std::int32_t>(i);
-    taken += all;
-  }
-  if (threadIdx.x == 0) a.count[row] = taken;
-}
-
 }  // namespace
 
 void run_cuda(const ClusterKeys& a, CudaContext& cuda) {
@@ -212,20 +185,6 @@ void run_cuda(const ClusterKeys& a, CudaContext& cuda) {
   const Means means{centroids, sizes};
   for_type(a.kv.type, [&](auto zero) { run<decltype(zero)>(a, all, means, longest, most, total, cuda); });
   launch_over_rows("cluster_keys", cuda, rows, longest, GiveClusters{tokens, all.cluster, cluster_of});
-}
-
-void run_cuda(const ClusterTokens& a, CudaContext& cuda) {
-  if (a.num_rows == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const std::int32_t sequences = a.num_rows / a.kv_heads;
-  const auto [score_first, threshold, cluster_of, first] =
-      upload_all(cuda, host_array(a.score_first, a.num_rows + 1), host_array(a.threshold, sequences), host_array(a.cluster_of, a.num_rows),
-                 host_array(a.first, a.num_rows + 1));
-  auto* const count = cuda.scratch<std::int32_t>(a.num_rows);
-  launch("cluster_tokens", cuda, {dim3(static_cast<unsigned>(a.num_rows)), dim3(kThreads)}, choose_tokens,
-         Chosen{a.kv_heads, score_first, a.scores, threshold, cluster_of, first, a.token, count});
-  cuda::to_host(a.count, count, 4LL * a.num_rows, cuda.stream());
-  cuda.synchronize();
 }
 
 }  // namespace kvlab

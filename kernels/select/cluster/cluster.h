@@ -38,20 +38,4 @@ OpCall call(const ClusterThreshold&);
 void run_cpu(const ClusterThreshold&);
 void run_cuda(const ClusterThreshold&, CudaContext&);
 
-// Tokens of clusters above the sequence's threshold, ascending.
-struct ClusterTokens {
-  std::int32_t num_rows = 0, kv_heads = 1;
-  const std::int64_t* score_first = nullptr;  // [num_rows + 1] clusters
-  const float* scores = nullptr;
-  const float* const* threshold = nullptr;          // [num_rows / kv_heads] -> [1]
-  const std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> tokens
-  const std::int64_t* first = nullptr;              // [num_rows + 1] list offsets
-  std::int32_t* token = nullptr;                    // out
-  std::int32_t* count = nullptr;                    // [num_rows] out
-};
-// As if all tokens were chosen.
-OpCall call(const ClusterTokens&);
-void run_cpu(const ClusterTokens&);
-void run_cuda(const ClusterTokens&, CudaContext&);  // counts in CPU memory: waits for the stream
-
 }  // namespace kvlab

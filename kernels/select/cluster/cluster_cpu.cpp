@@ -128,15 +128,4 @@ void run_cpu(const ClusterThreshold& a) {
   }
 }
 
-void run_cpu(const ClusterTokens& a) {
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const float* scores = a.scores + a.score_first[r];
-    std::int32_t* out = a.token + a.first[r];
-    const std::int32_t* begin = out;
-    for (std::int32_t i = 0; i < a.first[r + 1] - a.first[r]; ++i)
-      if (scores[a.cluster_of[r][i]] > *a.threshold[r / a.kv_heads]) *out++ = i;
-    a.count[r] = static_cast<std::int32_t>(out - begin);
-  }
-}
-
 }  // namespace kvlab

@@ -270,7 +270,7 @@ void select_indices(const std::vector<SelectRow>& rows, CudaContext& cuda) { sel
 
 void mark_largest(const std::vector<SelectRow>& rows, float value, CudaContext& cuda) { select(rows, PutMarks{value}, cuda); }
 
-std::vector<std::int32_t> count_pooled(const std::vector<PooledRow>& rows, std::int32_t rows_per_pool,
+std::vector<std::int32_t> count_pooled(const std::vector<SelectRow>& rows, std::int32_t rows_per_pool,
                                        const std::vector<std::int64_t>& budget, CudaContext& cuda) {
   std::vector<LongRow> searched;
   std::vector<std::uint32_t> floors, want;
@@ -281,10 +281,10 @@ std::vector<std::int32_t> count_pooled(const std::vector<PooledRow>& rows, std::
     std::int64_t left = budget[p], rest = 0;
     for (std::size_t r = p * per_pool; r < (p + 1) * per_pool; ++r) {
       searched.push_back({rows[r].scores, rows[r].n, static_cast<std::int32_t>(p)});
-      floors.push_back(static_cast<std::uint32_t>(rows[r].floor));
-      keep.push_back(rows[r].floor);
+      floors.push_back(static_cast<std::uint32_t>(rows[r].keep));
+      keep.push_back(rows[r].keep);
       longest = std::max<std::int64_t>(longest, rows[r].n);
-      left -= rows[r].floor, rest += rows[r].n - rows[r].floor;
+      left -= rows[r].keep, rest += rows[r].n - rows[r].keep;
     }
     want.push_back(static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 0, rest)));
   }

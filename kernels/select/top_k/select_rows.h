@@ -21,13 +21,8 @@ void select_indices(const std::vector<SelectRow>& rows, CudaContext& cuda);
 // out [n] float: `value` at chosen tokens. May be the scores.
 void mark_largest(const std::vector<SelectRow>& rows, float value, CudaContext& cuda);
 
-struct PooledRow {
-  const float* scores = nullptr;  // [n]
-  std::int32_t n = 0;
-  std::int32_t floor = 0;  // best scores that always count
-};
-// As TopKPooled, for budget[p] of pool p. Waits for the stream.
-std::vector<std::int32_t> count_pooled(const std::vector<PooledRow>& rows, std::int32_t rows_per_pool,
+// Counts for budget[p] of pool p; `keep` is a row's floor, from 0 to n. Waits for the stream.
+std::vector<std::int32_t> count_pooled(const std::vector<SelectRow>& rows, std::int32_t rows_per_pool,
                                        const std::vector<std::int64_t>& budget, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -6,9 +6,13 @@
 
 namespace kvlab {
 
-// The keep[r] largest scores per row, ascending by index; ties go to the lower index, NaN is -infinity. peer_ties: ties as torch.topk on a
-// CPU, by std::nth_element and std::partial_sort.
+// The largest scores. Ties go to the lower row, then the lower index; NaN is -infinity. peer_ties (CPU only): ties as torch.topk on a CPU,
+// by std::nth_element and std::partial_sort.
+//   kIndices  of each row the keep[r] largest, ascending by index
+//   kCounts   of each pool of rows (such as a layer's KV heads) the budget[p] largest: count[r] of them are the row's. A row's best
+//             floor_tokens[r] always count, first. On a GPU row_scores and `count` (complete on return) are in CPU memory
 struct TopK {
+  enum class Kind : std::uint8_t { kIndices, kCounts };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;        // [num_rows + 1]
   const float* scores = nullptr;              // [first[num_rows]]
@@ -16,30 +20,22 @@ struct TopK {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
   bool peer_ties = false;
+
+  // kCounts
+  Kind kind = Kind::kIndices;
+  std::int32_t rows_per_pool = 1;
+  const float* const* row_scores = nullptr;    // [num_rows] instead of `scores`, if rows are not contiguous
+  const std::int64_t* budget = nullptr;        // [num_rows / rows_per_pool]
+  const std::int32_t* floor_tokens = nullptr;  // [num_rows], null: none
+  std::int32_t* count = nullptr;               // [num_rows] out
+  // With peer_ties as kvpress's torch.topk: a row's floor scores highest, and the pool keeps its best scores, or drops its worst.
+  bool drops = false;
+  // [first[num_rows]] with peer_ties, may be `scores`; null: not written. +infinity for floors, or with `drops` -infinity for dropped
+  // tokens.
+  float* marked = nullptr;
 };
 OpCall call(const TopK&);
 void run_cpu(const TopK&);
-void run_cuda(const TopK&, CudaContext&);  // without peer_ties
-
-// keep[r]: a row's share of the `budget[p]` largest scores of its pool (such as a layer's KV heads). A row's best floor_tokens[r] always
-// count, first. Ties go to the lower row, then the lower index. On a GPU row_scores and `keep` (complete on return) are in CPU memory.
-struct TopKPooled {
-  std::int32_t num_pools = 0, rows_per_pool = 1;
-  const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
-  const float* scores = nullptr;               // [first[...]]
-  const float* const* row_scores = nullptr;    // as first: instead of `scores`, if rows are not contiguous
-  const std::int64_t* budget = nullptr;        // [num_pools]
-  const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
-  std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
-  // Peer ties (CPU only) as kvpress's torch.topk on a CPU: each row's floor, which then scores highest, and of the pool all but the worst
-  // (kPeerDropped) or the best `budget` (kPeerKept).
-  enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
-  Ties ties = Ties::kLowerIndex;
-  // [first[...]] may be `scores`; null: not written. kPeerDropped: -infinity for dropped tokens; kPeerKept: +infinity for floors.
-  float* marked = nullptr;
-};
-OpCall call(const TopKPooled&);
-void run_cpu(const TopKPooled&);
-void run_cuda(const TopKPooled&, CudaContext&);
+void run_cuda(const TopK&, CudaContext&);
 
 }  // namespace kvlab

@@ -9,7 +9,7 @@ namespace {
 
 // Protected tokens have infinite scores in every head.
 class Ada final : public Allocator {
-  using Ties = TopKPooled::Ties;
+  enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
 
  public:
   explicit Ada(Params& p)
@@ -99,15 +99,17 @@ class Ada final : public Allocator {
         l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
       }
     }
-    ops(TopKPooled{.num_pools = sequences,
-                   .rows_per_pool = heads,
-                   .first = l.kv.first,
-                   .scores = l.scores,
-                   .budget = total,
-                   .floor_tokens = least,
-                   .keep = l.keep,
-                   .ties = ties_,
-                   .marked = l.marks});
+    ops(TopK{.num_rows = l.kv.num_rows,
+             .first = l.kv.first,
+             .scores = l.scores,
+             .peer_ties = ties_ != Ties::kLowerIndex,
+             .kind = TopK::Kind::kCounts,
+             .rows_per_pool = heads,
+             .budget = total,
+             .floor_tokens = least,
+             .count = l.keep,
+             .drops = ties_ == Ties::kPeerDropped,
+             .marked = l.marks});
     if (!forced_first_)
       for (std::int32_t s = 0; s < sequences; ++s) blend(l, s, total[s]);
     ops.settle("ada", l.layer, all_counts(l));

@@ -52,7 +52,13 @@ class DynamicLayers final : public Allocator {
         }
       }
     }
-    ops(TopKPooled{sequences, rows_per_pool, first, nullptr, scores.data(), budget, nullptr, won});
+    ops(TopK{.num_rows = sequences * rows_per_pool,
+             .first = first,
+             .kind = TopK::Kind::kCounts,
+             .rows_per_pool = rows_per_pool,
+             .row_scores = scores.data(),
+             .budget = budget,
+             .count = won});
     for (std::int32_t s = 0; s < sequences; ++s) share(won + s * rows_per_pool, s, budget[s] / heads, layers);
   }
 

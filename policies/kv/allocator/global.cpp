@@ -52,7 +52,14 @@ class Global final : public Allocator {
     for (std::int32_t s = 0, at = 0; s < sequences; ++s)
       for (std::int32_t i = 0; i < rows_per_pool; ++i, ++at)
         keep[at] = static_cast<std::int32_t>(std::min(first[at + 1] - first[at], budget[s]));  // bound
-    ops(TopKPooled{sequences, rows_per_pool, first, nullptr, scores.data(), budget, least, keep});
+    ops(TopK{.num_rows = sequences * rows_per_pool,
+             .first = first,
+             .kind = TopK::Kind::kCounts,
+             .rows_per_pool = rows_per_pool,
+             .row_scores = scores.data(),
+             .budget = budget,
+             .floor_tokens = least,
+             .count = keep});
     for (std::size_t l = 0; l < layers.size(); ++l) {
       for (std::int32_t r = 0; r < layers[l].kv.num_rows; ++r)
         layers[l].keep[r] = keep[r / heads * rows_per_pool + static_cast<std::int32_t>(l) * heads + r % heads];

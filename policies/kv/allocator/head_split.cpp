@@ -142,7 +142,13 @@ class HeadSplit final : public Allocator {
     for (std::int32_t i = 0; i <= rows; ++i) first[i] = i;
     std::fill_n(retrieves, rows, 1);  // bound
     std::fill_n(budget, sequences, std::lround(frac_ * per_sequence));
-    ops(TopKPooled{sequences, per_sequence, first, nullptr, mass.data(), budget, nullptr, retrieves});
+    ops(TopK{.num_rows = rows,
+             .first = first,
+             .kind = TopK::Kind::kCounts,
+             .rows_per_pool = per_sequence,
+             .row_scores = mass.data(),
+             .budget = budget,
+             .count = retrieves});
     for (std::size_t l = 0; l < layers.size(); ++l) {
       for (std::int32_t r = 0; r < layers[l].kv.num_rows; ++r)
         set(layers[l], r, seqs, retrieves[r / heads * per_sequence + static_cast<std::int32_t>(l) * heads + r % heads] != 0);

@@ -48,7 +48,14 @@ class LayerGlobal final : public Allocator {
     }
     const KvRows ranked{.num_rows = static_cast<std::int32_t>(rows), .kv_heads = members, .len = len, .first = first};
     if (kvpress_) ops(ReduceHeads{ranked, ReduceHeads::Kind::kFirstMax, nullptr, false, entries.data()});
-    ops(TopKPooled{sequences, members, first, nullptr, entries.data(), budget, least, keep});
+    ops(TopK{.num_rows = sequences * members,
+             .first = first,
+             .kind = TopK::Kind::kCounts,
+             .rows_per_pool = members,
+             .row_scores = entries.data(),
+             .budget = budget,
+             .floor_tokens = least,
+             .count = keep});
     for (std::int64_t i = 0; i < rows && kvpress_; ++i) keep[i] = std::max(keep[i], 1);
     for (std::int32_t l = 0; l < members; ++l) {
       ScoredLayer& layer = layers[static_cast<std::size_t>(l)];

@@ -3,10 +3,10 @@
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/token_scores_op.h"
+#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/quantize/quantize.h"
-#include "kernels/storage/take_due_op.h"
 #include "policies/kv/format/grouped.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probe_sums.h"
@@ -131,7 +131,13 @@ class Zipcache final : public Format {
     measured_.add(step.layer, high_first[rows], keys.total());
     std::int32_t* const high = step.ops.ints(high_first[rows]);
     std::int32_t* const low = step.ops.ints(low_first[rows]);
-    step.ops(SplitListed{rows, keys.first, keys.index, step.kv.first, scores, high_first, high, low});
+    step.ops(SelectUnits{.num_rows = rows,
+                         .lists = {.first = keys.first, .unit = keys.index},
+                         .score_first = step.kv.first,
+                         .scores = scores,
+                         .first = high_first,
+                         .unit = high,
+                         .rest = low});
     return {{step.kv, high_first, high, false}, {step.kv, low_first, low, false}};
   }
 

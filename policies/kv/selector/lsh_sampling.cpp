@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/lsh_tables/lsh_tables.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -67,7 +68,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
       return {};
     }
     LshSample sample = sample_keys(step, keys);
-    ExpandUnits tokens;
+    CopyUnits tokens;
     tokens.lists.first = sample.first, tokens.lists.unit = sample.unit, tokens.lists.count = sample.count;
     tokens.base = tokens.head = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).begin; });
     tokens.tail = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).end; });
@@ -142,7 +143,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     step.ops(sample);
     settle_rows(step, "sampled_tokens", sample.count);
     settle_rows(step, "bucket_entries", sample.looked_at);
-    step.ops(LshBuckets{n, sample.looked_at});
+    step.ops(SearchVisits{n, sample.looked_at, SearchVisits::Kind::kBuckets, 4, 1});
     return sample;
   }
 

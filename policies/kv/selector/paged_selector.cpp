@@ -41,7 +41,7 @@ UnitLists PagedSelector::best_by(LayerStep& step, PageScores scores, bool each_h
 
 Selection PagedSelector::read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head) {
   traffic_.track(step, lists);
-  ExpandUnits units{.lists = lists, .unit_tokens = unit_};
+  CopyUnits units{.lists = lists, .unit_tokens = unit_};
   if (head != nullptr) units.head = per_row(step, [&](std::int32_t r) { return head[r] * unit_; });
   units.tail = tail;
   return expand(step, units);

@@ -29,15 +29,16 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     const auto recycled = [&](std::int32_t r) { return recycles[step.kv.sequence(r)] == 1; };
     if (std::any_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 0; })) rank_all(step, recycles);
     if (std::none_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 1; })) return {};
-    TakeRanked take{.num_rows = n,
-                    .ranked = ranked_.rows(step, [](std::int32_t) { return 0; }),
-                    .first = prefix_sums(step, [&](std::int32_t r) {
-                      const Choice& c = choices_.at(step, r);
-                      return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
-                    })};
-    take.unit = step.ops.ints(take.first[n]);
-    step.ops(take);
-    const UnitLists lists{.first = take.first, .unit = take.unit};
+    SortUnits best{.num_rows = n,
+                   .lists = {.rows = ranked_.rows(step, [](std::int32_t) { return 0; })},
+                   .kind = SortUnits::Kind::kByUnit,
+                   .first = prefix_sums(step, [&](std::int32_t r) {
+                     const Choice& c = choices_.at(step, r);
+                     return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
+                   })};
+    best.unit = step.ops.ints(best.first[n]);
+    step.ops(best);
+    const UnitLists lists{.first = best.first, .unit = best.unit};
     traffic_.track(step, lists);
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return recycled(r) ? choices_.at(step, r).mark.len : 0; });
     return expand(step, {.lists = lists, .tail = tail});
@@ -90,7 +91,7 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) {
       return static_cast<std::int32_t>(std::min<std::int64_t>(tokens_of(budget_, step, r), all.first[r + 1] - all.first[r]));
     });
-    step.ops(RankUnits{.num_rows = n,
+    step.ops(SortUnits{.num_rows = n,
                        .lists = best_units(step, all.first, all.scores, keep),
                        .score_first = all.first,
                        .scores = all.scores,

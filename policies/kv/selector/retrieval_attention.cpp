@@ -1,4 +1,5 @@
 #include "kernels/select/nearest_keys_op.h"
+#include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
@@ -138,7 +139,8 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(search);
     settle_rows(step, "visited_keys", search.visits);
     step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
-    step.ops(AnnVisits{n, step.kv.head_dim, step.kv.kv_bytes, search.visits});
+    step.ops(SearchVisits{n, search.visits, SearchVisits::Kind::kGraph, std::int64_t{step.kv.head_dim} * step.kv.kv_bytes,
+                          2LL * step.kv.head_dim});
     UnitLists lists{.first = rooms, .unit = search.found, .count = search.count};
     return lists;
   }

@@ -81,13 +81,14 @@ UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& pi
   return {.first = picks.first, .unit = copy.out};
 }
 
-Selection expand(const LayerStep& step, ExpandUnits units) {
+Selection expand(const LayerStep& step, CopyUnits units) {
   units.num_rows = step.kv.num_rows;
+  units.kind = CopyUnits::Kind::kExpand;
   units.len = step.kv.len;
-  units.index_first = prefix_sums(step, [&](std::int32_t r) { return units.tokens(r); });
-  units.index = step.ops.ints(units.index_first[units.num_rows]);
+  units.first = prefix_sums(step, [&](std::int32_t r) { return units.tokens(r); });
+  units.out = step.ops.ints(units.first[units.num_rows]);
   step.ops(units);
-  return {units.index_first, units.index};
+  return {units.first, units.out};
 }
 
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores) {

@@ -96,7 +96,7 @@ UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* fi
 void mask_ends(const LayerStep& step, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail, float* scores);
 
 // Of all rows.
-Selection expand(const LayerStep& step, ExpandUnits units);
+Selection expand(const LayerStep& step, CopyUnits units);
 
 // Units of `from` at places `picks`.
 UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& picks);

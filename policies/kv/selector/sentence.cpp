@@ -211,9 +211,16 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     PageScores pages = page_scores(step, means.means, score_first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     pages.queries = query;
     const float* scores = run_scores(step, pages);
-    TakeSentences best{n, score_first, scores, candidates, means.token, means.sentence, first, step.ops.ints(first[n])};
+    SelectUnits best{.num_rows = n,
+                     .kind = SelectUnits::Kind::kSentences,
+                     .lists = {.rows = means.sentence, .count = candidates},
+                     .score_first = score_first,
+                     .scores = scores,
+                     .tokens = means.token,
+                     .first = first,
+                     .unit = step.ops.ints(first[n])};
     step.ops(best);
-    return best.index;
+    return best.unit;
   }
 
   std::int32_t sinks_, recent_, factor_, window_, pool_, span_;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <vector>
 
 #include "kernels/rows/kv_vector.h"
@@ -139,52 +138,5 @@ struct SentenceMeans {
   }
 };
 KVLAB_ROW_OP(SentenceMeans)
-
-// Candidates of the best sentences, sentence by sentence (ties: the earlier one), and the earlier tokens of the last one if it does not fit
-// whole: index_first[r + 1] - index_first[r] tokens of each row, ascending.
-struct TakeSentences {
-  std::int32_t num_rows = 0;
-  const std::int64_t* score_first = nullptr;  // [num_rows + 1] sentences
-  const float* scores = nullptr;
-  const std::int32_t* candidates = nullptr;                                // [num_rows]
-  const std::int32_t *const *token = nullptr, *const *sentence = nullptr;  // of SentenceMeans
-  const std::int64_t* index_first = nullptr;                               // [num_rows + 1]
-  std::int32_t* index = nullptr;                                           // out
-
-  // Scores, candidates' sentences and the lists are read once and written once; a sort of n sentences counts n log2(n) comparisons.
-  [[nodiscard]] OpCall cost() const {
-    OpCall c{.op = "take_sentences", .rows = num_rows};
-    for (std::int32_t r = 0; r < num_rows; ++r) {
-      const std::int64_t n = score_first[r + 1] - score_first[r], taken = index_first[r + 1] - index_first[r];
-      c.tokens += candidates[r];
-      c.outputs += taken;
-      c.bytes += 4 * (n + candidates[r]) + 4 * taken;
-      c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
-    }
-    return c;
-  }
-  [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  // A mark of each candidate.
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return candidates[row]; }
-  void shapes(auto&& visit) {
-    visit(score_first, num_rows + 1), visit(candidates, num_rows), visit(token, num_rows), visit(sentence, num_rows);
-    visit(index_first, num_rows + 1);
-  }
-
-  // Candidates and sentences ascend: of equal scores the earlier candidate is the earlier sentence's, or earlier in it.
-  template <class Team>
-  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
-    const std::int32_t n = candidates[row];
-    const float* const score = scores + score_first[row];
-    auto* const marked = reinterpret_cast<std::int32_t*>(team.room());
-    mark_best(
-        team, n, static_cast<std::int32_t>(index_first[row + 1] - index_first[row]),
-        [&](std::int32_t i) { return score[sentence[row][i]]; }, marked);
-    team.pack(
-        n, [&](std::int64_t i) { return marked[i] != 0; },
-        [&](std::int64_t k, std::int64_t i) { index[index_first[row] + k] = token[row][i]; });
-  }
-};
-KVLAB_ROW_OP(TakeSentences)
 
 }  // namespace kvlab

@@ -52,21 +52,22 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return prompts_.at(step, r).tokens; });
     if (all_whole(step, tail)) return {};
-    ClusterTokens chosen{.num_rows = n, .kv_heads = step.kv.kv_heads, .score_first = prefix_sums(step, [&](std::int32_t r) {
-                                                                        return prompts_.at(step, r).clusters;
-                                                                      })};
+    SelectUnits chosen{.num_rows = n,
+                       .kv_heads = step.kv.kv_heads,
+                       .kind = SelectUnits::Kind::kClusters,
+                       .lists = {.rows = cluster_of_.rows(step, [](std::int32_t) { return 0; }), .count = tail}};
+    chosen.score_first = prefix_sums(step, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
     PageScores weights = page_scores(step, centroids(step), chosen.score_first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     weights.softmax = weights.weighs_sizes = true;
     weights.sizes = sizes(step);
     chosen.scores = run_scores(step, weights);
     chosen.threshold = threshold_.sequences(step, [](std::int32_t) { return 1; });
-    chosen.cluster_of = cluster_of_.rows(step, [](std::int32_t) { return 0; });
     chosen.first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
-    chosen.token = step.ops.ints(chosen.first[n]);
+    chosen.unit = step.ops.ints(chosen.first[n]);
     chosen.count = per_row(step, [&](std::int32_t r) { return tail[r]; });
     step.ops(chosen);
     settle_rows(step, "selected_tokens", chosen.count);
-    const UnitLists lists{.first = chosen.first, .unit = chosen.token, .count = chosen.count};
+    const UnitLists lists{.first = chosen.first, .unit = chosen.unit, .count = chosen.count};
     traffic_.track(step, lists);
     return expand(step, {.lists = lists, .tail = tail});
   }

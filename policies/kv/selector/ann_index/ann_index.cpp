@@ -16,14 +16,4 @@ OpCall call(const AnnSearch& a) {
   return {.op = "ann_graph_search", .rows = a.kv.num_rows, .outputs = room, .bytes = 4 * room};
 }
 
-OpCall call(const AnnVisits& a) {
-  OpCall c{.op = "ann_visits", .rows = a.num_rows};
-  for (std::int32_t r = 0; r < a.num_rows; ++r) c.tokens += a.visits[r];
-  c.bytes = c.tokens * a.head_dim * a.kv_bytes;
-  c.flops = 2 * c.tokens * a.head_dim;
-  return c;
-}
-
-void run_cpu(const AnnVisits&) {}
-
 }  // namespace kvlab

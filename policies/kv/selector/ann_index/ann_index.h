@@ -51,15 +51,8 @@ struct AnnSearch {
   std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
   std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound
 };
-// Prices the written lists; AnnVisits prices the visited keys.
+// Prices the written lists; SearchVisits prices the visited keys.
 OpCall call(const AnnSearch&);
 void run_cpu(const AnnSearch&);
-
-struct AnnVisits {
-  std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
-  const std::int32_t* visits = nullptr;  // [num_rows]
-};
-OpCall call(const AnnVisits&);
-void run_cpu(const AnnVisits&);
 
 }  // namespace kvlab

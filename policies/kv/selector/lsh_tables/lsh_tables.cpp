@@ -28,16 +28,6 @@ OpCall call(const LshSample& a) {
   return c;
 }
 
-OpCall call(const LshBuckets& a) {
-  OpCall c{.op = "lsh_buckets", .rows = a.num_rows};
-  for (std::int32_t r = 0; r < a.num_rows; ++r) c.tokens += a.looked_at[r];
-  c.bytes = 4 * c.tokens;
-  c.flops = c.tokens;
-  return c;
-}
-
-void run_cpu(const LshBuckets&) {}
-
 OpCall call(const LshWeights& a) {
   OpCall c{.op = "lsh_weights", .rows = a.kv.num_rows};
   const std::int64_t d = a.kv.head_dim, group = a.kv.group;

@@ -45,16 +45,9 @@ struct LshSample {
   std::uint32_t* heads = nullptr;                       // as unit: bit g is set if query head g of the group samples it
   std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, keys found in buckets
 };
-// Without the buckets' content (LshBuckets).
+// Without the buckets' content (SearchVisits).
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
-
-struct LshBuckets {
-  std::int32_t num_rows = 0;
-  const std::int32_t* looked_at = nullptr;  // [num_rows]
-};
-OpCall call(const LshBuckets&);
-void run_cpu(const LshBuckets&);
 
 // Importance weights: -log(p + 1e-4) for a key that a query head sampled with probability p, -infinity for one that only others sampled, 0
 // for tokens that are always there. p follows from the cosine of the query and the key less the center.
