@@ -54,7 +54,6 @@ struct CopyUnits {
     return kind == Kind::kKeep ? lists.size(row) : first[row + 1] - first[row];
   }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
-    const std::int32_t* const list = lists.row(row);
     std::int32_t& copy = kind == Kind::kKeep ? to[row][i] : out[first[row] + i];
     const auto at = static_cast<std::int32_t>(i);
     copy = kind == Kind::kExpand   ? token(row, at)
