@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/parted_rows.h"
 #include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/disposal.h"
 #include "tests/kv/kv_fixture.h"

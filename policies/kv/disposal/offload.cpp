@@ -24,7 +24,8 @@ class Offload final : public InPlaceDisposal {
   void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     const std::int64_t n = rows.total_dropped();
-    const TokenCopy packed = copy_dropped(rows, step.ops.floats(n * 2 * step.kv.head_dim), step.ops.ints(n));
+    float* const vectors = step.ops.floats(n * 2 * step.kv.head_dim);
+    const TokenCopy packed = copy_dropped(rows, vectors, step.ops.ints(n));
     step.ops(packed);
     if (step.keeper != nullptr) step.keeper->keep(step, packed);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
