@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
                       DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
                       DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
                       DisposalCase{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
-                      DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_runs", "{order: runs_first}"},
+                      DisposalCase{"merge_nearest", "{threshold: none, merges: values}"}, DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_runs", "{order: runs_first}"},
                       DisposalCase{"merge_window", "{}"}, DisposalCase{"merge_window", "{mass: per_query}"},
                       DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"}, DisposalCase{"low_precision", "{}"},
                       DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
