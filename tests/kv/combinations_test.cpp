@@ -41,24 +41,15 @@ std::vector<std::string> all_parts() {
 // Scorers that build on another one, by the key that names it, with the options that change what they pass on.
 std::vector<std::string> wrapped(const std::string& scorer) {
   std::vector<std::string> all;
-  for (const auto& [name, options] : {std::pair{"blocks", ""},
-                                      {"chunks", ""},
-                                      {"composite", ""},
-                                      {"entropy_chunks", ""},
-                                      {"fair", ""},
-                                      {"graph", ""},
-                                      {"output_aware", ""},
-                                      {"representatives", ""},
-                                      {"slices", ""},
-                                      {"text_first", ""},
-                                      {"value_aware", ""},
-                                      {"whitelist", ""},
-                                      {"slices", ", slice_tokens: 20, scored: alone"},
-                                      {"blocks", ", block_tokens: 7, peer_ties: true"},
-                                      {"chunks", ", chunk_tokens: 6, protect: above_max, budget_of_chunks: true, peer_ties: true"},
-                                      {"output_aware", ", first_stage: of_budget, protect: above_max"},
-                                      {"text_first", ", image_id: 3"}})
-    all.push_back(with_parameters(name, "of: " + scorer + options));
+  for (const char* name : {"blocks", "chunks", "composite", "entropy_chunks", "fair", "graph", "output_aware", "representatives", "slices",
+                           "text_first", "value_aware", "whitelist"})
+    all.push_back(with_parameters(name, "of: " + scorer));
+  all.push_back(with_parameters("slices", "of: " + scorer + ", slice_tokens: 20, scored: alone"));
+  all.push_back(with_parameters("blocks", "of: " + scorer + ", block_tokens: 7, peer_ties: true"));
+  all.push_back(
+      with_parameters("chunks", "of: " + scorer + ", chunk_tokens: 6, protect: above_max, budget_of_chunks: true, peer_ties: true"));
+  all.push_back(with_parameters("output_aware", "of: " + scorer + ", first_stage: of_budget, protect: above_max"));
+  all.push_back(with_parameters("text_first", "of: " + scorer + ", image_id: 3"));
   all.push_back(with_parameters("scope", "prompt: " + scorer));
   return all;
 }
