@@ -26,7 +26,7 @@ class PlainAlisa {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       auto& values = nth(ring, tokens[i]);
       values.push_back(p[i]);
-      if (static_cast<std::int32_t>(values.size()) > m_) values.pop_front();
+      if (std::ssize(values) > m_) values.pop_front();
     }
   }
   [[nodiscard]] std::vector<std::int32_t> select(std::int32_t row, std::int32_t n, std::int32_t budget) const {
@@ -36,9 +36,7 @@ class PlainAlisa {
       const auto& values = nth(nth(rings_, row), i);
       sums.push_back(std::accumulate(values.begin(), values.end(), 0.0));
     }
-    auto tokens = best(sums, static_cast<std::size_t>(std::max(0, budget - (n - tail))));
-    for (std::int32_t i = tail; i < n; ++i) tokens.push_back(i);
-    return tokens;
+    return tokens_of(best(sums, static_cast<std::size_t>(std::max(0, budget - (n - tail)))), 1, 0, tail, n);
   }
 
  private:
@@ -52,13 +50,9 @@ TEST(Alisa, NewestHalfAndWhatTheLastRowsFavoured) {
     auto part = make_part<SelectorRegistry>("alisa", "{budget_frac: 0.2, row_tokens: 3}");
     d.prefill(*part);
     PlainAlisa plain(4, 3);
-    for (std::int32_t r = 0; r < 4; ++r) {
-      for (std::int32_t t = 57; t < 60; ++t) {
-        std::vector<std::int32_t> seen(static_cast<std::size_t>(t) + 1);
-        std::iota(seen.begin(), seen.end(), 0);
-        plain.push(d, r, d.query(r, 0) - static_cast<std::ptrdiff_t>(59 - t) * d.model.q_heads * 8, seen);
-      }
-    }
+    for (std::int32_t r = 0; r < 4; ++r)
+      for (std::int32_t t = 57; t < 60; ++t)
+        plain.push(d, r, d.query(r, 0) - static_cast<std::ptrdiff_t>(59 - t) * d.model.q_heads * 8, tokens_of({}, 1, t + 1, 0, 0));
     for (std::int32_t step = 0; step < 12; ++step) {
       const auto rows = d.decode(*part);
       for (std::int32_t r = 0; r < 4; ++r) {

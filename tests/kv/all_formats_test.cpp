@@ -87,14 +87,17 @@ TEST(AllFormats, FinerIsNearer) {
     std::vector<std::string> parameters;  // coarse to fine
     bool values;
   };
-  const auto bits = [](const std::string& more) {
+  const auto bits = [](const std::string& more, bool from_one = false) {
     std::vector<std::string> all;
-    for (const char* b : {"2", "4", "8"}) all.push_back("{bits: " + std::string(b) + more + "}");
+    for (const char* b : {"1", "2", "4", "8"})
+      if (from_one || *b != '1') all.push_back("{bits: " + std::string(b) + more + "}");
     return all;
   };
   const Ladder ladders[] = {
-      {"kivi", bits(", group_tokens: 8, residual_tokens: 8"), true},
+      {"kivi", bits(", group_tokens: 8, residual_tokens: 8", true), true},
+      {"per_token", bits("", true), true},
       {"per_token", bits(", group_channels: 8, residual_tokens: 4"), true},
+      {"per_channel", bits("", true), true},
       {"per_channel", bits(", group_tokens: 8, residual_tokens: 4"), true},
       {"gear", bits(""), true},
       {"qserve", bits(""), true},
@@ -145,6 +148,9 @@ TEST(AllFormats, RowBytesByHand) {
     std::int32_t head_dim = 128;
   };
   const char* const kivi = "{bits: 2, group_tokens: 32, residual_tokens: 128}";
+  const char* const k8v4 = "{key_bits: 8, value_bits: 4}";
+  // K: 256 of 300 tokens at 8 + 1 bits, 44 at 16. V: 172 at 4 + 1 bits, 128 at 16.
+  constexpr std::int64_t kKivi8 = 256 * 128 * 9 / 8 + 172 * 128 * 5 / 8 + (44 + 128) * 128 * 2;
   for (const Bytes& b : std::vector<Bytes>{
            // 68 pruned tokens: K 120 bytes, V 24 of bitmaps and offsets and 64 numbers; 32 dense ones.
            {"mustafar", "{key_sparsity: 0.7, value_sparsity: 0.5, recent_tokens: 32}", 100, 68 * (120 + 24 + 128) + 32 * 2 * 128 * 2},
@@ -168,7 +174,20 @@ TEST(AllFormats, RowBytesByHand) {
            {"per_channel", "{bits: 2, group_tokens: 64, residual_tokens: 10}", 150, 2 * (128 * 2 * (16 + 4) + 22 * 128 * 2)},
            // Groups of 32 channels: 16 + 4 bytes at 4 bits, four of them per token; the newest 7 tokens are dense.
            {"per_token", "{bits: 4, group_channels: 32, residual_tokens: 7}", 100, 2 * (93 * 4 * 20 + 7 * 256)},
-           {"per_token", "{bits: 2}", 10, 2 * 10 * 29, 100}})  // whole heads: 25 + 4 bytes
+           {"per_token", "{bits: 2}", 10, 2 * 10 * 29, 100},  // whole heads: 25 + 4 bytes
+           {"per_token", "{bits: 4}", 10, 2 * 10 * 68},
+           {"cast", "{type: fp8_e4m3}", 11, 2 * 11 * 128},
+           {"cast", "{type: bf16}", 11, 4 * 11 * 128},
+           // Two widths. Zero and scale are 32 bits a group: of 32 tokens (kivi), 64 tokens (per_channel) or the head (per_token, qserve);
+           // fireq has 16.
+           {"kivi", k8v4, 300, kKivi8},
+           {"kivi", "{bits: 4, key_bits: 8}", 300, kKivi8},
+           {"kivi", "{bits: 8, value_bits: 4}", 300, kKivi8},
+           {"per_token", k8v4, 10, 10 * (128 + 4) + 10 * (64 + 4)},
+           {"per_token", "{key_bits: 4, value_bits: 8}", 10, 10 * (64 + 4) + 10 * (128 + 4)},
+           {"qserve", k8v4, 10, 10 * (128 + 4) + 10 * (64 + 4)},
+           {"fireq", k8v4, 10, 10 * (128 + 2) + 10 * (64 + 2) + 2 * 128},
+           {"per_channel", k8v4, 64, 128 * (64 + 4) + 128 * (32 + 4)}})
     EXPECT_EQ(make_part<FormatRegistry>(b.name, b.parameters)->row_bytes({1, 8, 8, b.head_dim, 8 * b.head_dim}, 0, b.tokens), b.expected)
         << b.name << b.parameters << b.tokens;
 }

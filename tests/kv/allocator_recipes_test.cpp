@@ -1,16 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
-#include "sim/replay/replay.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
-#include "traces/synthetic_attention.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
 constexpr std::int32_t kPrompt = 400;
@@ -30,7 +28,7 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
     t.q = last(l.q, trace.q_heads * trace.head_dim);
     t.k = last(l.k, trace.kv_heads * trace.head_dim);
     t.v = last(l.v, trace.kv_heads * trace.head_dim);
-    t.hidden = test::RandomLayer::normals(static_cast<std::size_t>(pass.num_tokens * trace.hidden_dim), 8, ++stream);
+    t.hidden = RandomLayer::normals(static_cast<std::size_t>(pass.num_tokens * trace.hidden_dim), 8, ++stream);
     t.gradient.assign(static_cast<std::size_t>(pass.num_tokens), 0.5F);
   }
   return pass;
@@ -38,11 +36,10 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
 
 const AttentionTrace& trace_with_passes() {
   static const AttentionTrace trace = [] {
-    Params p = Params::from_text("{layers: 5, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6}", "synthetic");
-    AttentionTrace t = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+    AttentionTrace t = synthetic_trace("layers: 5, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6");
     t.hidden_dim = 48;
     std::int32_t stream = 0;
-    for (LayerTensors& l : t.layers) l.w_o = test::RandomLayer::normals(48U * 8 * 32, 9, ++stream);
+    for (LayerTensors& l : t.layers) l.w_o = RandomLayer::normals(48U * 8 * 32, 9, ++stream);
     t.passes["reconstruct"] = pass_over(t, 2);
     t.passes["reconstruct_gradient"] = pass_over(t, 2);
     t.passes["lookahead"] = pass_over(t, 1);
@@ -59,21 +56,19 @@ const AttentionReference& reference() {
 class AllocatorRecipe : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
+  const auto with = [](std::int32_t budget) { return replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget)); };
   for (const std::int32_t budget : {40, 128}) {
-    const ReplayResult cut = replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget));
+    const ReplayResult cut = with(budget);
     EXPECT_LE(cut.kept_tokens, budget);
     EXPECT_GE(cut.kept_tokens, budget - 1) << "the budget is used";
     EXPECT_GT(cut.mean.attention_mass, 0.1);
     EXPECT_LT(cut.mean.attention_mass, 1);
-    EXPECT_EQ(cut.mean.output_rel_err, replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget)).mean.output_rel_err);
   }
-  for (const std::int32_t budget : {kPrompt - 1, kPrompt, 4096}) {
-    const ReplayResult all = replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget));
-    EXPECT_EQ(all.kept_tokens, std::min(budget, kPrompt));
-    if (budget < kPrompt) continue;
-    EXPECT_EQ(all.mean.output_rel_err, 0);
-    EXPECT_EQ(all.mean.kl, 0);
-  }
+  EXPECT_EQ(with(kPrompt - 1).kept_tokens, kPrompt - 1);
+  const ReplayResult all = with(kPrompt);
+  EXPECT_EQ(all.kept_tokens, kPrompt);
+  EXPECT_EQ(all.mean.output_rel_err, 0);
+  EXPECT_EQ(all.mean.kl, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
@@ -94,38 +89,33 @@ TEST(KvGrad, RefusesRecordingsWithoutGradients) {
                          how + " (of a model with windows, a prompt that is shorter than the window together with a piece of the pass)");
 }
 
-// The counts of each layer after the prompt, as the allocator settled them.
-struct PromptCounts final : CountSource {
-  void begin_step(std::int64_t step) override { in_prompt = step == 0; }
-  void fill(std::string_view, int layer, std::span<std::int32_t> c) override {
-    if (in_prompt) nth(counts, layer).assign(c.begin(), c.end());
-  }
-  bool in_prompt = true;
-  std::vector<std::vector<std::int32_t>> counts{5};
-};
-
-ReplayResult replay_text(const std::string& text, PromptCounts* counts = nullptr) {
+ReplayResult replay_text(const std::string& text, CountSource* counts = nullptr) {
   return replay(trace_with_passes(), reference(), recipe_of(text), {.counts = counts});
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
-  PromptCounts counts;
-  const ReplayResult some = replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 0.45}}}", &counts);
+  RecordedCounts recorded;
+  const auto with = [&](const std::string& tau) {
+    return replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: " + tau + "}}}", &recorded);
+  };
+  EXPECT_EQ(with("1").mean.output_rel_err, 0);
+  EXPECT_EQ(with("0").kept_tokens, 100);
+  recorded = {};
+  const ReplayResult some = with("0.45");
+  std::vector<std::vector<std::int32_t>> after_prompt(5);
+  for (const RecordedCounts::Entry& e : recorded.entries())
+    if (e.step == 0) nth(after_prompt, e.layer) = e.counts;
   std::multiset<std::int32_t> kept;
-  double mean = 0;
-  for (const auto& layer : counts.counts) {
-    ASSERT_EQ(layer.size(), 2U);
-    EXPECT_EQ(layer[0], layer[1]);
-    kept.insert(layer[0]);
-    mean += layer[0] / 5.0;
+  for (std::size_t l = 0; l < 5; ++l) {
+    ASSERT_EQ(after_prompt[l].size(), 2U);
+    EXPECT_EQ(after_prompt[l][0], after_prompt[l][1]);
+    EXPECT_EQ(after_prompt[l][0] == kPrompt, some.by_layer[l].output_rel_err == 0) << l;
+    kept.insert(after_prompt[l][0]);
   }
   EXPECT_EQ(kept.count(100) + kept.count(kPrompt), 5U);
   EXPECT_GT(kept.count(100), 0U);
   EXPECT_GT(kept.count(kPrompt), 0U);
-  EXPECT_DOUBLE_EQ(some.kept_tokens, mean);
-  for (std::size_t l = 0; l < 5; ++l) EXPECT_EQ(some.by_layer[l].output_rel_err == 0, counts.counts[l][0] == kPrompt) << l;
-  EXPECT_EQ(replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 1}}}").mean.output_rel_err, 0);
-  EXPECT_EQ(replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 0}}}").kept_tokens, 100);
+  EXPECT_DOUBLE_EQ(some.kept_tokens, std::accumulate(kept.begin(), kept.end(), 0) / 5.0);
 }
 
 TEST(LayerRecipes, RetrievalHeadsLoseNothing) {
@@ -145,7 +135,6 @@ TEST(LayerRecipes, RetrievalHeadsLoseNothing) {
 
 // Later chunks of a prompt see sinks and latest tokens alone through the streaming heads, which are found at the first cut.
 TEST(LayerRecipes, DuoCutsStreamingHeadsAfterEachChunk) {
-  using namespace test;  // NOLINT
   const AttentionTrace trace = sample({.prompt = 230, .decode = 5, .chunk = 60});
   const Recipe recipe = load_recipe("duo", 100);
   RecordedCounts recorded;
@@ -169,8 +158,7 @@ TEST(LayerRecipes, TheTableIsTheBudget) {
 
 // A token is tested when it leaves the window, those of the prompt at its end: what stays then is still there after any number of steps.
 TEST(LayerRecipes, ThresholdEvictionTestsATokenOnce) {
-  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 300, decode_tokens: 80}", "synthetic");
-  const AttentionTrace all = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  const AttentionTrace all = synthetic_trace("layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 300, decode_tokens: 80");
   const auto older_after = [&](std::int32_t steps) {
     AttentionTrace trace = all;
     trace.num_tokens = 300 + steps;
@@ -207,4 +195,4 @@ TEST(LayerRecipes, ThresholdEvictionKeepsWhatReachesTheThreshold) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kv/allocator_fixture.h"
+#include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -78,29 +79,22 @@ Ints plain_pooled(const ScoredModel& m, std::int32_t layer, std::int32_t sequenc
 
 TEST(Ada, HeadsCompeteForTheLayersBudget) {
   ScoredModel m({3, 16, 4, 8, 16}, 2, 65, 5, 20);
-  auto ada = make_part<AllocatorRegistry>("ada", "{safeguard_frac: 0}");
-  m.allocate(*ada);
+  m.allocate(*make_part<AllocatorRegistry>("ada", "{safeguard_frac: 0}"));
   for (std::int32_t l = 0; l < 3; ++l)
     for (std::int32_t s = 0; s < 2; ++s) {
-      const Ints expected = plain_pooled(m, l, s, 65, 80);
       const auto* keep = nth(m.keep, l).data() + s * 4;
-      EXPECT_EQ(Ints(keep, keep + 4), expected);
+      EXPECT_EQ(Ints(keep, keep + 4), plain_pooled(m, l, s, 65, 80));
       EXPECT_EQ(m.kept(l, s), 80);
     }
 }
 
 TEST(Ada, EveryHeadHasItsSafeguard) {
-  for (const char* kind : {"blend", "forced_first"}) {
+  // blend: head 0 had 64 of 80 and the others' 16 went to head 1 (ties: lower row). forced_first: 4 each, then head 0's other 60, then 4.
+  for (const auto& [kind, counts] : {std::pair<std::string, Ints>{"blend", {55, 17, 4, 4}}, {"forced_first", {64, 8, 4, 4}}}) {
     ScoredModel m({2, 4, 4, 8, 16}, 1, 64, 0, 20);
     for (std::size_t i = 0; i < m.scores[0].size(); ++i) m.scores[0][i] = i < 64 ? 10.0F + static_cast<float>(i) : 1.0F;  // head 0 wins all
-    auto ada = make_part<AllocatorRegistry>("ada", std::string("{safeguard_frac: 0.2, safeguard: ") + kind + "}");
-    m.allocate(*ada);
-    // blend: head 0 had 64 of 80 and the others' 16 went to head 1 (ties: lower row). forced_first: 4 each, then head 0's other 60, then 4.
-    if (std::string(kind) == "blend") {
-      EXPECT_EQ(m.keep[0], (Ints{55, 17, 4, 4}));
-    } else {
-      EXPECT_EQ(m.keep[0], (Ints{64, 8, 4, 4}));
-    }
+    m.allocate(*make_part<AllocatorRegistry>("ada", "{safeguard_frac: 0.2, safeguard: " + kind + "}"));
+    EXPECT_EQ(m.keep[0], counts);
     EXPECT_EQ(m.kept(1, 0), 80);
   }
 }
@@ -108,17 +102,15 @@ TEST(Ada, EveryHeadHasItsSafeguard) {
 TEST(Ada, AHeadKeepsWhatAShorterOneLeaves) {
   ScoredModel m({1, 4, 2, 8, 16}, 1, 60, 0, 30);
   m.layers[0]->store.shrink(1, 15);  // an earlier cut
-  auto ada = make_part<AllocatorRegistry>("ada");
-  m.allocate(*ada);
+  m.allocate(*make_part<AllocatorRegistry>("ada"));
   EXPECT_EQ(m.kept(0, 0), 60);
   EXPECT_GE(m.keep[0][0], 45);
 }
 
 TEST(Ada, TakesLayerBudgetsFromAnotherAllocator) {
   ScoredModel m(kModel, 1, 100, 8, 40);
-  auto ada = make_part<AllocatorRegistry>("ada", "{layers: {pyramid: {window_tokens: 8, beta: 4}}}");
+  m.allocate(*make_part<AllocatorRegistry>("ada", "{layers: {pyramid: {window_tokens: 8, beta: 4}}}"));
   auto pyramid = make_part<AllocatorRegistry>("pyramid", "{window_tokens: 8, beta: 4}");
-  m.allocate(*ada);
   for (std::int32_t l = 0; l < kModel.num_layers; ++l) {
     EXPECT_EQ(m.kept(l, 0), 2 * pyramid->expected(kModel, l, 0, 40, 100));
     for (const std::int32_t k : nth(m.keep, l)) EXPECT_GE(k, 8);  // protected tokens fit
@@ -129,19 +121,16 @@ TEST(Ada, RefusesLayersThatChangeLater) { EXPECT_THROW(make_part<AllocatorRegist
 
 TEST(Global, TheLargestScoresOfTheModelStay) {
   ScoredModel m(kModel, 2, 65, 4, 20);
-  auto global = make_part<AllocatorRegistry>("global");
-  m.allocate(*global);
+  m.allocate(*make_part<AllocatorRegistry>("global"));
   for (std::int32_t s = 0; s < 2; ++s) {
     EXPECT_EQ(m.kept_in_model(s), 5 * 2 * 20);
     float least_kept = 1e30F, most_dropped = 0;
-    for (std::int32_t l = 0; l < 5; ++l)
-      for (std::int32_t h = 0; h < 2; ++h) {
-        const auto at = static_cast<std::size_t>(l);
-        const auto row = static_cast<std::size_t>(s * 2 + h);
-        std::vector<float> x(m.scores[at].begin() + static_cast<std::ptrdiff_t>(row * 65),
-                             m.scores[at].begin() + static_cast<std::ptrdiff_t>(row * 65 + 65));
+    for (std::size_t l = 0; l < 5; ++l)
+      for (std::int32_t row = 2 * s; row < 2 * s + 2; ++row) {
+        const auto begin = m.scores[l].begin() + row * 65;
+        std::vector<float> x(begin, begin + 65);
         std::sort(x.begin(), x.end(), std::greater<>());
-        const auto k = static_cast<std::size_t>(m.keep[at][row]);
+        const auto k = static_cast<std::size_t>(nth(m.keep[l], row));
         EXPECT_GE(k, 4U);
         least_kept = std::min(least_kept, x[k - 1]);
         if (k < x.size()) most_dropped = std::max(most_dropped, x[k]);
@@ -167,39 +156,20 @@ TEST(Ada, RoundsOnceForTheLayerOnRequest) {
   EXPECT_THROW(make_part<AllocatorRegistry>("ada", "{rounding: whole, layers: pyramid}"), InputError);
 }
 
-// With and without data the same calls are made.
 using Named = std::pair<std::string, std::string>;
 class AllocatorLogs : public testing::TestWithParam<Named> {};
-
-// Returns the counts of a run that had data.
-struct Script final : CountSource {
-  bool records = true;
-  std::vector<std::vector<std::int32_t>> counts;
-  std::size_t at = 0;
-  void fill(std::string_view, int, std::span<std::int32_t> c) override {
-    if (records) {
-      counts.emplace_back(c.begin(), c.end());
-      return;
-    }
-    for (std::size_t i = 0; i < c.size(); ++i) {
-      EXPECT_LE(counts[at][i], c[i]) << "bound";
-      c[i] = counts[at][i];
-    }
-    ++at;
-  }
-};
 
 TEST_P(AllocatorLogs, AreTheSameOnShapesWithScriptedCounts) {
   const auto& [name, parameters] = GetParam();
   for (const std::int32_t tokens : {1, 17, 64, 65}) {
     ScoredModel with(kModel, 2, tokens, std::min(tokens, 4), 16), without(kModel, 2, tokens, 4, 16, false), again(kModel, 2, tokens, 4, 16);
     auto a = make_part<AllocatorRegistry>(name, parameters), b = make_part<AllocatorRegistry>(name, parameters);
-    Script script;
-    with.ops().take_counts_from(&script);
+    Played counts;
+    with.ops().take_counts_from(&counts), without.ops().take_counts_from(&counts);
     with.allocate(*a);
-    script.records = false;
-    without.ops().take_counts_from(&script);
+    counts.play();
     without.allocate(*b);
+    EXPECT_TRUE(counts.fitted()) << tokens;
     EXPECT_EQ(with.ops().log(), without.ops().log()) << tokens;
     EXPECT_EQ(with.keep, without.keep) << tokens;
     a->forget(0), a->forget(1);

@@ -3,7 +3,6 @@
 
 #include <deque>
 #include <functional>
-#include <numeric>
 
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/kv/host_fixture.h"
@@ -35,21 +34,15 @@ std::vector<double> pooled(const Decode& d, std::int32_t row, std::int32_t t, co
   const std::vector<float>& q = nth(d.q, row / d.model.kv_heads);
   for (std::int32_t h = 0; h < d.model.group(); ++h) {
     const float* query = q.data() + (t * d.model.q_heads + row % d.model.kv_heads * d.model.group() + h) * d.model.head_dim;
+    const auto weight = [&](std::int32_t i) { return std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim)); };
     double sum = 0;
-    for (const std::int32_t i : tokens) sum += std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim));
-    for (const std::int32_t i : tokens) {
-      double& most = nth(blocks, i / kBlock);
-      most = std::max(most, std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim)) / sum);
-    }
+    for (const std::int32_t i : tokens) sum += weight(i);
+    for (const std::int32_t i : tokens) nth(blocks, i / kBlock) = std::max(nth(blocks, i / kBlock), weight(i) / sum);
   }
   return blocks;
 }
 
-std::vector<std::int32_t> up_to(std::int32_t n) {
-  std::vector<std::int32_t> all(static_cast<std::size_t>(n));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
+std::vector<std::int32_t> up_to(std::int32_t n) { return tokens_of({}, 1, n, 0, 0); }
 
 // The tokens of a step of n tokens that is not dense: first and newest blocks, and the best between them.
 std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n, const Score& score) {
@@ -121,8 +114,7 @@ TEST(AttentionPredictor, NetworkReadsTheHistory) {
 }
 
 TEST(AttentionPredictor, CostsWhatItComputesWithWeights) {
-  const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}"));
+  expect_cost_is_replay(sample({}), recipe_of("{recipe: attention_predictor, budget_tokens: 64, weights: " + file_of_network(0) + "}"));
 }
 
 TEST(AttentionPredictor, HistoryIsCounted) {

@@ -2,12 +2,11 @@
 
 #include "policies/kv/policy/policy.h"
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/recipes_in.h"
 
 namespace kvlab {
 namespace {
-
-constexpr ModelShape kModel{4, 8, 2, 64, 128};
 
 // Attends to everything, and is a selector none the less: it has no budget.
 class Unbudgeted final : public Selector {
@@ -17,24 +16,21 @@ class Unbudgeted final : public Selector {
 };
 KVLAB_REGISTER(Selector, Unbudgeted, "test_unbudgeted", "for this test", "none");
 
-std::string error(const std::string& yaml) {
-  return error_of([&] { recipe_of(yaml); });
+std::string error(const std::string& options) {
+  return error_of([&] { recipe_of("{recipe: " + options + "}"); });
 }
 
 TEST(Budget, IsRefusedWhereNoPartHasAUseForIt) {
-  const std::string all = "has no use for a budget: it keeps and reads every token";
-  for (const char* recipe : {"full", "kivi2", "think", "mustafar50"})
-    for (const char* budget : {"budget_tokens: 64", "budget_frac: 0.5", "compression_ratio: 0.5"})
-      EXPECT_NE(error("{recipe: " + std::string(recipe) + ", " + budget + "}").find("recipe '" + std::string(recipe) + "' " + all),
-                std::string::npos)
-          << recipe;
-  EXPECT_NE(error("{recipe: full, selector: test_unbudgeted, budget_tokens: 64}")
-                .find("recipe 'full' has no use for a budget: its selector 'test_unbudgeted' keeps to parameters of its own"),
-            std::string::npos);
-  EXPECT_NE(error("{recipe: corm, budget_tokens: 64}")
-                .find("recipe 'corm' has no use for a budget: its trigger 'every_n' leaves it to allocator 'score_threshold'"),
-            std::string::npos);
-  EXPECT_EQ(error("{recipe: full, budget_tokens: 64}").find('\n'), std::string::npos);
+  const auto no_use = [](const std::string& recipe, const std::string& why) {
+    return HasSubstr("recipe '" + recipe + "' has no use for a budget: " + why);
+  };
+  for (const std::string recipe : {"full", "kivi2", "think", "mustafar50"})
+    for (const char* budget : {", budget_tokens: 64", ", budget_frac: 0.5", ", compression_ratio: 0.5"})
+      EXPECT_THAT(error(recipe + budget), no_use(recipe, "it keeps and reads every token"));
+  EXPECT_THAT(error("full, selector: test_unbudgeted, budget_tokens: 64"),
+              no_use("full", "its selector 'test_unbudgeted' keeps to parameters of its own"));
+  EXPECT_THAT(error("corm, budget_tokens: 64"), no_use("corm", "its trigger 'every_n' leaves it to allocator 'score_threshold'"));
+  EXPECT_EQ(error("full, budget_tokens: 64").find('\n'), std::string::npos);
 }
 
 // A recipe that is named on the command line has no line to name.
@@ -43,8 +39,8 @@ TEST(Budget, IsRefusedWithoutAPlaceWhereThereIsNoFile) {
 }
 
 TEST(Budget, IsTakenWhereAPartUsesIt) {
-  for (const char* recipe : {"snapkv", "quest", "lserve_pages", "kcache", "snapkv_kivi2"})
-    EXPECT_EQ(error("{recipe: " + std::string(recipe) + ", budget_tokens: 64}"), "no error") << recipe;
+  for (const std::string recipe : {"snapkv", "quest", "lserve_pages", "kcache", "snapkv_kivi2"})
+    EXPECT_EQ(error(recipe + ", budget_tokens: 64"), "no error") << recipe;
 }
 
 TEST(Budget, AShareIsAtLeastOneToken) {
@@ -58,11 +54,12 @@ TEST(Budget, AShareIsAtLeastOneToken) {
 }
 
 TEST(Budget, IsRefusedByThePolicyItself) {
+  constexpr ModelShape kShape{4, 8, 2, 64, 128};
   Recipe recipe = load_recipe("full");
-  KvPolicy(recipe, kModel);
+  KvPolicy(recipe, kShape);
   recipe.budget.tokens = 64;
   recipe.has_budget = true;
-  EXPECT_THROW(KvPolicy(recipe, kModel), InputError);
+  EXPECT_THROW(KvPolicy(recipe, kShape), InputError);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
 
@@ -22,14 +23,10 @@ namespace {
 constexpr SampleShape kSmall{2, 4, 2, 32, 50, 3, 30};
 
 // Parts with a parameter that has no default, or whose default is refused.
-const std::map<std::string, std::string>& given_parameters() {
-  static const std::map<std::string, std::string> given{{"whitelist", "span_tokens: 4"}, {"table", "unit: budget_frac, values: 0=1.5"}};
-  return given;
-}
+const std::map<std::string, std::string> kGiven{{"whitelist", "span_tokens: 4"}, {"table", "unit: budget_frac, values: 0=1.5"}};
 
 std::string with_parameters(const std::string& name, const std::string& more = "") {
-  const auto found = given_parameters().find(name);
-  const std::string own = found == given_parameters().end() ? "" : found->second;
+  const std::string own = kGiven.contains(name) ? kGiven.at(name) : "";
   if (own.empty() && more.empty()) return name;
   return fmt::format("{{{}: {{{}{}{}}}}}", name, own, own.empty() || more.empty() ? "" : ", ", more);
 }
@@ -194,17 +191,14 @@ TEST(Combinations, RefusalsNameThePlaceAndWhatToType) {
   const auto refusal = [](const std::string& scorer) {
     return error_of([&] { recipe_of("{recipe: snapkv, budget_tokens: 24, scorer: " + scorer + "}"); });
   };
-  const std::string of_oracle = refusal("{slices: {of: oracle, slice_tokens: 50, scored: alone}}");
-  EXPECT_NE(of_oracle.find(":1:"), std::string::npos) << of_oracle;
-  EXPECT_NE(of_oracle.find("'slices' cannot build on 'oracle', which reads the queries still to come: take one of "), std::string::npos);
-  EXPECT_NE(of_oracle.find(", key_norm, "), std::string::npos) << of_oracle;
-  EXPECT_NE(of_oracle.find("or 'scored: in_prompt'"), std::string::npos) << of_oracle;
-  const std::string of_count = refusal("{blocks: {of: {output_aware: {of: key_norm}}}}");
-  EXPECT_NE(of_count.find("which ranks tokens anew once counts are known"), std::string::npos) << of_count;
-  EXPECT_NE(of_count.find("{output_aware: {of: key_norm, first_stage: of_budget}}"), std::string::npos) << of_count;
+  EXPECT_THAT(refusal("{slices: {of: oracle, slice_tokens: 50, scored: alone}}"),
+              has_all({":1:", "'slices' cannot build on 'oracle', which reads the queries still to come: take one of ", ", key_norm, ",
+                       "or 'scored: in_prompt'"}));
+  EXPECT_THAT(refusal("{blocks: {of: {output_aware: {of: key_norm}}}}"),
+              has_all({"which ranks tokens anew once counts are known", "{output_aware: {of: key_norm, first_stage: of_budget}}"}));
   EXPECT_EQ(refusal("{blocks: {of: {output_aware: {of: key_norm, first_stage: of_budget}}}}"), "no error");
-  const std::string in_chunks = refusal("{chunks: {of: {output_aware: {of: key_norm, first_stage: of_budget}}}}");
-  EXPECT_NE(in_chunks.find("in which sums and means overflow"), std::string::npos) << in_chunks;
+  EXPECT_THAT(refusal("{chunks: {of: {output_aware: {of: key_norm, first_stage: of_budget}}}}"),
+              HasSubstr("in which sums and means overflow"));
   EXPECT_NE(refusal("{chunks: {of: {value_aware: {of: {output_aware: {of: key_norm, first_stage: of_budget}}}}}}"), "no error");
   EXPECT_NE(refusal("{scope: {prompt: {fair: {of: key_norm}}}}"), "no error");
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/kv/disposal_fixture.h"
+#include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -15,33 +16,28 @@ double reference(const RandomLayer& layer, std::int32_t s, std::int32_t q_head, 
   const auto kv = [&](const std::vector<float>& x, std::int32_t i, std::int32_t d) {
     return double{nth(x, (i * m.kv_heads + h) * m.head_dim + d)};
   };
-  std::vector<std::vector<double>> k, v;
-  std::vector<double> weight, mean_k(static_cast<std::size_t>(m.head_dim)), mean_v(mean_k);
-  double dropped = 0;
+  std::vector<std::vector<double>> v;
+  std::vector<double> logits, mean_v(static_cast<std::size_t>(m.head_dim));
+  double dropped = 0, logit_of_dropped = 0;
   for (std::int32_t i = 0; i < n; ++i) {
-    const bool is_held = std::find(held.begin(), held.end(), i) != held.end();
-    std::vector<double> ki, vi;
-    for (std::int32_t d = 0; d < m.head_dim; ++d) ki.push_back(kv(layer.k[row], i, d)), vi.push_back(kv(layer.v[row], i, d));
-    if (is_held) {
-      k.push_back(ki), v.push_back(vi), weight.push_back(1);
+    double z = 0;
+    std::vector<double> vi;
+    for (std::int32_t d = 0; d < m.head_dim; ++d) {
+      z += double{nth(layer.q[row], ((n - 1) * m.q_heads + q_head) * m.head_dim + d)} * kv(layer.k[row], i, d) / std::sqrt(m.head_dim);
+      vi.push_back(kv(layer.v[row], i, d));
+    }
+    if (std::find(held.begin(), held.end(), i) != held.end()) {
+      logits.push_back(z), v.push_back(vi);
     } else {
-      for (std::size_t d = 0; d < ki.size(); ++d) mean_k[d] += ki[d], mean_v[d] += vi[d];
-      ++dropped;
+      for (std::size_t d = 0; d < vi.size(); ++d) mean_v[d] += vi[d];
+      logit_of_dropped += z, ++dropped;
     }
   }
-  if (dropped > 0) {
-    for (std::size_t d = 0; d < mean_k.size(); ++d) mean_k[d] /= dropped, mean_v[d] /= dropped;
-    k.push_back(mean_k), v.push_back(mean_v), weight.push_back(dropped);
+  if (dropped > 0) {  // the logit of the mean key is the mean logit
+    for (double& x : mean_v) x /= dropped;
+    logits.push_back(logit_of_dropped / dropped + std::log(dropped)), v.push_back(mean_v);
   }
-  double top = 0, bottom = 0;
-  for (std::size_t i = 0; i < k.size(); ++i) {
-    double z = 0;
-    for (std::int32_t d = 0; d < m.head_dim; ++d)
-      z += double{nth(layer.q[row], ((n - 1) * m.q_heads + q_head) * m.head_dim + d)} * nth(k[i], d);
-    const double e = weight[i] * std::exp(z / std::sqrt(static_cast<double>(m.head_dim)));
-    bottom += e, top += e * nth(v[i], c);
-  }
-  return top / bottom;
+  return nth(attend_plain(logits, v), c);
 }
 
 // Two cuts one after the other, several sequences and heads, one row that loses nothing.
@@ -49,11 +45,9 @@ TEST(Compensation, AttendsToTheMeanOfAllThatWasDropped) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 33, 3);
     auto disposal = make_part<DisposalRegistry>("compensation");
-    std::vector<std::vector<std::int32_t>> all(4);
-    for (auto& row : all)
-      for (std::int32_t i = 0; i < 33; ++i) row.push_back(i);
-    const KeptLists first({{0, 3, 7, 20, 32}, {1, 32}, all[2], {0, 31, 32}}), second({{0, 2, 4}, {1}, all[3], {0, 1, 2}});
-    const std::vector<std::vector<std::int32_t>> held = {{0, 7, 32}, {32}, all[0], {0, 31, 32}};
+    const std::vector<std::int32_t> all = tokens_of({}, 1, 33, 0, 0);
+    const KeptLists first({{0, 3, 7, 20, 32}, {1, 32}, all, {0, 31, 32}}), second({{0, 2, 4}, {1}, all, {0, 1, 2}});
+    const std::vector<std::vector<std::int32_t>> held = {{0, 7, 32}, {32}, all, {0, 31, 32}};
     for (const KeptLists* lists : {&first, &second}) {
       const Ops::Frame frame(layer.ops);
       LayerStep step = layer.prompt_step(1);
@@ -93,18 +87,17 @@ TEST(Compensation, TakesTheMemoryOfOneTokenPerHead) {
   RandomLayer layer({1, 4, 2, 8, 16}, 2, 33, 3);
   auto disposal = make_part<DisposalRegistry>("compensation");
   const auto format = make_part<FormatRegistry>("native");
-  std::vector<std::int32_t> all;
-  for (std::int32_t i = 0; i < 33; ++i) all.push_back(i);
   LayerStep step = layer.prompt_step(1);
+  const auto gpu = [&] { return disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {100}).gpu; };
   disposal->observe(step);
   std::vector<Segment> segments(1);
   disposal->add_segments(step, segments);
   EXPECT_EQ(segments.size(), 1U);  // nothing was dropped yet
-  EXPECT_EQ(disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {100}).gpu, 100);
-  disposal->dispose(step, KeptLists({{0}, {0}, all, {1, 2}}).kept());
-  EXPECT_EQ(disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {100}).gpu, 100 + 3 * (2 * 8 * 2 + 4));
+  EXPECT_EQ(gpu(), 100);
+  disposal->dispose(step, KeptLists({{0}, {0}, tokens_of({}, 1, 33, 0, 0), {1, 2}}).kept());
+  EXPECT_EQ(gpu(), 100 + 3 * (2 * 8 * 2 + 4));
   disposal->forget(0);
-  EXPECT_EQ(disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {100}).gpu, 100 + 1 * (2 * 8 * 2 + 4));
+  EXPECT_EQ(gpu(), 100 + 1 * (2 * 8 * 2 + 4));
 }
 
 }  // namespace

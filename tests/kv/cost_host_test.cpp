@@ -20,8 +20,7 @@ TEST_P(CostHost, ChargesWhatReplayExecutes) {
   }
 }
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(Recipes, CostHost, testing::ValuesIn(recipes_in({"replay", "cost"})), test_name);
+INSTANTIATE_TEST_SUITE_P(Recipes, CostHost, testing::ValuesIn(recipes_in({"replay", "cost"})), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab::test

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tests/kv/plain_attention.h"
 
@@ -53,12 +54,16 @@ TEST(AttentionRings, EvenShareOfHeldTokensOrOfTheSequence) {
   EXPECT_EQ(ones("attention_recency_ring", "{window_tokens: 20, even_share_of: visible}"), above(1.0 / 11));
 }
 
-// Step by step as EasyKV does it: among the tokens of smallest spread the one of smallest mean goes.
-TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
+std::vector<float> mean_spread_scores(std::int32_t keep) {
   RandomLayer layer({1, 6, 2, 8, 16}, 1, 41, 3, 2);
   auto scorer = make_part<ScorerRegistry>("attention_mean_spread", "{sinks_tokens: 2, newest_tokens: 5, spread_frac: 0.25}");
-  const std::int32_t keep = 40;
-  const std::vector<float> scores = scores_after_prompt(layer, *scorer, 1, &keep);
+  return scores_after_prompt(layer, *scorer, 1, &keep);
+}
+
+// Step by step as EasyKV does it: among the tokens of smallest spread the one of smallest mean goes.
+TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
+  const RandomLayer layer({1, 6, 2, 8, 16}, 1, 41, 3, 2);
+  const std::vector<float> scores = mean_spread_scores(40);
   for (std::int32_t head = 0; head < 2; ++head) {
     std::vector<double> mean, spread;
     for (std::int32_t i = 0; i < 41; ++i) {
@@ -70,7 +75,7 @@ TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
       spread.push_back(i < 2 || i >= 36 ? 1e9 : std::sqrt(std::max(0.0, square / static_cast<double>(c.size()) - mu * mu)));
     }
     std::vector<std::size_t> order(41);
-    for (std::size_t i = 0; i < 41; ++i) order[i] = i;
+    std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return spread[a] < spread[b]; });
     order.resize(40 - 10 - 2);
     const std::size_t victim =
@@ -84,9 +89,7 @@ TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
 // 2 sinks and a quarter of the budget are the reserve. A budget of 20 has fewer candidates than its 21 victims: the reserve alone is held.
 TEST(AttentionMeanSpread, HoldsTheReserveAndWhatIsNoCandidate) {
   for (const auto& [keep, held] : {std::pair{41, 0}, {40, 13}, {30, 20}, {20, 7}, {3, 2}, {1, 1}, {0, 0}}) {
-    RandomLayer layer({1, 6, 2, 8, 16}, 1, 41, 3, 2);
-    auto scorer = make_part<ScorerRegistry>("attention_mean_spread", "{sinks_tokens: 2, newest_tokens: 5, spread_frac: 0.25}");
-    const std::vector<float> scores = scores_after_prompt(layer, *scorer, 1, &keep);
+    const std::vector<float> scores = mean_spread_scores(keep);
     EXPECT_EQ(std::count_if(scores.begin(), scores.begin() + 41, [](float x) { return std::isinf(x); }), held) << keep;
   }
 }
@@ -113,18 +116,16 @@ TEST(GumbelAttention, AccumulatesNoisyAttentionAndHeatsUpInDecodeOnly) {
     const std::vector<float> scores = scores_after_prompt(layer, *make_part<ScorerRegistry>("gumbel_attention", "{max_new_tokens: 20}"));
     const std::uint64_t seed = Draw{7, Purpose::kPolicy, 0, 0, 0}.bits();
     std::vector<double> expected(60, 0.0);
-    for (std::int32_t head = 0; head < 4; ++head) {
+    for (std::int32_t head = 0; head < 4; ++head)
       for (std::int32_t t = 0; t < 30; ++t) {
         std::vector<double> p = plain_row_of_head(layer, 0, head, t);
-        double total = 0;
         for (std::size_t i = 0; i < p.size(); ++i) {
           const double u = Draw{seed, Purpose::kGumbel, i, static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(head)}.uniform();
           p[i] = std::exp((std::log(p[i]) - std::log(-std::log(u))) / (prompt == 30 ? 1 : 2));
-          total += p[i];
         }
+        const double total = std::accumulate(p.begin(), p.end(), 0.0);
         for (std::size_t i = 0; i < p.size(); ++i) expected[static_cast<std::size_t>(head / 2 * 30) + i] += p[i] / total / 2;
       }
-    }
     for (std::size_t i = 0; i < 60; ++i) EXPECT_NEAR(scores[i], expected[i], 1e-4) << prompt << " " << i;
   }
 }
@@ -141,8 +142,7 @@ TEST(GumbelAttention, StaysAtItsLastTemperature) {
 
 // Prompts and decode steps in one batch: each sequence gets what it would get alone.
 TEST(Scope, RowsFollowThePhaseOfTheirSequence) {
-  const ModelShape model{1, 6, 2, 8, 16};
-  RandomLayer mixed(model, 2, 40, 3, 1);
+  RandomLayer mixed({1, 6, 2, 8, 16}, 2, 40, 3, 1);
   mixed.seqs[1] = {1, 39, 1, 20, -1};
   auto scorer = make_part<ScorerRegistry>("scope", "{prompt: {window_attention: {window_tokens: 4, pool: none}}}");
   const std::vector<float> scores = scores_after_prompt(mixed, *scorer, 4);

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 #include "kernels/parted_rows.h"
@@ -98,23 +97,6 @@ inline std::vector<float> attend_row0(SmallLayer& layer, Disposal* disposal, std
   layer.ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &q, outs, nullptr});
   out.resize(static_cast<std::size_t>(layer.model.head_dim));
   return out;
-}
-
-// The part logs the same calls with data and without.
-inline void expect_same_log(const std::string& name, const std::string& parameters, std::int32_t num_words = 0) {
-  std::vector<std::vector<OpCall>> logs;
-  for (const bool with_data : {true, false}) {
-    RandomLayer layer({1, 8, 2, 8, 16}, 2, 65, 3, num_words, with_data);
-    auto disposal = make_part<DisposalRegistry>(name, parameters);
-    const KeptLists lists({{0, 3, 64}, {0, 1, 2, 40, 63, 64}, {5}, {}});
-    const Ops::Frame frame(layer.ops);
-    LayerStep step = layer.prompt_step(8);
-    disposal->observe(step);
-    disposal->dispose(step, with_data ? lists.kept() : lists.shapes());
-    logs.push_back(layer.ops.log());
-  }
-  EXPECT_FALSE(logs[0].empty());
-  EXPECT_EQ(logs[0], logs[1]) << name;
 }
 
 }  // namespace kvlab::test

@@ -58,10 +58,8 @@ Outcome run(const DisposalCase& c, RandomLayer& layer) {
   o.resident = disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {1000});
   o.stored_bytes = disposal->take_traffic(layer.model, *format).stored_bytes;
   for (std::int32_t r = 0; r < step.kv.num_rows && layer.store.has_data(); ++r) {
-    for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
-      o.numbers.insert(o.numbers.end(), step.kv.key(r, i), step.kv.key(r, i) + step.kv.head_dim);
-      o.numbers.insert(o.numbers.end(), step.kv.value(r, i), step.kv.value(r, i) + step.kv.head_dim);
-    }
+    for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
+      for (const float* x : {step.kv.key(r, i), step.kv.value(r, i)}) o.numbers.insert(o.numbers.end(), x, x + step.kv.head_dim);
   }
   return o;
 }
@@ -101,10 +99,10 @@ INSTANTIATE_TEST_SUITE_P(
                       DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
                       DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
                       DisposalCase{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
-                      DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_runs", "{order: runs_first}"},
-                      DisposalCase{"merge_window", "{}"}, DisposalCase{"merge_window", "{mass: per_query}"},
-                      DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"}, DisposalCase{"low_precision", "{}"},
-                      DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
+                      DisposalCase{"merge_nearest", "{threshold: none, merges: values}"}, DisposalCase{"merge_runs", "{}"},
+                      DisposalCase{"merge_runs", "{order: runs_first}"}, DisposalCase{"merge_window", "{}"},
+                      DisposalCase{"merge_window", "{mass: per_query}"}, DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"},
+                      DisposalCase{"low_precision", "{}"}, DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
 
 // Offloading is dropping, as far as the GPU knows; every byte is on one tier.
 TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {

@@ -1,6 +1,7 @@
 // The cost host in drawn mode against replay: counts that depend on data follow what was recorded in distribution.
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -66,9 +67,7 @@ struct Settled {
       for (const std::int32_t n : e.counts) counts[{e.purpose, e.layer, e.turn}].push_back(n);
   }
   void add_held(std::size_t step, std::span<const std::int32_t> rows) {
-    double sum = 0;
-    for (const std::int32_t n : rows) sum += n;
-    held[step].push_back(sum);
+    held[step].push_back(std::accumulate(rows.begin(), rows.end(), 0.0));
   }
 };
 
@@ -108,8 +107,7 @@ void run_drawn(const AttentionTrace& trace, const Recipe& recipe, NotedDraws& so
     const std::vector<std::int32_t> held = run.step(batch).held;
     const std::size_t rows = held.size() / batch.size();
     for (std::size_t s = 0; s < batch.size(); ++s) {
-      batch[s].held.assign(held.begin() + static_cast<std::ptrdiff_t>(s * rows),
-                           held.begin() + static_cast<std::ptrdiff_t>((s + 1) * rows));
+      batch[s].held.assign(held.data() + s * rows, held.data() + (s + 1) * rows);
       all.add_held(t, batch[s].held);
     }
   }

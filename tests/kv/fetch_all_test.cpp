@@ -44,14 +44,11 @@ TEST(OpSums, TransfersBesideComputationStayApart) {
   };
   const std::vector<PolicyOp> sums = ops_of(FetchBeside::kNothing), apart = ops_of(FetchBeside::kLayerBefore);
   ASSERT_EQ(sums.size(), 2U);
-  EXPECT_EQ(sums[0].launches, 6);
-  EXPECT_EQ(sums[0].bytes, 1800);
+  EXPECT_EQ(std::pair(sums[0].launches, sums[0].bytes), std::pair(6L, 1800L));
   EXPECT_TRUE(sums[0].over_host_link && !sums[0].from_disk && sums[1].from_disk && !sums[1].over_host_link);
   ASSERT_EQ(apart.size(), 3U);
-  EXPECT_EQ(apart[0].launches, 4);
-  EXPECT_EQ(apart[0].bytes, 400);
-  EXPECT_EQ(apart[1].bytes, 1400);
-  EXPECT_EQ(apart[1].beside, FetchBeside::kLayerBefore);
+  EXPECT_EQ(std::pair(apart[0].launches, apart[0].bytes), std::pair(4L, 400L));
+  EXPECT_EQ(std::pair(apart[1].bytes, apart[1].beside), std::pair(1400L, FetchBeside::kLayerBefore));
 }
 
 }  // namespace

@@ -1,18 +1,13 @@
 #include <gtest/gtest.h>
 
-#include "sim/kv_cost/shape_run.h"
-#include "sim/replay/replay.h"
-#include "tests/recipes_in.h"
-#include "traces/synthetic_attention.h"
+#include "tests/kv/host_fixture.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
 AttentionTrace trace_of(std::int32_t prompt_tokens) {
-  Params p = Params::from_text("{layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, prompt_tokens: " + std::to_string(prompt_tokens) +
-                                   ", decode_tokens: 4, outlier_channels: 0}",
-                               "synthetic");
-  return SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  return synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, outlier_channels: 0, decode_tokens: 4, prompt_tokens: " +
+                         std::to_string(prompt_tokens));
 }
 
 struct Expected {
@@ -69,33 +64,5 @@ TEST(FormatRecipes, CompositionsDropAndEncode) {
   EXPECT_EQ(replay(trace, reference, load_recipe("knorm_int4")).kept_tokens, 300);
 }
 
-// Recipes whose sizes follow from lengths make the same calls in both hosts.
-TEST(FormatRecipes, ShapesAloneMakeTheSameCalls) {
-  const AttentionTrace trace = trace_of(300);
-  const AttentionReference reference = full_attention(trace);
-  for (const std::string name : {"fp8", "int8_per_token", "kivi2", "qserve_kv4", "fireq", "mustafar70", "think", "gear", "zipcache",
-                                 "cachegen", "dfloat11", "snapkv_kivi2", "turboquant4_qjl", "kvquant3", "palu"}) {
-    const Recipe recipe = load_recipe(name, name == "snapkv_kivi2" ? 128 : 0);
-    Ops ops(Ops::Backend::kCpu);
-    replay(trace, reference, recipe, {.ops = &ops});
-    ShapeRun shapes(recipe, {2, 8, 2, 64, trace.hidden_dim, 2, trace.rope_base});
-    std::vector<OpCall> calls;
-    std::int32_t seen = 0;
-    std::vector<std::int32_t> held;
-    for (const std::int32_t tokens : {300, 1, 1, 1, 1}) {
-      const ShapeRun::Seq seq{seen, tokens, 300, held, {}};
-      const ShapeRun::Result result = shapes.step(std::span(&seq, 1));
-      held = result.held;
-      for (const OpCall& c : result.calls)
-        if (c.op != "attend") calls.push_back(c);
-      seen += tokens;
-    }
-    std::vector<OpCall> logged;
-    for (const OpCall& c : ops.log())
-      if (c.op != "attend") logged.push_back(c);
-    EXPECT_EQ(calls, logged) << name;
-  }
-}
-
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

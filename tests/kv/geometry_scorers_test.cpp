@@ -19,10 +19,8 @@ std::vector<double> vector_of(const std::vector<std::vector<float>>& data, const
 double dot(const std::vector<double>& a, const std::vector<double>& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
-  auto scorer = make_part<ScorerRegistry>(name, parameters);
   LayerStep step = layer.prompt_step(8);
-  const std::vector<float> scores = scored(*scorer, step);
-  return scores;
+  return scored(*make_part<ScorerRegistry>(name, parameters), step);
 }
 
 // Calls check(row, sequence, head, scores of the row).
@@ -104,12 +102,10 @@ TEST(LagRelative, RanksGiveEveryPartitionTheSameValues) {
   RandomLayer layer({1, 2, 2, 8, 16}, 1, 4 + 5 * 8 + 7, 9);
   const auto raw = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, ranks: false}");
   const auto ranks = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
-  for (std::size_t begin = 4; begin < 36; begin += 8) {
-    for (std::size_t i = begin; i < begin + 8; ++i) {
-      const auto lower = std::count_if(raw.begin() + static_cast<std::ptrdiff_t>(begin),
-                                       raw.begin() + static_cast<std::ptrdiff_t>(begin) + 8, [&](float x) { return x < raw[i]; });
-      EXPECT_FLOAT_EQ(ranks[i], static_cast<float>(lower) / 8);
-    }
+  for (std::int32_t i = 4; i < 36; ++i) {
+    const auto begin = raw.begin() + 4 + (i - 4) / 8 * 8;
+    const auto lower = std::count_if(begin, begin + 8, [&](float x) { return x < nth(raw, i); });
+    EXPECT_FLOAT_EQ(nth(ranks, i), static_cast<float>(lower) / 8);
   }
 }
 
@@ -174,13 +170,13 @@ TEST(Cur, MultipliesSharesWithinWindows) {
   for (std::int32_t i = 0; i < 10; ++i) {
     double product = 1;
     for (const auto* data : {&layer.k, &layer.v}) {
+      const auto squares = [&](std::int32_t token) {
+        const auto x = vector_of(*data, layer.model, 0, token, 0);
+        return dot(x, x);
+      };
       double window = 0;
-      for (std::int32_t j = i / 4 * 4; j < std::min(10, i / 4 * 4 + 4); ++j) {
-        const auto x = vector_of(*data, layer.model, 0, j, 0);
-        window += dot(x, x);
-      }
-      const auto x = vector_of(*data, layer.model, 0, i, 0);
-      product *= dot(x, x) / window;
+      for (std::int32_t j = i / 4 * 4; j < std::min(10, i / 4 * 4 + 4); ++j) window += squares(j);
+      product *= squares(i) / window;
     }
     expected.push_back(product);
   }

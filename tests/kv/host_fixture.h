@@ -15,6 +15,7 @@
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
+#include "tests/error_of.h"
 #include "tests/kv/nth.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
@@ -34,16 +35,20 @@ inline std::vector<float> sample_normals(std::size_t n, std::uint64_t stream) {
   return x;
 }
 
+// From the options of synthetic attention, as YAML.
+inline AttentionTrace synthetic_trace(const std::string& options, std::uint64_t seed = 5) {
+  Params p = Params::from_text("{" + options + "}", "synthetic");
+  return SyntheticAttention(read_synthetic_attention(p), seed).trace();
+}
+
 // Attention with the features of real one where the shape allows it, else of independent normals.
 inline AttentionTrace attention_of(const SampleShape& s) {
-  if (s.prompt >= 64 && s.head_dim >= 32) {
-    Params p = Params::from_text(
-        fmt::format("{{layers: {}, q_heads: {}, kv_heads: {}, head_dim: {}, question_tokens: 16, prompt_tokens: {}, decode_tokens: {}{}}}",
+  if (s.prompt >= 64 && s.head_dim >= 32)
+    return synthetic_trace(
+        fmt::format("layers: {}, q_heads: {}, kv_heads: {}, head_dim: {}, question_tokens: 16, prompt_tokens: {}, decode_tokens: {}{}",
                     s.layers, s.q_heads, s.kv_heads, s.head_dim, s.prompt, s.decode,
                     s.chunk > 0 ? fmt::format(", chunk_tokens: {}", s.chunk) : ""),
-        "synthetic");
-    return SyntheticAttention(read_synthetic_attention(p), s.seed).trace();
-  }
+        s.seed);
   AttentionTrace trace;
   trace.name = "normals";
   trace.num_layers = s.layers, trace.q_heads = s.q_heads, trace.kv_heads = s.kv_heads, trace.head_dim = s.head_dim;
@@ -81,12 +86,9 @@ inline AttentionTrace sample(const SampleShape& s) {
 inline void add_pass(AttentionTrace& trace, const std::string& name) {
   ExtraPass pass;
   pass.num_tokens = 40;
-  const std::int32_t half = trace.prompt_tokens / 2;
-  if (half > 0) {
-    pass.chunks = {{0, 20, 0, half}, {20, 40, half, trace.prompt_tokens}};
-  } else {
-    pass.chunks = {{0, 40, 0, trace.prompt_tokens}};
-  }
+  const std::int32_t n = trace.prompt_tokens, half = n / 2;
+  pass.chunks = {{0, 40, 0, n}};
+  if (half > 0) pass.chunks = {{0, 20, 0, half}, {20, 40, half, n}};
   std::uint64_t stream = 1000;
   for (std::int32_t l = 0; l < trace.num_layers; ++l) {
     LayerTensors& t = pass.layers.emplace_back();
@@ -164,6 +166,17 @@ inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const Rec
 // The recipe's replay with lists of the tokens that stay.
 inline ReplayResult replay_listed(const std::string& recipe, const AttentionTrace& trace) {
   return replay(trace, full_attention(trace), recipe_of(recipe), {.lists_kept = true});
+}
+
+// Without trained tensors the recipe computes nothing, but costs what it would: the operations of `op` for a prompt of 300 tokens.
+inline std::int64_t flops_without_weights(const std::string& recipe, std::string_view op) {
+  const std::string name = "{recipe: " + recipe + "}", why = error_of([&] { replay_listed(name, sample({})); });
+  EXPECT_TRUE(why.starts_with("recipe '" + recipe + "' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
+  ShapeRun run(recipe_of(name), {2, 8, 2, 64, 100});
+  const ShapeRun::Seq seq{0, 300, 300, {0}, {}};
+  std::int64_t flops = 0;
+  for (const OpCall& c : run.step(std::span(&seq, 1)).calls) flops += c.op == op ? c.flops : 0;
+  return flops;
 }
 
 // A policy at work over a sample.

@@ -52,15 +52,6 @@ TEST(MergeDisposals, KeptTokensKeepTheirPlacesAndCount) {
   }
 }
 
-TEST(MergeDisposals, LogTheSameCallsWithAndWithoutData) {
-  expect_same_log("merge_nearest", "{}");
-  expect_same_log("merge_nearest", "{threshold: none, merges: values}");
-  expect_same_log("merge_position", "{}");
-  expect_same_log("merge_runs", "{}");
-  expect_same_log("merge_runs", "{order: runs_first}");
-  expect_same_log("merge_nearest", "{merges: values, weight: attention_share, threshold: none}", 1);
-}
-
 // D2O: the prompt's mean similarity decides first; a sequence that left takes its threshold with it.
 TEST(MergeNearest, ThresholdRunsOnAndIsForgotten) {
   auto disposal = make_part<DisposalRegistry>("merge_nearest", "{merges: values, combine: mean, weight: one}");
