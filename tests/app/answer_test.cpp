@@ -1,5 +1,4 @@
 // The answer in the table: the limit that binds, rates per GPU, and searches over users, replicas and tensor parallelism.
-
 #include "app/runs/report/wait_watch.h"
 #include "app/runs/sweep/search.h"
 #include "policies/scheduler/scheduler.h"
@@ -33,8 +32,7 @@ TEST(Answer, FourRequestsByHand) {
   metrics.add(answered(150, 20));
   metrics.add(answered(300, 20));
   const auto l = metrics.finish();
-  EXPECT_EQ(l.judged, 4U);
-  EXPECT_EQ(l.attained, 1U);
+  EXPECT_EQ(std::tuple(l.judged, l.attained), std::tuple(4U, 1U));
   EXPECT_DOUBLE_EQ(l.slo_attainment_frac, 0.25);
   EXPECT_EQ(l.missed, (std::array<std::uint64_t, 4>{2, 2, 0, 0}));
   EXPECT_EQ(most_missed_limit(l), "ttft") << "the first of equals";
@@ -111,10 +109,9 @@ TEST_F(AnswerRun, RatesPerGpu) {
   EXPECT_NEAR(number(table, "requests_per_s_per_gpu"), number(table, "requests_per_s") / 8, 1e-6);
   EXPECT_NEAR(number(table, "output_tokens_per_s_per_gpu"), number(table, "output_tokens_per_s") / 8, 1e-6);
   EXPECT_EQ(number(table, "goodput_per_s_per_gpu"), 0);
-  EXPECT_EQ(text(table, "binding_limit"), "ttft");
-  EXPECT_EQ(text(table, "slo_ttft_miss_frac"), "1.000000");
-  EXPECT_EQ(text(table, "slo_tpot_miss_frac"), "0.000000");
-  EXPECT_NE(called_.out.find("binding"), std::string::npos) << called_.out;
+  EXPECT_EQ(std::tuple(text(table, "binding_limit"), text(table, "slo_ttft_miss_frac"), text(table, "slo_tpot_miss_frac")),
+            std::tuple("ttft", "1.000000", "0.000000"));
+  EXPECT_THAT(called_.out, HasSubstr("binding"));
 }
 
 TEST_F(AnswerRun, WithoutAnSloNothingBinds) {
@@ -135,7 +132,7 @@ TEST_F(AnswerRun, TheTableFits) {
     EXPECT_TRUE(header.empty() || line.size() <= 160U) << line;
   }
   EXPECT_TRUE(line.starts_with("also in summary.csv: ")) << called_.out;
-  for (const char* column : {"attained", "binding", "tpot_p99_ms", "gpus"}) EXPECT_NE(header.find(column), std::string::npos) << header;
+  EXPECT_THAT(header, has_all({"attained", "binding", "tpot_p99_ms", "gpus"}));
 }
 
 // Every probe is in search.csv, and the result is the border between its neighbours.
@@ -144,14 +141,12 @@ TEST_F(AnswerRun, FindsTheFewestReplicas) {
   const CsvTable probes = read_csv("out/search.csv");
   const double best = number(table, "search_replicas");
   ASSERT_GT(best, 1);
-  EXPECT_EQ(number(table, "gpus"), best);
-  EXPECT_EQ(text(table, "search_rate_per_s"), "");
+  EXPECT_EQ(std::tuple(number(table, "gpus"), text(table, "search_rate_per_s")), std::tuple(best, ""));
   bool has_below = false;
   for (std::size_t r = 0; r < probes.rows.size(); ++r) {
     const double value = number(probes, "value", r);
-    EXPECT_EQ(text(probes, "varied", r), "replicas");
-    EXPECT_EQ(text(probes, "rate_per_s", r), "");
-    EXPECT_EQ(text(probes, "attains", r), value >= best ? "1" : "0");
+    EXPECT_EQ(std::tuple(text(probes, "varied", r), text(probes, "rate_per_s", r), text(probes, "attains", r)),
+              std::tuple("replicas", "", value >= best ? "1" : "0"));
     EXPECT_EQ(text(probes, "attains", r) == "1", number(probes, "slo_attainment_frac", r) >= 0.9);
     if (value != best - 1) continue;
     has_below = true;
@@ -178,20 +173,18 @@ TEST_F(AnswerRun, FindsTheMostUsers) {
 
 // The weights of the 70B model take 131 GiB: one H100 cannot hold them.
 TEST_F(AnswerRun, FindsTheLeastTensorParallelism) {
-  const CsvTable table = run(
-      "model: llama-3.1-70b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 5, arrival: {constant: {rate_per_s: 1}}, "
-      "prompt_tokens: {fixed: {value: 200}}, output_tokens: {fixed: {value: 4}}}}\nparallel: {pp: 1}\nsearch: {tp: [1, 8], tpot_p50_ms: "
-      "15}\n");
+  const CsvTable table =
+      run("model: llama-3.1-70b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 5, arrival: {constant: {rate_per_s: 1}}, "
+          "prompt_tokens: 200, output_tokens: 4}}\nparallel: {pp: 1}\nsearch: {tp: [1, 8], tpot_p50_ms: 15}\n");
   const CsvTable probes = read_csv("out/search.csv");
   ASSERT_EQ(probes.rows.size(), 4U);
   EXPECT_EQ(text(probes, "binding_limit"), "cannot run");
-  EXPECT_NE(text(probes, "refusal").find("does not fit"), std::string::npos) << text(probes, "refusal");
+  EXPECT_THAT(text(probes, "refusal"), HasSubstr("does not fit"));
   double least = 0;
   for (std::size_t r = 4; r-- > 1;)
     if (text(probes, "refusal", r).empty() && number(probes, "tpot_p50_ms", r) <= 15) least = number(probes, "value", r);
   ASSERT_GT(least, 1);
-  EXPECT_EQ(number(table, "search_tp"), least);
-  EXPECT_EQ(number(table, "gpus"), least);
+  EXPECT_EQ(std::tuple(number(table, "search_tp"), number(table, "gpus")), std::tuple(least, least));
   EXPECT_LE(number(table, "tpot_p50_ms"), 15);
 }
 
@@ -200,17 +193,16 @@ TEST_F(AnswerRun, RefusesKeysThatTheSearchSets) {
     write("bad.yaml", small() + more);
     return call({"run", "bad.yaml"}).err;
   };
-  EXPECT_NE(error("replicas: 2\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("leave 'replicas' out"), std::string::npos);
-  EXPECT_NE(error("parallel: {tp: 2}\nsearch: {tp: [1, 4], ttft_p99_ms: 100}\n").find("leave 'tp' out of 'parallel'"), std::string::npos);
-  EXPECT_NE(error("block_cache: belady\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("oracle block cache"), std::string::npos);
-  EXPECT_NE(error("pools: {prefill: {}, decode: {}}\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("runs without pools"),
-            std::string::npos);
+  EXPECT_THAT(error("replicas: 2\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n"), HasSubstr("leave 'replicas' out"));
+  EXPECT_THAT(error("parallel: {tp: 2}\nsearch: {tp: [1, 4], ttft_p99_ms: 100}\n"), HasSubstr("leave 'tp' out of 'parallel'"));
+  EXPECT_THAT(error("block_cache: belady\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n"), HasSubstr("oracle block cache"));
+  EXPECT_THAT(error("pools: {prefill: {}, decode: {}}\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n"), HasSubstr("runs without pools"));
 }
 
 // Four users over two seconds: 0, 0.5, 1 and 1.5 s. Answers of 800 tokens take longer than that.
 TEST_F(AnswerRun, UsersStartOverTheRamp) {
   run("model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 6, arrival: {closed_loop: {concurrency: 4, "
-      "ramp_s: 2}}, prompt_tokens: {fixed: {value: 100}}, output_tokens: {fixed: {value: 800}}}}\n");
+      "ramp_s: 2}}, prompt_tokens: 100, output_tokens: 800}}\n");
   const CsvTable requests = read_csv("out/requests.csv");
   std::vector<std::string> arrivals;
   for (const auto& row : requests.rows) arrivals.push_back(row[requests.at("arrival_ns")]);
@@ -220,17 +212,16 @@ TEST_F(AnswerRun, UsersStartOverTheRamp) {
   EXPECT_EQ(arrivals, (std::vector<std::string>{"0", "500000000", "1000000000", "1500000000"}));
 }
 
-// The engine's limits by the GPU are said, and schedulers with other limits are named.
 TEST_F(AnswerRun, SaysLimitsByDefaultAndUnequalOnes) {
   const std::string a100 =
-      "model: llama-3.1-8b\nhardware: a100-80gb\ntrace: {generate: {requests: 3, arrival: {constant: {rate_per_s: 9}}, "
-      "prompt_tokens: {fixed: {value: 20}}, output_tokens: {fixed: {value: 2}}}}\n";
+      "model: llama-3.1-8b\nhardware: a100-80gb\ntrace: {generate: {requests: 3, arrival: {constant: {rate_per_s: 9}}, prompt_tokens: 20, "
+      "output_tokens: 2}}\n";
   run(a100 + "scheduler: [vllm_v1, {sarathi: {budget_tokens: 512}}]\n");
-  EXPECT_NE(called_.out.find("vllm_v1: budget_tokens 2048 and max_num_seqs 256 by default on A100"), std::string::npos) << called_.out;
-  EXPECT_NE(called_.out.find("differ in their most tokens per step as well (sarathi 512; vllm_v1 2048)"), std::string::npos) << called_.out;
+  EXPECT_THAT(called_.out, has_all({"vllm_v1: budget_tokens 2048 and max_num_seqs 256 by default on A100",
+                                    "differ in their most tokens per step as well (sarathi 512; vllm_v1 2048)"}));
   run(a100 + "scheduler: [{vllm_v1: {budget_tokens: 512, max_num_seqs: 64}}, {sarathi: {budget_tokens: [256, 512]}}]\n");
-  EXPECT_EQ(called_.out.find("by default on"), std::string::npos) << called_.out;
-  EXPECT_EQ(called_.out.find("differ in their most tokens"), std::string::npos) << called_.out;
+  EXPECT_THAT(called_.out, Not(HasSubstr("by default on")));
+  EXPECT_THAT(called_.out, Not(HasSubstr("differ in their most tokens")));
 }
 
 }  // namespace

@@ -17,6 +17,9 @@
 
 namespace kvlab {
 
+namespace fs = std::filesystem;
+using ::testing::Not;
+
 // The result of one call of the program.
 struct Called {
   int status = 0;
@@ -27,19 +30,19 @@ struct Called {
 class AppTest : public ::testing::Test {
  protected:
   AppTest() {
-    before_ = std::filesystem::current_path();
-    folder_ = std::filesystem::temp_directory_path() /
+    before_ = fs::current_path();
+    folder_ = fs::temp_directory_path() /
               ("kvlab_app_" + std::to_string(::getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-    std::filesystem::current_path(folder_);
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    fs::current_path(folder_);
     ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
     ::unsetenv("KVLAB_RESULT_FILE");
   }
   ~AppTest() override {
     std::error_code ignored;
-    std::filesystem::current_path(before_, ignored);
-    std::filesystem::remove_all(folder_, ignored);
+    fs::current_path(before_, ignored);
+    fs::remove_all(folder_, ignored);
   }
 
   static Called call(std::vector<std::string> arguments, const std::vector<std::string>& more = {}) {
@@ -63,20 +66,15 @@ class AppTest : public ::testing::Test {
     EXPECT_EQ(called.status, status) << called.err;
     return called.err;
   }
-  static std::string read(const std::filesystem::path& path) { return read_if_there(path); }
+  static std::string read(const fs::path& path) { return read_if_there(path); }
   // The id of the run in a row of a folder's summary.csv, and its folder.
-  static std::string run_id(const std::filesystem::path& folder, std::size_t row = 0) {
-    return read_csv(folder / "summary.csv").rows.at(row).at(0);
-  }
-  static std::filesystem::path run_folder(const std::filesystem::path& folder, std::size_t row = 0) {
-    return folder / "runs" / run_id(folder, row);
-  }
+  static std::string run_id(const fs::path& folder, std::size_t row = 0) { return read_csv(folder / "summary.csv").rows.at(row).at(0); }
+  static fs::path run_folder(const fs::path& folder, std::size_t row = 0) { return folder / "runs" / run_id(folder, row); }
   // Complete runs that a folder holds.
-  static std::size_t num_runs(const std::filesystem::path& folder) {
+  static std::size_t num_runs(const fs::path& folder) {
     std::size_t count = 0;
     std::error_code error;
-    for (const auto& run : std::filesystem::directory_iterator(folder / "runs", error))
-      count += run.path().filename().string().starts_with(".") ? 0 : 1;
+    for (const auto& run : fs::directory_iterator(folder / "runs", error)) count += run.path().filename().string().starts_with(".") ? 0 : 1;
     return count;
   }
   static const std::string& text(const CsvTable& table, const std::string& column, std::size_t row = 0) {
@@ -85,14 +83,13 @@ class AppTest : public ::testing::Test {
   static double number(const CsvTable& table, const std::string& column, std::size_t row = 0) {
     return std::stod(text(table, column, row));
   }
-  static void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
-  static std::string data_folder() {
-    const char* const folder = std::getenv("KVLAB_DATA");
-    return folder != nullptr && *folder != '\0' ? folder : KVLAB_SOURCE_DIR "/../shared/data";
+  // Makes the folders of the path, too.
+  static void write(const fs::path& path, const std::string& text) {
+    if (path.has_parent_path()) fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
   }
 
-  std::filesystem::path folder_, before_;
+  fs::path folder_, before_;
 };
 
 // A small experiment: 60 requests, seconds of simulated time.
@@ -106,5 +103,10 @@ inline const char* const kSmall =
     "max_model_len: 2048\n"
     "slo: {ttft_ms: 200, tpot_ms: 20}\n"
     "timeline_interval_ms: 500\n";
+
+// With kSmall as small.yaml.
+struct SmallTest : AppTest {
+  SmallTest() { write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
+};
 
 }  // namespace kvlab

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/text.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -57,7 +56,8 @@ struct BillTest : AppTest {
   // A run on an H100 with these keys in place of its own on power and price; more: added to the experiment.
   CsvTable run(const std::string& keys, const std::string& more = "", const std::vector<std::string>& options = {}) {
     std::string card;
-    for (const std::string& line : lines_of(read(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml")))
+    std::istringstream lines(read(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml"));
+    for (std::string line; std::getline(lines, line);)
       if (!line.starts_with("power:") && !line.starts_with("price_per_hour:")) card += line + "\n";
     write("card.yaml", card + keys);
     write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n" + more);
@@ -66,16 +66,10 @@ struct BillTest : AppTest {
     return read_csv(folder_of_run_ / "summary.csv");
   }
 
-  std::filesystem::path folder_of_run_;
+  fs::path folder_of_run_;
   std::string out_;
 
  private:
-  static std::vector<std::string> lines_of(const std::string& all) {
-    std::vector<std::string> lines;
-    std::istringstream in(all);
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
-    return lines;
-  }
   int runs_ = 0;
 };
 
@@ -89,8 +83,7 @@ TEST_F(BillTest, PowerIsIdleAndTheRestByUse) {
   EXPECT_NEAR(number(flat, "energy_j_per_token"), 100 * duration_s / tokens, 1e-6);
   EXPECT_NEAR(number(flat, "dollars_per_million_tokens"), 3.6 / 3600 * duration_s / tokens * 1e6, 1e-6);
   const double by_use = number(run("power: {idle_w: 0, peak_w: 100}\n"), "energy_j");
-  EXPECT_GT(by_use, 0.05 * 100 * duration_s);
-  EXPECT_LT(by_use, 0.9 * 100 * duration_s);
+  EXPECT_THAT(by_use, ::testing::AllOf(::testing::Gt(0.05 * 100 * duration_s), ::testing::Lt(0.9 * 100 * duration_s)));
   EXPECT_NEAR(number(run("power: {idle_w: 40, peak_w: 100}\n"), "energy_j"), 40 * duration_s + 0.6 * by_use, 1e-5);
   const CsvTable four = run("power: {idle_w: 100, peak_w: 100}\n", "replicas: 2\nparallel: {tp: 2}\n");
   EXPECT_NEAR(number(four, "energy_j"), 400 * number(four, "duration_s"), 1e-5);
@@ -108,13 +101,14 @@ TEST_F(BillTest, MissingFiguresAreNamed) {
   const CsvTable none = run("");
   for (const char* column : {"energy_j", "energy_j_per_token", "dollars_per_million_tokens", "jct_p50_ms"})
     EXPECT_EQ(text(none, column), "");
-  EXPECT_THAT(out_, HasSubstr("no energy and price of tokens for H100 SXM 80GB: add 'power: {idle_w: WATTS, peak_w: WATTS}' and "
-                              "'price_per_hour: USD' to "));
-  const CsvTable priced = run("price_per_hour: 1\n");
-  EXPECT_NE(text(priced, "dollars_per_million_tokens"), "");
+  EXPECT_THAT(
+      out_,
+      HasSubstr(
+          "no energy and price of tokens for H100 SXM 80GB: add 'power: {idle_w: WATTS, peak_w: WATTS}' and 'price_per_hour: USD' to "));
+  EXPECT_NE(text(run("price_per_hour: 1\n"), "dollars_per_million_tokens"), "");
   EXPECT_THAT(out_, HasSubstr("no energy for H100 SXM 80GB: add 'power"));
   run("power: {idle_w: 1, peak_w: 2}\nprice_per_hour: 1\n");
-  EXPECT_THAT(out_, ::testing::Not(HasSubstr("no energy")));
+  EXPECT_THAT(out_, Not(HasSubstr("no energy")));
 }
 
 // A session's time is that of all its turns and the pauses between them.

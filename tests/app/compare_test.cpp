@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "base/error.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -25,7 +24,6 @@ TEST(StudentT, Table) {
 
 struct CompareTest : AppTest {
   void folder(const std::string& name, const std::string& summary, const std::string& requests) {
-    std::filesystem::create_directories(name);
     write(name + "/summary.csv", summary);
     write(name + "/requests.csv", requests);
   }
@@ -39,8 +37,8 @@ TEST_F(CompareTest, MatchesByAxesAndSeedAndShowsWhoMoved) {
   folder("b", "run,router,seed,ttft_mean_ms\n0001,x,2,121\n0002,x,1,110\n",
          kColumns + "0002,0,0,1000000,2500000,completed\n0002,1,0,1000000,4000000,completed\n");
   const Called called = call_ok({"compare", "a", "b"});
-  EXPECT_NE(called.out.find("router=x - 2 pairs of runs"), std::string::npos) << called.out;
-  EXPECT_EQ(called.out.find("router=y"), std::string::npos);
+  EXPECT_THAT(called.out, HasSubstr("router=x - 2 pairs of runs"));
+  EXPECT_THAT(called.out, Not(HasSubstr("router=y")));
   EXPECT_THAT(called.out, has_all({"ttft_mean_ms", "+10.00%"}));
   EXPECT_LT(called.out.find("\n      1  "), called.out.find("\n      0  ")) << called.out;  // request 1 moved by 5 ms, request 0 by 0.5
 }
@@ -50,38 +48,35 @@ TEST_F(CompareTest, GradedAnswersMatchByTaskAndLength) {
   folder("a", header + "0001,full,1,full,niah,10,1\n0001,full,1,full,niah,20,0.5\n0001,full,1,full,copy,10,0.75\n", kColumns);
   folder("b", header + "0001,full,1,full,copy,10,0.25\n0001,full,1,full,niah,10,1\n", kColumns);
   const Called called = call_ok({"compare", "a", "b"});
-  EXPECT_NE(called.out.find("kv_policy=full task=niah length=10 - 1 pair of runs"), std::string::npos) << called.out;
-  EXPECT_NE(called.out.find("kv_policy=full task=copy length=10 - 1 pair of runs"), std::string::npos) << called.out;
-  EXPECT_EQ(called.out.find("length=20"), std::string::npos);
-  EXPECT_NE(called.out.find("-66.67%"), std::string::npos) << called.out;
+  EXPECT_THAT(called.out, has_all({"kv_policy=full task=niah length=10 - 1 pair of runs",
+                                   "kv_policy=full task=copy length=10 - 1 pair of runs", "-66.67%"}));
+  EXPECT_THAT(called.out, Not(HasSubstr("length=20")));
 }
 
 TEST_F(CompareTest, OneSeedHasNoInterval) {
   folder("a", "run,seed,ttft_mean_ms\n0001,1,100\n", kColumns);
   folder("b", "run,seed,ttft_mean_ms\n0001,1,110\n", kColumns);
   const Called called = call({"compare", "a", "b"});
-  EXPECT_NE(called.out.find("+10.00%"), std::string::npos) << called.out;
-  EXPECT_EQ(called.out.find("ci95"), std::string::npos) << called.out;
-  EXPECT_EQ(called.out.find("interval"), std::string::npos) << called.out;
+  EXPECT_THAT(called.out, HasSubstr("+10.00%"));
+  for (const char* text : {"ci95", "interval"}) EXPECT_THAT(called.out, Not(HasSubstr(text)));
 }
 
 // By content, not by name: what else differs is said.
 TEST_F(CompareTest, SaysWhatElseDiffers) {
   const auto make = [&](const std::string& name, const std::string& model, const std::string& trace, const std::string& limit) {
     folder(name, "run,seed,ttft_mean_ms,max_step_tokens\n" + name + "1,1,100," + limit + "\n", kColumns);
-    std::filesystem::create_directories(name + "/runs/" + name + "1");
     write(name + "/runs/" + name + "1/manifest.json",
           R"({"model": ")" + model + R"(", "hardware": "H100", "inputs": {"hardware: h100": "1", )" + trace + "}}");
   };
   make("a", "llama-3.1-8b", R"("file: x.csv": "11")", "8192");
   make("b", "llama-3.1-8b", R"("file: copy_of_x.csv": "11")", "8192");
   make("c", "llama-3.1-70b", R"("file: x.csv": "22")", "2048");
-  EXPECT_EQ(call({"compare", "a", "b"}).out.find("remark"), std::string::npos) << "the same trace under another name";
+  EXPECT_THAT(call({"compare", "a", "b"}).out, Not(HasSubstr("remark"))) << "the same trace under another name";
   const std::string out = call({"compare", "a", "c"}).out;
   EXPECT_THAT(out, has_all({"remark: the models differ (llama-3.1-8b and llama-3.1-70b)\n",
                             "remark: the contents of the trace files differ (x.csv 11 and x.csv 22)\n",
                             "remark: the most tokens per step differ (8192 and 2048)\n"}));
-  EXPECT_EQ(out.find("GPUs"), std::string::npos) << out;
+  EXPECT_THAT(out, Not(HasSubstr("GPUs")));
 }
 
 // Seeds that change nothing are one run: three equal pairs are no certainty.
@@ -90,12 +85,11 @@ TEST_F(CompareTest, EqualSeedsAreOne) {
   folder("b", "run,seed,ttft_mean_ms,preemptions\n1,1,110,7\n2,2,110,7\n3,3,110,7\n", kColumns);
   const Called alike = call({"compare", "a", "b"});
   EXPECT_THAT(alike.out, HasSubstr("1 pair of runs, the first of 3 that are alike: the seed changes nothing, n = 1"));
-  EXPECT_EQ(alike.out.find("ci95"), std::string::npos) << alike.out;
-  EXPECT_EQ(alike.out.find('*'), std::string::npos) << alike.out;
+  for (const char* text : {"ci95", "*"}) EXPECT_THAT(alike.out, Not(HasSubstr(text)));
   // A metric that never varies has no interval, also where seeds differ.
   folder("b", "run,seed,ttft_mean_ms,preemptions\n1,1,110,8\n2,2,111,8\n3,3,112,8\n", kColumns);
   const Called called = call({"compare", "a", "b"});
-  EXPECT_NE(called.out.find("3 pairs of runs\n"), std::string::npos) << called.out;
+  EXPECT_THAT(called.out, HasSubstr("3 pairs of runs\n"));
   const std::string row = called.out.substr(called.out.find("\npreemptions"));
   EXPECT_EQ(row.substr(0, row.find('\n', 1)).find_last_not_of(' '), row.find("+14.29%") + 6) << called.out;
 }
@@ -107,10 +101,8 @@ TEST_F(CompareTest, RemarksOnOtherTraces) {
     return "1," + std::to_string(request) + "," + session + "," + std::to_string(arrival) + ",5,9," + std::to_string(prompt) + "," +
            std::to_string(output) + ",completed\n";
   };
-  struct Case {
-    std::string a, b, remark;  // "": none
-  };
-  const std::vector<Case> cases = {
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      // the last: the remark, or "" for none
       {row(0, "", 1, 10, 3), row(0, "", 1, 10, 3), ""},
       {row(0, "", 1, 10, 3), row(0, "", 1, 11, 3), "(1 and 1 requests)"},
       {row(0, "", 1, 10, 3), row(0, "", 1, 10, 4), "(1 and 1 requests)"},
@@ -118,12 +110,12 @@ TEST_F(CompareTest, RemarksOnOtherTraces) {
       {row(0, "", 1, 10, 3), row(0, "", 2, 10, 3), "the same requests arrive at other times"},
       {row(0, "4", 1, 10, 3), row(0, "4", 2, 10, 3), ""},  // a session's turns arrive when the answers let them
   };
-  for (const Case& c : cases) {
-    folder("a", summary, columns + c.a);
-    folder("b", summary, columns + c.b);
+  for (const auto& [a, b, remark] : cases) {
+    folder("a", summary, columns + a);
+    folder("b", summary, columns + b);
     const std::string out = call({"compare", "a", "b"}).out;
-    EXPECT_EQ(out.find("remark: the traces differ") != std::string::npos, !c.remark.empty()) << out;
-    EXPECT_NE(out.find(c.remark), std::string::npos) << out;
+    EXPECT_EQ(out.find("remark: the traces differ") != std::string::npos, !remark.empty()) << out;
+    EXPECT_THAT(out, HasSubstr(remark));
   }
 }
 
@@ -140,8 +132,8 @@ TEST_F(CompareTest, AnAxisThatOneLacks) {
             "kvlab: b/summary.csv: several runs match 'seed=1', since a/summary.csv has no axis 'router': choose one of its values, x, y, "
             "with --where router=x\n");
   EXPECT_EQ(call({"compare", "a", "b", "--where", "router=y"}).status, 0);
-  EXPECT_NE(call({"compare", "a", "b", "--where", "router=z"}).err.find("no run has router = 'z'"), std::string::npos);
-  EXPECT_NE(call({"compare", "a", "b", "--where", "roter=x"}).err.find("neither folder has an axis 'roter'"), std::string::npos);
+  EXPECT_THAT(call({"compare", "a", "b", "--where", "router=z"}).err, HasSubstr("no run has router = 'z'"));
+  EXPECT_THAT(call({"compare", "a", "b", "--where", "roter=x"}).err, HasSubstr("neither folder has an axis 'roter'"));
 }
 
 }  // namespace

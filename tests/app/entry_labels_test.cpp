@@ -6,16 +6,12 @@
 namespace kvlab {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::Not;
-
 struct EntryLabelsTest : AppTest {
   // A results folder whose runs a, b, ... have these settings, and the view of them with their labels on the axis `scheduler`.
   static View folder_with(const fs::path& folder, const std::vector<std::pair<std::string, std::string>>& runs) {
     View view{{"scheduler"}, {}};
     for (const auto& [label, resolved] : runs) {
       const std::string id(1, static_cast<char>('a' + view.rows.size()));
-      fs::create_directories(folder / "runs" / id);
       write(folder / "runs" / id / "resolved.yaml", resolved);
       view.rows.push_back({id, folder / "runs" / id, {label}});
     }
@@ -30,9 +26,8 @@ TEST_F(EntryLabelsTest, ParametersThatDifferWithDefaults) {
       "r", {{"sarathi#1", "scheduler: {sarathi: {max_num_seqs: 64}}\n\n# defaults in force:\n#   scheduler.sarathi.budget_tokens: 512\n"},
             {"sarathi#2", "scheduler: {sarathi: {max_num_seqs: 64, budget_tokens: 2048, tiers: {tail: 3}}}\n"},
             {"orca", "scheduler: orca\n"}}));
-  EXPECT_EQ(labels.shown("scheduler", "sarathi#1"), "sarathi {budget_tokens: 512}");
-  EXPECT_EQ(labels.shown("scheduler", "sarathi#2"), "sarathi {budget_tokens: 2048, tail: 3}");
-  EXPECT_EQ(labels.shown("scheduler", "orca"), "orca");
+  EXPECT_EQ(std::tuple(labels.shown("scheduler", "sarathi#1"), labels.shown("scheduler", "sarathi#2"), labels.shown("scheduler", "orca")),
+            std::tuple("sarathi {budget_tokens: 512}", "sarathi {budget_tokens: 2048, tail: 3}", "orca"));
   EXPECT_EQ(labels.shown("order", "sarathi#1"), "sarathi#1") << "of another axis";
   EXPECT_EQ(labels.json().dump(), R"({"scheduler":{"sarathi#1":{"budget_tokens":"512"},"sarathi#2":{"budget_tokens":"2048","tail":"3"}}})");
   write("r/manifest.json", R"({"entries": )" + labels.json().dump() + "}");
@@ -58,9 +53,8 @@ TEST_F(EntryLabelsTest, DefaultsThatVaryWithinALabel) {
                                              {"x#2", set + "\n# defaults in force:\n#   scheduler.x.m: 1\n"},
                                              {"x#3", m + defaults + "8\n"},
                                              {"x#3", m + defaults + "2\n"}}));
-  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {m: 1}");
-  EXPECT_EQ(labels.shown("scheduler", "x#2"), "x {n: 4, m: 1}");
-  EXPECT_EQ(labels.shown("scheduler", "x#3"), "x {m: 3}");
+  EXPECT_EQ(std::tuple(labels.shown("scheduler", "x#1"), labels.shown("scheduler", "x#2"), labels.shown("scheduler", "x#3")),
+            std::tuple("x {m: 1}", "x {n: 4, m: 1}", "x {m: 3}"));
   EXPECT_TRUE(labels.ambiguous().empty());
   const EntryLabels none(folder_with("s", {{"x#1", plain + defaults + "8\n"}, {"x#1", plain + defaults + "2\n"}, {"x#2", set}}));
   EXPECT_EQ(none.shown("scheduler", "x#1"), "x#1") << "no key is left";
@@ -78,8 +72,7 @@ TEST_F(EntryLabelsTest, AliasesAndBlocks) {
 
 TEST_F(EntryLabelsTest, ARunWhoseSettingsAreGone) {
   const EntryLabels labels(folder_with("r", {{"x#1", "scheduler: {x: {n: 1}}\n"}, {"x#2", "scheduler: {x: {n: 2}}\n"}, {"x#2", ""}}));
-  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {n: 1}");
-  EXPECT_EQ(labels.shown("scheduler", "x#2"), "x#2");
+  EXPECT_EQ(std::tuple(labels.shown("scheduler", "x#1"), labels.shown("scheduler", "x#2")), std::tuple("x {n: 1}", "x#2"));
   EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#2"));
 }
 
@@ -89,8 +82,7 @@ TEST_F(EntryLabelsTest, LabelsOfSeveralFolders) {
   const View other = folder_with("s", {{"x#1", "scheduler: {x: {n: 1}}\n"}, {"x#2", "scheduler: {x: {n: 9}}\n"}});
   view.rows.insert(view.rows.end(), other.rows.begin(), other.rows.end());
   const EntryLabels labels(view);
-  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {n: 1}");
-  EXPECT_EQ(labels.shown("scheduler", "x#2"), "x#2");
+  EXPECT_EQ(std::tuple(labels.shown("scheduler", "x#1"), labels.shown("scheduler", "x#2")), std::tuple("x {n: 1}", "x#2"));
   EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#1"));
   EXPECT_TRUE(labels.is_ambiguous("scheduler", "x#2"));
   EXPECT_EQ(labels.json().dump(), R"({"scheduler":{"x#1":{"n":"1"},"x#2":null}})");
@@ -118,17 +110,14 @@ TEST_F(EntryLabelsTest, TablesShowThemAndResultsKeepIds) {
   const std::string table = ran.out.substr(begin, ran.out.find("\nalso in") - begin);
   EXPECT_THAT(table, ::testing::ContainsRegex("sarathi \\{max_num_seqs: 128\\} +256 "));
   EXPECT_THAT(table, ::testing::ContainsRegex("sarathi \\{max_num_seqs: 128\\} +1024 "));
-  EXPECT_THAT(table, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 128} "));
-  EXPECT_THAT(table, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
+  EXPECT_THAT(table, has_all({"sarathi {budget_tokens: 512, max_num_seqs: 128} ", "sarathi {budget_tokens: 512, max_num_seqs: 4} "}));
   EXPECT_THAT(table, Not(HasSubstr("#")));
   EXPECT_EQ(read_csv("results/two/summary.csv").rows.at(3).at(1), "sarathi#3");
   EXPECT_THAT(call({"results", "two"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
   const std::vector<std::string> pivot = {"pivot",    "results/two", "--rows",  "scheduler",
                                           "--metric", "requests",    "--where", "scheduler=sarathi#3"};
   EXPECT_THAT(call(pivot).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4}"));
-  std::vector<std::string> as_csv = pivot;
-  as_csv.emplace_back("--csv");
-  EXPECT_EQ(call(as_csv).out, "scheduler,requests\nsarathi#3,60\n");
+  EXPECT_EQ(call(pivot, {"--csv"}).out, "scheduler,requests\nsarathi#3,60\n");
   call_ok({"run", "two.yaml", "--out", "results/again", "--quiet"});
   call_ok({"results", "join", "both", "two", "again"});
   EXPECT_THAT(call({"results", "both"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
@@ -161,9 +150,8 @@ TEST_F(EntryLabelsTest, JoinedFoldersWithOtherEntries) {
   const std::string table = call(pivot).out;
   EXPECT_THAT(table, ::testing::ContainsRegex("vllm_v1#2 of results/a +60 *\n"));
   EXPECT_THAT(table, ::testing::ContainsRegex("vllm_v1#2 of results/b +60\n"));
-  std::vector<std::string> as_csv = pivot;
-  as_csv.insert(as_csv.end(), {"--csv", "--where", "scheduler=vllm_v1#2"});
-  EXPECT_EQ(call(as_csv).out, "scheduler,results/a,results/b\nvllm_v1#2 of results/a,60,\nvllm_v1#2 of results/b,,60\n");
+  EXPECT_EQ(call(pivot, {"--csv", "--where", "scheduler=vllm_v1#2"}).out,
+            "scheduler,results/a,results/b\nvllm_v1#2 of results/a,60,\nvllm_v1#2 of results/b,,60\n");
 }
 
 // One recipe with other parameters of its parts: `recipe` alone does not tell the rows apart.
@@ -172,9 +160,8 @@ TEST_F(EntryLabelsTest, RecipesOfAReplay) {
                        "/traces/samples/probe_niah.safetensors}}\nkv_policy:\n"
                        "  - {recipe: snapkv, budget_tokens: 128, scorer: {window_attention: {window_tokens: 16}}}\n"
                        "  - {recipe: snapkv, budget_tokens: 128, scorer: {window_attention: {window_tokens: 64}}}\n");
-  const Called ran = call_ok({"run", "replay.yaml"});
-  EXPECT_THAT(ran.out, HasSubstr("snapkv  snapkv 128 scorer window_attention {window_tokens: 16} "));
-  EXPECT_THAT(ran.out, HasSubstr("snapkv  snapkv 128 scorer window_attention {window_tokens: 64} "));
+  EXPECT_THAT(call_ok({"run", "replay.yaml"}).out, has_all({"snapkv  snapkv 128 scorer window_attention {window_tokens: 16} ",
+                                                            "snapkv  snapkv 128 scorer window_attention {window_tokens: 64} "}));
 }
 
 }  // namespace

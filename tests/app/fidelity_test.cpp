@@ -1,12 +1,10 @@
 // The validation experiments against the logs of a real engine, as anybody would run them. Needs the data: KVLAB_DATA.
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
@@ -14,14 +12,11 @@ namespace {
 struct FidelityTest : AppTest {
   // diff_frac by "metric statistic"; empty where the data is not there.
   std::map<std::string, double> differences(const std::string& card, const std::string& log) {
-    const std::string data = data_folder();
-    if (!std::filesystem::exists(data + "/vllm-reference/" + log)) return {};
-    ::setenv("KVLAB_DATA", data.c_str(), 1);
+    if (!fs::exists(data_file("vllm-reference/" + log))) return {};
+    ::setenv("KVLAB_DATA", data_file("").c_str(), 1);
     call_ok({"run", KVLAB_SOURCE_DIR "/experiments/validate_" + card + ".yaml", "--out", "validated", "--quiet"});
-    const std::string out = "validated";
-    const CsvTable table = read_csv(out + "/validation.csv");
     std::map<std::string, double> found;
-    for (const auto& row : table.rows) found[row[0] + " " + row[1]] = std::stod(row[6]);
+    for (const auto& row : read_csv("validated/validation.csv").rows) found[row[0] + " " + row[1]] = std::stod(row[6]);
     return found;
   }
 };

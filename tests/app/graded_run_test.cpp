@@ -4,7 +4,6 @@
 #include "app/results/results.h"
 #include "app/runs/accuracy/partial_answers.h"
 #include "app/runs/sweep/stop_signals.h"
-#include "base/csv.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
@@ -13,13 +12,8 @@ namespace {
 
 struct GradedRun : AppTest {
   GradedRun() {
-    std::string samples;
-    for (int s = 0; s < 2; ++s) {
-      std::string prompt = "0";
-      for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7 + i * s) % 120);
-      samples += R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[{"question":[5,6],"answer":[7,8,9]}]})" + "\n";
-    }
-    write("eval.jsonl", samples);
+    const std::string turn = R"({"question":[5,6],"answer":[7,8,9]})";
+    write("eval.jsonl", sample(0, turn) + sample(1, turn));
     write("graded.yaml",
           "name: graded\n"
           "host: engine\n"
@@ -28,12 +22,18 @@ struct GradedRun : AppTest {
           "eval: eval.jsonl\n"
           "kv_policy: [{recipe: full}, {recipe: snapkv, budget_tokens: 4}, {recipe: streaming, budget_tokens: 40}]\n");
   }
+  // The first and the second sample have other prompts.
+  static std::string sample(int s, const std::string& turns) {
+    std::string prompt = "0";
+    for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7 + i * s) % 120);
+    return R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[)" + turns + "]}\n";
+  }
   // The folder of a sweep that was cut off.
   static void make_partial() {
     const ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
-    std::filesystem::create_directories(folder.partial());
+    fs::create_directories(folder.partial());
   }
-  static std::string key_of(const std::filesystem::path& run) {
+  static std::string key_of(const fs::path& run) {
     const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
     const std::size_t at = manifest.find(name) + name.size();
     return manifest.substr(at, manifest.find('"', at) - at);
@@ -45,21 +45,19 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
   EXPECT_THAT(called.err, HasSubstr("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "));
-  EXPECT_NE(called.out.find("2 samples, 2 policies: about"), std::string::npos) << called.out;
+  EXPECT_THAT(called.out, HasSubstr("2 samples, 2 policies: about"));
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 4U);
-  EXPECT_EQ(answers.rows[0][answers.at("recipe")], "full");
-  EXPECT_EQ(answers.rows[0][answers.at("first_diverging")], "-1");
-  EXPECT_EQ(answers.rows[2][answers.at("recipe")], "streaming");
+  EXPECT_EQ(std::tuple(text(answers, "recipe"), text(answers, "first_diverging")), std::tuple("full", "-1"));
+  EXPECT_EQ(text(answers, "recipe", 2), "streaming");
 }
 
-// One error, however many runs there are, and nothing is written.
 TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
   write("eval.jsonl", read("eval.jsonl") + R"({"task":"a","prompt":[1,2,9999],"turns":[{"question":[5],"answer":[7]}]})");
   const std::string error = error_of_call({"run", "graded.yaml", "--out", "out"});
-  EXPECT_NE(error.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "));
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
-  EXPECT_FALSE(std::filesystem::exists("out"));
+  EXPECT_FALSE(fs::exists("out"));
 }
 
 TEST_F(GradedRun, ATaskWithACommaIsOneField) {
@@ -67,26 +65,25 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 1U);
-  EXPECT_EQ(answers.rows[0][answers.at("task")], "qa, \"hard\"");
+  EXPECT_EQ(text(answers, "task"), "qa, \"hard\"");
 }
 
 // If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"});
-  const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
+  const fs::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
   make_partial();
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
-  EXPECT_FALSE(std::filesystem::exists(partial));
-  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may continue
+  EXPECT_FALSE(fs::exists(partial));
+  EXPECT_TRUE(fs::exists("out/partial/of_other_settings.txt"));  // of a run that may continue
   // A block that is there as a whole is taken.
-  std::filesystem::remove_all(run_folder("out"));
-  std::filesystem::create_directories("out/partial");
+  fs::remove_all(run_folder("out"));
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n1 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
-  EXPECT_NE(read("out/answers.csv").find(",9.000000,"), std::string::npos);
+  EXPECT_THAT(read("out/answers.csv"), HasSubstr(",9.000000,"));
 }
 
 TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
@@ -98,7 +95,7 @@ TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
       if (has_answers) PartialAnswers(folder.partial() / "key.txt").add(sample);
       folder.remove_if_new();
     }
-    EXPECT_EQ(std::filesystem::exists("out"), has_answers);
+    EXPECT_EQ(fs::exists("out"), has_answers);
   }
 }
 
@@ -106,10 +103,10 @@ TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
   const std::string from_option = error_of_call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
   EXPECT_EQ(from_option.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option;
-  EXPECT_NE(from_option.find(why_no_gpu()), std::string::npos) << from_option;
+  EXPECT_THAT(from_option, HasSubstr(why_no_gpu()));
   write("named.yaml", read("graded.yaml") + "backend: cuda\n");
   EXPECT_EQ(call({"run", "named.yaml", "--out", "out"}).err.find("kvlab: named.yaml:6:10: backend cuda: "), 0U);
-  EXPECT_FALSE(std::filesystem::exists("out"));
+  EXPECT_FALSE(fs::exists("out"));
 }
 
 // Evaluation files may have different tasks; what varies besides the policy has a column.
@@ -133,52 +130,44 @@ TEST_F(GradedRun, AnswersOfOneToken) {
   write("eval.jsonl", samples);
   const std::string policies = "kv_policy=[full, {recipe: streaming, budget_tokens: 40}]";
   const Called called = call_ok({"run", "graded.yaml", "--set", policies, "--out", "out"});
-  EXPECT_THAT(called.out,
-              HasSubstr("\n2 of 3 first answers have one token, which is predicted before the policy acts: they say nothing about it; "
-                        "'question: decoded' asks after it acted\n"));
+  EXPECT_THAT(called.out, HasSubstr("\n2 of 3 first answers have one token, which is predicted before the policy acts: they say nothing "
+                                    "about it; 'question: decoded' asks after it acted\n"));
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 6U);
   for (const std::size_t row : {0U, 3U}) {
-    EXPECT_EQ(answers.rows[row][answers.at("first_diverging")], "-1");
-    EXPECT_EQ(answers.rows[row][answers.at("resident_bytes_frac")],
-              row == 0 ? "1.000000" : "0.448370");  // 40 of 92 tokens, and their positions
+    const char* const frac = row == 0 ? "1.000000" : "0.448370";  // 40 of 92 tokens, and their positions
+    EXPECT_EQ(std::tuple(text(answers, "first_diverging", row), text(answers, "resident_bytes_frac", row)), std::tuple("-1", frac));
   }
-  const Called decoded = call({"run", "graded.yaml", "--set", policies, "--set", "question=decoded", "--out", "decoded"});
-  EXPECT_EQ(decoded.out.find("first answers"), std::string::npos) << decoded.out;
+  EXPECT_THAT(call({"run", "graded.yaml", "--set", policies, "--set", "question=decoded", "--out", "decoded"}).out,
+              Not(HasSubstr("first answers")));
 }
 
 // Other files in the model's folder do not count: results may be written there.
 TEST_F(GradedRun, AModelIsWhatTheEngineReadsOfItsFolder) {
-  std::filesystem::copy(KVLAB_SOURCE_DIR "/tests/parity/models/llama_gqa", "llama-3.1-8b");  // also a name of profiles/models
+  fs::copy(KVLAB_SOURCE_DIR "/tests/parity/models/llama_gqa", "llama-3.1-8b");  // also a name of profiles/models
   const auto run = [] {
     return call({"run", "graded.yaml", "--set", "model=llama-3.1-8b", "--set", "kv_policy=full", "--out", "llama-3.1-8b/out"}).out;
   };
   const std::string again = "1 of 1 runs were there already";
-  EXPECT_EQ(run().find(again), std::string::npos);
+  EXPECT_THAT(run(), Not(HasSubstr(again)));
   write("llama-3.1-8b/README.md", "a model");
-  EXPECT_NE(run().find(again), std::string::npos);
+  EXPECT_THAT(run(), HasSubstr(again));
   std::string weights = read("llama-3.1-8b/model.safetensors");
   weights[weights.size() - 3] = static_cast<char>(weights[weights.size() - 3] ^ 1);
   write("llama-3.1-8b/model.safetensors", weights);
-  EXPECT_EQ(run().find(again), std::string::npos);
-  EXPECT_NE(run().find(again), std::string::npos);
+  EXPECT_THAT(run(), Not(HasSubstr(again)));
+  EXPECT_THAT(run(), HasSubstr(again));
 }
 
-// Answers that the prompt holds are looked up in replay, the others are not.
 TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
-  std::string prompt = "0";
-  for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7) % 120);
   const auto held = [](int at, const std::string& end = ",1") {  // three tokens of the prompt and an end
     std::string ids;
     for (int i = at; i < at + 3; ++i) ids += (i == at ? "" : ",") + std::to_string(2 + (i * i * 7) % 120);
     return "[" + ids + end + "]";
   };
-  const auto sample = [&](const std::string& answers) {
-    return R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[)" + answers + "]}\n";
-  };
   const auto turn = [](const std::string& answer) { return R"({"question":[5,6],"answer":)" + answer + "}"; };
-  write("eval.jsonl",
-        sample(turn(held(20)) + "," + turn(held(80)) + "," + turn("[124,125,126,1]") + "," + turn(held(20))) + sample(turn(held(20))));
+  write("eval.jsonl", sample(0, turn(held(20)) + "," + turn(held(80)) + "," + turn("[124,125,126,1]") + "," + turn(held(20))) +
+                          sample(0, turn(held(20))));
   call_ok({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
            "replay={per_task: 1, steps: 18}", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
@@ -189,14 +178,12 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   EXPECT_EQ(found, "1;1;;;;0;1;;;;");
   const CsvTable summary = read_csv("out/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
-  EXPECT_EQ(summary.rows[0][summary.at("needle_found_frac")], "1.000000");
-  EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
+  EXPECT_EQ(std::tuple(text(summary, "needle_found_frac"), text(summary, "needle_found_frac", 1)), std::tuple("1.000000", "0.500000"));
   // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
-  write("eval.jsonl", sample(turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
+  write("eval.jsonl", sample(0, turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"});
   const CsvTable whole = read_csv("whole/answers.csv");
-  EXPECT_EQ(whole.rows[0][whole.at("needle_found")], "1");
-  EXPECT_EQ(whole.rows[1][whole.at("needle_found")], "");
+  EXPECT_EQ(std::tuple(text(whole, "needle_found"), text(whole, "needle_found", 1)), std::tuple("1", ""));
 }
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
@@ -230,14 +217,14 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
   EXPECT_GT(sum, 0.001);
   char mean[16];
   std::snprintf(mean, sizeof mean, "  %.3f  ", sum / 2);
-  EXPECT_NE(called.out.find(mean), std::string::npos) << mean << called.out;
+  EXPECT_THAT(called.out, HasSubstr(mean)) << mean;
   EXPECT_THAT(called.out, HasSubstr("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"));
 }
 
 TEST_F(GradedRun, LengthsAreWholeNumbers) {
   EXPECT_THAT(error_of_call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"}),
               HasSubstr(": 'lengths': not a whole number: '90.7'\n"));
-  EXPECT_FALSE(std::filesystem::exists("out"));
+  EXPECT_FALSE(fs::exists("out"));
   EXPECT_EQ(
       call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "out"}).status, 0);
 }

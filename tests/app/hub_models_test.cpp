@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
@@ -12,24 +10,20 @@ namespace {
 
 using ::testing::EndsWith;
 
-namespace fs = std::filesystem;
+const std::string kHubModel = "cache/hub/models--acme--Tiny-1B-Instruct";
 
 // A local cache of the hub, laid out as huggingface_hub does.
-struct HubModelsTest : AppTest {
+struct HubModelsTest : SmallTest {
   HubModelsTest() {
     ::unsetenv("HF_HUB_CACHE");
     ::setenv("HF_HOME", "cache", 1);
   }
   ~HubModelsTest() override { ::unsetenv("HF_HOME"); }
   static void put(const std::string& snapshot, const std::string& name, const std::string& text) {
-    fs::create_directories(kModel + "/snapshots/" + snapshot);
-    write(kModel + "/snapshots/" + snapshot + "/" + name, text);
+    write(kHubModel + "/snapshots/" + snapshot + "/" + name, text);
   }
   static FoundModel find(const std::string& id) { return find_model_file(id, profiles_folder() + "/models"); }
-
-  static const std::string kModel;
 };
-const std::string HubModelsTest::kModel = "cache/hub/models--acme--Tiny-1B-Instruct";
 
 const char* const kConfig =
     R"({"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -57,19 +51,17 @@ TEST_F(HubModelsTest, OtherIdsAreReadFromTheLocalCache) {
   put("bbb", "config.json", kConfig);
   EXPECT_THAT(find("acme/Tiny-1B-Instruct").file, EndsWith("/snapshots/bbb/config.json"));
   put("aaa", "config.json", kConfig);
-  fs::create_directories(kModel + "/refs");
-  write(kModel + "/refs/main", "aaa\n");
+  write(kHubModel + "/refs/main", "aaa\n");
   EXPECT_THAT(find("acme/Tiny-1B-Instruct").file, EndsWith("/snapshots/aaa/config.json"));
   EXPECT_EQ(model_title(cached_snapshot("acme/Tiny-1B-Instruct")), "Tiny-1B-Instruct");
 }
 
 TEST_F(HubModelsTest, ARunSaysWhichFileItRead) {
   put("aaa", "config.json", kConfig);
-  write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  EXPECT_THAT(call_ok({"run", "exp.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"}).out,
+  EXPECT_THAT(call_ok({"run", "small.yaml", "--set", "model=acme/Tiny-1B-Instruct", "--out", "a"}).out,
               HasSubstr("model: acme/Tiny-1B-Instruct is read from cache/hub/models--acme--Tiny-1B-Instruct/snapshots/aaa/"));
   EXPECT_THAT(read("a/manifest.json"), HasSubstr("snapshots/aaa/config.json"));  // among the inputs whose change makes the run old
-  EXPECT_EQ(call({"run", "exp.yaml", "--set", "model=meta-llama/Llama-3.1-8B", "--out", "b"}).status, 0);
+  EXPECT_EQ(call({"run", "small.yaml", "--set", "model=meta-llama/Llama-3.1-8B", "--out", "b"}).status, 0);
 }
 
 TEST_F(HubModelsTest, WeightsOfTheEngineComeFromTheCache) {

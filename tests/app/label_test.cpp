@@ -37,8 +37,7 @@ TEST_F(Label, HeadsAreWrittenAndRead) {
   const CsvTable table = read_csv("out/summary.csv");
   ASSERT_EQ(table.rows.size(), 4U);
   // Half of 16 rows keep all 514 tokens, the others 96; of razor 2 rows, and the others a fifth of the prompt in addition to the sinks.
-  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "305.00");
-  EXPECT_EQ(table.rows[3][table.at("kept_tokens")], "96.00");
+  EXPECT_EQ(std::tuple(text(table, "kept_tokens"), text(table, "kept_tokens", 3)), std::tuple("305.00", "96.00"));
 }
 
 TEST_F(Label, QueryFiltersAreWrittenAndRead) {
@@ -46,8 +45,8 @@ TEST_F(Label, QueryFiltersAreWrittenAndRead) {
   EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").info("q_filters").shape, (std::vector<std::int64_t>{8, 2, 64}));
   replay("\n  - {recipe: q_filters, budget_tokens: 128, weights: q_filters.safetensors}\n  - {recipe: random, budget_tokens: 128}");
   const CsvTable table = read_csv("out/summary.csv");
-  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "128.00");
-  EXPECT_GT(std::stod(table.rows[0][table.at("attention_mass")]), std::stod(table.rows[1][table.at("attention_mass")]));
+  EXPECT_EQ(text(table, "kept_tokens"), "128.00");
+  EXPECT_GT(number(table, "attention_mass"), number(table, "attention_mass", 1));
   write("text.txt", "A text of one's own, with words in it.");
   label("q_filters", {"--text", "text.txt"});
   EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").metadata().at("calibration_tokens"), "39");
@@ -61,18 +60,18 @@ TEST_F(Label, PatternsAreWrittenAndRead) {
   replay("\n  - {recipe: minference, weights: p.json}\n  - minference");
   const CsvTable table = read_csv("out/prompts.csv");
   ASSERT_EQ(table.rows.size(), 2U);
-  EXPECT_LT(std::stod(table.rows[0][table.at("pairs_frac")]), 0.9);
-  EXPECT_EQ(std::stod(table.rows[1][table.at("pairs_frac")]), 1);  // without patterns: more tokens than the prompt has
+  EXPECT_LT(number(table, "pairs_frac"), 0.9);
+  EXPECT_EQ(number(table, "pairs_frac", 1), 1);  // without patterns: more tokens than the prompt has
   write("other.yaml",
         std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy: {recipe: snapkv, weights: p.json}\n");
-  EXPECT_NE(call({"run", "other.yaml"}).err.find("no part of recipe 'snapkv' takes weights"), std::string::npos);
+  EXPECT_THAT(call({"run", "other.yaml"}).err, HasSubstr("no part of recipe 'snapkv' takes weights"));
 }
 
 TEST_F(Label, ErrorsComeBeforeTheModelRuns) {
   const auto error = [](const std::string& out) { return call({"label", "heads", "--model", kLabelModel, "--out", out}).err; };
-  EXPECT_NE(error("heads.tsv").find("must end in .safetensors"), std::string::npos) << error("heads.tsv");
-  EXPECT_NE(error("nowhere/heads.safetensors").find("its folder does not exist"), std::string::npos);
-  EXPECT_NE(error(std::string(kLabelModel) + "/heads.safetensors").find("among the model's own"), std::string::npos);
+  EXPECT_THAT(error("heads.tsv"), HasSubstr("must end in .safetensors"));
+  EXPECT_THAT(error("nowhere/heads.safetensors"), HasSubstr("its folder does not exist"));
+  EXPECT_THAT(error(std::string(kLabelModel) + "/heads.safetensors"), HasSubstr("among the model's own"));
   EXPECT_EQ(call({"label", "gates"}).status, 2);
 }
 

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include "app/results/results.h"
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 #include "traces/logs/real_log.h"
@@ -11,17 +10,12 @@
 namespace kvlab {
 namespace {
 
-using LogKinds = AppTest;
+using LogKinds = SmallTest;
 
 constexpr const char* kBench =
     R"({"backend": "vllm", "completed": 2, "failed": 1, "input_lens": [10, 20, 5], "output_lens": [4, 5, 0], "ttfts": [0.1, 0.2, 0.0],
 "itls": [[0.01, 0.01, 0.01], [0.01, 0.01, 0.01, 0.01], []], "start_times": [100.0, 100.5, 101], "errors": ["", "", "timeout"],
 "mean_ttft_ms": 150.0})";
-
-std::string without(std::string text, const std::string& key) {
-  const std::size_t begin = text.find("\"" + key + "\"");
-  return text.replace(begin, text.find_first_of("]", begin) + 2 - begin, "");
-}
 
 TEST_F(LogKinds, BenchServeIsALogOfItsRequests) {
   write("bench.json", kBench);
@@ -29,12 +23,13 @@ TEST_F(LogKinds, BenchServeIsALogOfItsRequests) {
   ASSERT_EQ(log.requests.size(), 2U);
   EXPECT_TRUE(log.is_of_client);
   EXPECT_TRUE(log.has_clock);
-  EXPECT_EQ(log.note, "1 of the log's 3 requests failed and are left out\n");
-  EXPECT_EQ(log.requests[1].queued_s, 100.5);
+  EXPECT_EQ(std::tuple(log.note, log.requests[1].queued_s), std::tuple("1 of the log's 3 requests failed and are left out\n", 100.5));
   EXPECT_NEAR(log.requests[1].ttft_ms(), 200, 1e-9);
   EXPECT_NEAR(log.requests[1].e2e_ms(), 240, 1e-9);
   EXPECT_NEAR(log.requests[1].tpot_ms(), 10, 1e-9);
-  write("bench.json", without(kBench, "start_times"));
+  std::string timeless = kBench;
+  const std::size_t begin = timeless.find("\"start_times\"");
+  write("bench.json", timeless.erase(begin, timeless.find(']', begin) + 2 - begin));
   EXPECT_FALSE(read_real_log("bench.json").has_clock);
 }
 
@@ -78,7 +73,6 @@ TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {
 
 // A client's TTFT begins when it sends the request: that is the simulation's arrival.
 TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   call_ok({"run", "small.yaml", "--out", "out"});
   const CsvTable requests = read_csv("out/requests.csv"), summary = read_csv("out/summary.csv");
   const auto ns_of = [&](const auto& row, const char* column) { return std::stod(row[requests.at(column)]); };
@@ -90,29 +84,20 @@ TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
     tokens += comma + row[requests.at("output_tokens")];
   }
   write("bench.json", "{\"ttfts\": [" + ttfts + "], \"itls\": [" + itls + "], \"output_lens\": [" + tokens + "]}");
-  ResultsFolder(std::filesystem::path("out")).replace_texts({{"throughput.csv", "of another log\n"}});
+  ResultsFolder(fs::path("out")).replace_texts({{"throughput.csv", "of another log\n"}});
   call_ok({"validate", "--requests", "bench.json", "--against", "out"});
   const CsvTable validation = read_csv("out/validation.csv");
   for (const auto& row : validation.rows) EXPECT_LT(std::abs(std::stod(row[validation.at("diff_frac")])), 1e-5) << row[0] << row[1];
-  EXPECT_NEAR(std::stod(validation.rows[0][validation.at("simulated")]), std::stod(summary.rows[0][summary.at("ttft_mean_ms")]), 1e-3);
-  EXPECT_FALSE(std::filesystem::exists("out/throughput.csv")) << "the log has no start times";
+  EXPECT_NEAR(number(validation, "simulated"), number(summary, "ttft_mean_ms"), 1e-3);
+  EXPECT_FALSE(fs::exists("out/throughput.csv")) << "the log has no start times";
 }
 
-constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
-
 TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   call_ok({"run", "small.yaml", "--out", "out"});
-  for (const char* folder : {"model", "profile/tp1", "table", "broken"}) std::filesystem::create_directories(folder);
-  write("pointer", kPointer);
-  write("pointer.yaml", kPointer);
-  write("model/config.json", kPointer);
-  write("profile/tp1/ops.yaml", kPointer);
-  write("profile/meta.yaml", kPointer);
-  write("table/mlp.csv", kPointer);
-  write("broken/requests.csv", kPointer);
-  write("broken/summary.csv", kPointer);
-  const std::vector<std::vector<std::string>> calls = {
+  for (const char* file : {"pointer", "pointer.yaml", "model/config.json", "profile/tp1/ops.yaml", "profile/meta.yaml", "table/mlp.csv",
+                           "broken/requests.csv", "broken/summary.csv"})
+    write(file, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+  const std::vector<std::string> calls[] = {
       {"trace", "inspect", "pointer"},
       {"run", "pointer.yaml"},
       {"run", "small.yaml", "--out", "o", "--set", "hardware=pointer.yaml"},
@@ -125,33 +110,27 @@ TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
       {"compare", "out", "broken"},
   };
   for (const auto& args : calls) {
-    const Called called = call(args);
-    EXPECT_EQ(called.status, 2) << args[0] << " " << args.back();
-    EXPECT_NE(called.err.find("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that"), std::string::npos)
-        << args[0] << " " << args.back() << ": " << called.err;
+    EXPECT_THAT(error_of_call(args), HasSubstr("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that"))
+        << args[0] << " " << args.back();
   }
 }
 
 TEST_F(LogKinds, PipesAreRefusedWithoutWaiting) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   call_ok({"run", "small.yaml", "--out", "out"});
   ASSERT_EQ(::mkfifo("pipe", 0600), 0);
-  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "trace={file: pipe}"}).err,
-              HasSubstr("'pipe' is a pipe, and a run reads it more than once: save it to a file"));
-  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "validate={requests: pipe}"}).err, HasSubstr("'pipe' is a pipe"));
-  EXPECT_THAT(call({"run", "small.yaml", "--out", "o", "--set", "trace.generate.prompt_tokens={trace: {file: pipe}}"}).err,
-              HasSubstr("'pipe' is a pipe"));
-  EXPECT_NE(call({"trace", "inspect", "pipe"}).err.find("pipe: is a pipe; a trace file is expected: save it to one"), std::string::npos);
+  const auto error = [](const std::string& set) { return call({"run", "small.yaml", "--out", "o", "--set", set}).err; };
+  EXPECT_THAT(error("trace={file: pipe}"), HasSubstr("'pipe' is a pipe, and a run reads it more than once: save it to a file"));
+  for (const char* set : {"validate={requests: pipe}", "trace.generate.prompt_tokens={trace: {file: pipe}}"})
+    EXPECT_THAT(error(set), HasSubstr("'pipe' is a pipe"));
+  EXPECT_THAT(call({"trace", "inspect", "pipe"}).err, HasSubstr("pipe: is a pipe; a trace file is expected: save it to one"));
   EXPECT_THAT(call({"validate", "--requests", "pipe", "--against", "out"}).err, HasSubstr("pipe: is a pipe; a file is expected"));
 }
 
 TEST_F(LogKinds, AWarmUpThatTakesAllRequestsIsSaid) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  const Called called = call({"run", "small.yaml", "--out", "o", "--set", "warmup_ms=100000000"});
-  EXPECT_EQ(called.status, 0);
+  const Called called = call_ok({"run", "small.yaml", "--out", "o", "--set", "warmup_ms=100000000"});
   const char* const note = "all 60 requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'";
-  EXPECT_NE(called.out.find("note (run " + run_id("o") + "): " + note), std::string::npos) << called.out;
-  EXPECT_NE(read("o/manifest.json").find(note), std::string::npos);
+  EXPECT_THAT(called.out, HasSubstr("note (run " + run_id("o") + "): " + note));
+  EXPECT_THAT(read("o/manifest.json"), HasSubstr(note));
 }
 
 // Labels are text of the user's: a line end, a quote, a comma, and what a spreadsheet would compute.
@@ -164,28 +143,21 @@ TEST_F(LogKinds, LabelsOfAnyTextStayInTheirField) {
     for (const char c : name) quoted += c == '\n' ? "\\n" : c == '"' ? "\\\"" : std::string(1, c);
     list += (list.empty() ? "\"" : ", \"") + quoted + "\"";
   }
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   call_ok({"run", "small.yaml", "--out", "o", "--set", "trace={file: [" + list + "]}"});
   const CsvTable summary = read_csv("o/summary.csv");
   std::vector<std::string> labels;
   for (const auto& row : summary.rows) labels.push_back(row[summary.at("trace.file")]);
   EXPECT_EQ(labels, (std::vector<std::string>{"a b", "=1+1", "-x", "say \"a\", b", "@c", "+5"}));
-  const std::string text = read("o/summary.csv");
-  for (const char* field : {",a b,", ",'=1+1,", ",'-x,", ",\"say \"\"a\"\", b\",", ",'@c,", ",+5,"})
-    EXPECT_NE(text.find(field), std::string::npos) << field;
+  EXPECT_THAT(read("o/summary.csv"), has_all({",a b,", ",'=1+1,", ",'-x,", ",\"say \"\"a\"\", b\",", ",'@c,", ",+5,"}));
 }
 
 TEST_F(LogKinds, AnSloOfTheWholeAnswerAlone) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   call_ok({"run", "small.yaml", "--out", "all", "--set", "slo={e2e_ms: 1000000}"});
-  const double median = [] {
-    const CsvTable summary = read_csv("all/summary.csv");
-    EXPECT_EQ(std::stod(summary.rows[0][summary.at("slo_attainment_frac")]), 1);
-    return std::stod(summary.rows[0][summary.at("e2e_p50_ms")]);
-  }();
+  const CsvTable all = read_csv("all/summary.csv");
+  EXPECT_EQ(number(all, "slo_attainment_frac"), 1);
+  const double median = number(all, "e2e_p50_ms");
   call_ok({"run", "small.yaml", "--out", "half", "--set", fmt::format("slo={{e2e_ms: {}}}", median)});
-  const CsvTable half = read_csv("half/summary.csv");
-  EXPECT_NEAR(std::stod(half.rows[0][half.at("slo_attainment_frac")]), 0.5, 0.03);
+  EXPECT_NEAR(number(read_csv("half/summary.csv"), "slo_attainment_frac"), 0.5, 0.03);
 }
 
 }  // namespace

@@ -1,16 +1,13 @@
 #include "app/commands/logits.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app_fixture.h"
 #include "base/safetensors.h"
 #include "kernels/device/cuda/memory.h"
+#include "tests/app/app_fixture.h"
 #include "traces/write_safetensors.h"
 
 namespace kvlab {
@@ -20,9 +17,8 @@ const std::string kProbeFolder = KVLAB_SOURCE_DIR "/engine/probe";
 
 struct LogitsCli : AppTest {
   // Output of `kvlab logits`, on success or not.
-  static std::string logits(std::vector<std::string> arguments, const std::string& model = kProbeFolder) {
-    arguments.insert(arguments.begin(), {"logits", "--model", model, "--out", "out.safetensors"});
-    const Called called = call(arguments);
+  static std::string logits(const std::vector<std::string>& arguments, const std::string& model = kProbeFolder) {
+    const Called called = call({"logits", "--model", model, "--out", "out.safetensors"}, arguments);
     EXPECT_EQ(called.status, called.err.empty() ? 0 : 2);
     return called.out + called.err;
   }
@@ -49,9 +45,8 @@ TEST_F(LogitsCli, TheProbesGoldenPrompts) {
   write_safetensors(
       "ids.safetensors",
       {{"0.ids", "I32", {std::ssize(a)}, a.data()}, {"1.ids", "I32", {std::ssize(b)}, b.data()}, {"note", "I32", {1}, a.data()}}, {});
-  for (const std::vector<std::string>& chunks : {std::vector<std::string>{}, {"--chunk-tokens", "100"}}) {
-    std::vector<std::string> arguments{"--ids", "ids.safetensors"};
-    arguments.insert(arguments.end(), chunks.begin(), chunks.end());
+  const std::vector<std::string> whole{"--ids", "ids.safetensors"}, chunks{"--ids", "ids.safetensors", "--chunk-tokens", "100"};
+  for (const std::vector<std::string>& arguments : {whole, chunks}) {
     EXPECT_EQ(logits(arguments),
               "wrote out.safetensors: 2 prompts, " + std::to_string(a.size() + b.size()) + " tokens, vocabulary of 264\n");
     const SafetensorsFile written = SafetensorsFile::open("out.safetensors");
@@ -92,11 +87,11 @@ TEST_F(LogitsCli, WhatCannotBeWrittenIsFoundOutFirst) {
 }
 
 TEST_F(LogitsCli, LogitsBeyondFloatsAreTheModelsFault) {
-  std::filesystem::create_directory("huge");
+  fs::create_directory("huge");
   nlohmann::json config = nlohmann::json::parse(std::ifstream(kProbeFolder + "/config.json"));
   config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"attention_factor", 1e300}};
   std::ofstream("huge/config.json") << config;
-  std::filesystem::create_symlink(kProbeFolder + "/model.safetensors", "huge/model.safetensors");
+  fs::create_symlink(kProbeFolder + "/model.safetensors", "huge/model.safetensors");
   write_ids("0.ids", {256, 1});
   EXPECT_EQ(logits({"--ids", "ids.safetensors"}, "huge"),
             "kvlab: huge: the logits of tensor '0.ids' at [0] are not finite; weights or RoPE scaling go beyond float32\n");

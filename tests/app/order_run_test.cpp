@@ -6,6 +6,13 @@
 namespace kvlab {
 namespace {
 
+// The service of one class or client.
+std::string attainment(const CsvTable& service, const std::string& group, const std::string& name) {
+  for (const auto& row : service.rows)
+    if (row[service.at("group")] == group && row[service.at("name")] == name) return row[service.at("slo_attainment_frac")];
+  return "no such row";
+}
+
 struct OrderRunTest : AppTest {
   static Called run(const std::string& more, const std::string& generate = "clients: {num: 3}") {
     std::string text = kSmall;
@@ -22,10 +29,8 @@ TEST_F(OrderRunTest, ServiceByClassAndClient) {
   const CsvTable table = read_csv("out/service.csv");
   ASSERT_EQ(table.rows.size(), 5U);
   int requests = 0;
-  for (const auto& row : table.rows) {
-    if (row[table.at("group")] != "client") continue;
-    requests += std::stoi(row[table.at("requests")]);
-  }
+  for (const auto& row : table.rows)
+    if (row[table.at("group")] == "client") requests += std::stoi(row[table.at("requests")]);
   EXPECT_EQ(requests, 60);
   const CsvTable groups = read_csv("out/request_groups.csv");
   EXPECT_EQ(groups.columns, (std::vector<std::string>{"run", "request", "client", "class"}));
@@ -37,22 +42,8 @@ TEST_F(OrderRunTest, ServiceByClassAndClient) {
     EXPECT_EQ(std::to_string(std::count_if(groups.rows.begin(), groups.rows.end(), is_its)), row[table.at("requests")])
         << row[table.at("name")];
   }
-  for (const auto& row : table.rows) {
-    const double attained = row[table.at("slo_attainment_frac")].empty() ? -1 : std::stod(row[table.at("slo_attainment_frac")]);
-    if (row[table.at("name")] == "chat") {
-      EXPECT_EQ(attained, 0) << "nobody is that fast";
-    }
-    if (row[table.at("name")] == "batch") {
-      EXPECT_GT(attained, 0.5) << "held to the run's targets";
-    }
-  }
-}
-
-// The service of one class or client.
-std::string attainment(const CsvTable& service, const std::string& group, const std::string& name) {
-  for (const auto& row : service.rows)
-    if (row[service.at("group")] == group && row[service.at("name")] == name) return row[service.at("slo_attainment_frac")];
-  return "no such row";
+  EXPECT_EQ(std::stod(attainment(table, "class", "chat")), 0) << "nobody is that fast";
+  EXPECT_GT(std::stod(attainment(table, "class", "batch")), 0.5) << "held to the run's targets";
 }
 
 TEST_F(OrderRunTest, TargetsByClassAndClient) {
@@ -63,16 +54,14 @@ TEST_F(OrderRunTest, TargetsByClassAndClient) {
   CsvTable service = read_csv("out/service.csv");
   EXPECT_EQ(attainment(service, "class", "chat"), "0.000000");
   EXPECT_EQ(attainment(service, "class", "batch"), "1.000000");
-  const CsvTable summary = read_csv("out/summary.csv");
-  const double all = std::stod(summary.rows[0][summary.at("slo_attainment_frac")]);
+  const double all = number(read_csv("out/summary.csv"), "slo_attainment_frac");
   EXPECT_GT(all, 0.2);
   EXPECT_LT(all, 0.8);
   ASSERT_EQ(with("{ttft_ms: 0.001, classes: {batch: {}}, clients: {1: {e2e_ms: 0.001}}}").status, 0);
   service = read_csv("out/service.csv");
   EXPECT_EQ(attainment(service, "class", "chat"), "0.000000");
-  const double first = std::stod(attainment(service, "client", "0")), second = std::stod(attainment(service, "client", "1"));
-  EXPECT_EQ(first, 0) << "its chats are late, its batch is not judged";
-  EXPECT_EQ(second, 0);
+  EXPECT_EQ(std::stod(attainment(service, "client", "0")), 0) << "its chats are late, its batch is not judged";
+  EXPECT_EQ(std::stod(attainment(service, "client", "1")), 0);
   EXPECT_EQ(attainment(service, "class", "batch"), "0.000000") << "those of client 1";
 }
 
@@ -81,10 +70,10 @@ TEST_F(OrderRunTest, QualityOfExperienceIsPerfectWhereTextComesFasterThanItIsRea
   ASSERT_EQ(called.status, 0) << called.err;
   const auto mean = [] {
     const CsvTable summary = read_csv("out/summary.csv"), service = read_csv("out/service.csv");
-    EXPECT_EQ(service.rows[0][service.at("group")], "client");
-    EXPECT_GT(std::stod(service.rows[0][service.at("qoe_mean")]), 0);
-    EXPECT_LE(std::stod(summary.rows[0][summary.at("qoe_min")]), std::stod(summary.rows[0][summary.at("qoe_p10")]));
-    return std::stod(summary.rows[0][summary.at("qoe_mean")]);
+    EXPECT_EQ(text(service, "group"), "client");
+    EXPECT_GT(number(service, "qoe_mean"), 0);
+    EXPECT_LE(number(summary, "qoe_min"), number(summary, "qoe_p10"));
+    return number(summary, "qoe_mean");
   };
   EXPECT_EQ(mean(), 1);
   call_ok({"run", "e.yaml", "--out", "out", "--set", "qoe={ttft_ms: 1, tokens_per_s: 10000}"});
@@ -97,11 +86,9 @@ TEST_F(OrderRunTest, TargetsOfTheTraceCountInTheSummary) {
   write("e.yaml",
         "name: small\nmodel: llama-3.1-8b\nhardware: h100\ntrace: {file: t.csv}\nmemory: {num_blocks: 600}\nscheduler: vllm_v1\n");
   call_ok({"run", "e.yaml", "--out", "out"});
-  CsvTable summary = read_csv("out/summary.csv");
-  EXPECT_EQ(summary.rows[0][summary.at("slo_attainment_frac")], "0.500000") << "the third has no target";
+  EXPECT_EQ(text(read_csv("out/summary.csv"), "slo_attainment_frac"), "0.500000") << "the third has no target";
   call_ok({"run", "e.yaml", "--out", "out", "--set", "slo={ttft_ms: 100000}"});
-  summary = read_csv("out/summary.csv");
-  EXPECT_EQ(summary.rows[0][summary.at("slo_attainment_frac")], "0.666667");
+  EXPECT_EQ(text(read_csv("out/summary.csv"), "slo_attainment_frac"), "0.666667");
 }
 
 TEST_F(OrderRunTest, TargetsOfNoClassOfAFileAreRefused) {
@@ -116,15 +103,13 @@ TEST_F(OrderRunTest, TargetsOfNoClassOfAFileAreRefused) {
   };
   EXPECT_EQ(clients("ann").status, 0) << clients("ann").err;
   EXPECT_EQ(clients("7").status, 0);
-  EXPECT_NE(clients("8").err.find("the trace has no request of client '8'; its clients are 7, "), std::string::npos) << clients("8").err;
+  EXPECT_THAT(clients("8").err, HasSubstr("the trace has no request of client '8'; its clients are 7, "));
 }
 
 TEST_F(OrderRunTest, NoTableWithoutTheColumns) {
-  std::string text = kSmall;
-  write("e.yaml", text + "scheduler: vllm_v1\norder: {srpt: {preemptive: false}}\n");
+  write("e.yaml", std::string(kSmall) + "scheduler: vllm_v1\norder: {srpt: {preemptive: false}}\n");
   call_ok({"run", "e.yaml", "--out", "out"});
-  EXPECT_FALSE(std::filesystem::exists("out/service.csv"));
-  EXPECT_FALSE(std::filesystem::exists("out/request_groups.csv"));
+  for (const char* file : {"out/service.csv", "out/request_groups.csv"}) EXPECT_FALSE(fs::exists(file)) << file;
 }
 
 TEST_F(OrderRunTest, ErrorsSayWhatToDo) {
@@ -133,13 +118,10 @@ TEST_F(OrderRunTest, ErrorsSayWhatToDo) {
   EXPECT_THAT(column.err, has_all({"e.yaml:10", "the column 'priority', which request 0"}));
   const Called overtaking = run("scheduler: orca\norder: srpt\n");
   EXPECT_EQ(overtaking.status, 2);
-  EXPECT_NE(overtaking.err.find("choose 'scheduler: vllm_v1'"), std::string::npos) << overtaking.err;
-  const Called unknown = run("scheduler: vllm_v1\norder: spt\n");
-  EXPECT_NE(unknown.err.find("did you mean"), std::string::npos) << unknown.err;
-  const Called no_row = [&] {
-    write("p.csv", "request,predicted_output\n0,5\n");
-    return run("scheduler: vllm_v1\norder: sjf\npredictor: {recorded: {file: p.csv}}\n");
-  }();
+  EXPECT_THAT(overtaking.err, HasSubstr("choose 'scheduler: vllm_v1'"));
+  EXPECT_THAT(run("scheduler: vllm_v1\norder: spt\n").err, HasSubstr("did you mean"));
+  write("p.csv", "request,predicted_output\n0,5\n");
+  const Called no_row = run("scheduler: vllm_v1\norder: sjf\npredictor: {recorded: {file: p.csv}}\n");
   EXPECT_THAT((no_row.err + no_row.out), has_all({"p.csv: no row for request 1", "e.yaml:11:"})) << no_row.err << no_row.out;
 }
 
@@ -153,11 +135,11 @@ TEST_F(OrderRunTest, WeightsNameClientsOfTheTrace) {
 TEST_F(OrderRunTest, S3UsesThePredictor) {
   const Called called = run("scheduler: s3\npredictor: {bucket: {max_output_tokens: 512}}\n");
   EXPECT_EQ(called.status, 0) << called.err;
-  EXPECT_EQ((called.out + called.err).find("changes nothing"), std::string::npos) << called.out << called.err;
+  EXPECT_THAT(called.out + called.err, Not(HasSubstr("changes nothing")));
 }
 
 TEST_F(OrderRunTest, ListedAndDescribed) {
-  EXPECT_NE(call({"list", "orders"}).out.find("longest_prefix"), std::string::npos);
+  EXPECT_THAT(call({"list", "orders"}).out, HasSubstr("longest_prefix"));
   EXPECT_THAT(call({"describe", "srpt"}).out, HasSubstr("preemptive"));
 }
 

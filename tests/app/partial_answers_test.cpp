@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <iterator>
 
 #include "base/read_file.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
@@ -27,10 +27,8 @@ SampleGrades graded(std::int32_t number) {
 }
 
 struct PartialAnswersFile : ::testing::Test {
-  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
-  std::filesystem::path file_ = folder_ / "0001.txt";
-  void SetUp() override { std::filesystem::remove_all(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  const TempFolder folder_;
+  const std::string file_ = folder_.file("0001.txt");
 };
 
 TEST_F(PartialAnswersFile, GivesBackWhatWasGraded) {
@@ -52,8 +50,7 @@ TEST_F(PartialAnswersFile, GivesBackWhatWasGraded) {
     EXPECT_EQ(std::tie(a.bits, a.kl_nats, a.resident_bytes_frac), std::tie(b.bits, b.kl_nats, b.resident_bytes_frac));
   }
   ASSERT_TRUE(known.replayed);
-  EXPECT_EQ(known.replayed->attention_mass, 0.1);
-  EXPECT_EQ(known.replayed->needle_mass_kept, 1.0 / 7);
+  EXPECT_EQ(std::tuple(known.replayed->attention_mass, known.replayed->needle_mass_kept), std::tuple(0.1, 1.0 / 7));
   EXPECT_EQ(known.found, expected.found);
   EXPECT_FALSE(again.by_sample().at(8).replayed);
   EXPECT_TRUE(again.by_sample().at(8).found.empty());

@@ -6,8 +6,8 @@ namespace kvlab {
 namespace {
 
 const char* const kHeader =
-    "id,silicon_data_source,backend,backend_version,model_path,system,precision,mode,isl,osl,gemm_quant_mode,moe_quant_mode,batch_size,"
-    "tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms\n";
+    "id,silicon_data_source,backend,backend_version,model_path,system,precision,mode,isl,osl,gemm_quant_mode,moe_quant_mode,batch_size,tp_"
+    "size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms\n";
 
 struct PointsTest : AppTest {
   static Called validate(const std::string& rows, const std::vector<std::string>& more = {}) {
@@ -50,9 +50,8 @@ TEST_F(PointsTest, ARowIsTheExperimentThatItStandsFor) {
   EXPECT_EQ(read_csv("out/points.csv").columns,
             (std::vector<std::string>{"id", "group", "real_tpot_ms", "simulated_tpot_ms", "diff_frac", "basis"}));
   ASSERT_EQ(points().size(), 1U);
-  EXPECT_EQ(points()[0][0], "good");
-  EXPECT_EQ(points()[0][1], "h100_sxm tp2 vllm Llama-3.1-8B-Instruct");
-  EXPECT_EQ(points()[0][2], "4.000000");
+  EXPECT_EQ(std::tuple(points()[0][0], points()[0][1], points()[0][2]),
+            std::tuple("good", "h100_sxm tp2 vllm Llama-3.1-8B-Instruct", "4.000000"));
   EXPECT_NEAR(std::stod(points()[0][3]), expected, 2e-6);
   EXPECT_NEAR(std::stod(points()[0][4]), expected / 4 - 1, 2e-6);
   EXPECT_EQ(points()[0][5], "roofline");
@@ -68,13 +67,11 @@ TEST_F(PointsTest, GroupsAndReasonsAreCounted) {
   EXPECT_EQ(groups.columns, (std::vector<std::string>{"group", "basis", "rows", "median_abs_diff_frac"}));
   ASSERT_EQ(groups.rows.size(), 2U);
   EXPECT_EQ(groups.rows[0][0], "h100_sxm tp2 vllm Llama-3.1-8B-Instruct");
-  EXPECT_EQ(groups.rows[1][0], "all");
-  EXPECT_EQ(groups.rows[1][2], "2");
+  EXPECT_EQ(std::tuple(groups.rows[1][0], groups.rows[1][2]), std::tuple("all", "2"));
   const double a = std::abs(std::stod(points()[0][4])), b = std::abs(std::stod(points()[1][4]));
   EXPECT_NEAR(std::stod(groups.rows[1][3]), (a + b) / 2, 2e-6);
   EXPECT_EQ(read("out/left_out.csv"), "id,reason\ntwo,mode disagg\nthree,mode disagg\n");
-  EXPECT_THAT(called.out, HasSubstr("4 rows: 2 simulated, 2 left out\n"));
-  EXPECT_THAT(called.out, HasSubstr("   2  mode disagg\n"));
+  EXPECT_THAT(called.out, has_all({"4 rows: 2 simulated, 2 left out\n", "   2  mode disagg\n"}));
 }
 
 TEST_F(PointsTest, ReasonsOfRowsThatCannotBeExpressed) {
@@ -119,9 +116,7 @@ TEST_F(PointsTest, WeightsAndKvInTheFormatsOfTheRow) {
   ASSERT_EQ(validate(row + fp8).status, 0);
   ASSERT_EQ(points().size(), 2U);
   EXPECT_LT(std::stod(points()[1][3]), 0.75 * std::stod(points()[0][3]));
-  const std::string variant = read("out/models/llama-3.1-8b-fp8-kv-fp8.yaml");
-  EXPECT_THAT(variant, HasSubstr("quant_method: fp8"));
-  EXPECT_THAT(variant, HasSubstr("kv_cache_dtype: fp8"));
+  EXPECT_THAT(read("out/models/llama-3.1-8b-fp8-kv-fp8.yaml"), has_all({"quant_method: fp8", "kv_cache_dtype: fp8"}));
 }
 
 TEST_F(PointsTest, TheProfileIsThatOfTheRow) {
@@ -136,7 +131,7 @@ TEST_F(PointsTest, BadFiles) {
   const auto error = [](const std::string& text) {
     write("bad.csv", text);
     const std::string error = error_of_call({"validate", "--points", "bad.csv", "--out", "out"});
-    EXPECT_FALSE(std::filesystem::exists("out"));
+    EXPECT_FALSE(fs::exists("out"));
     return error;
   };
   const std::string header = kHeader;

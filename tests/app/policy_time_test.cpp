@@ -1,5 +1,4 @@
 // The columns of requests.csv on the KV policy's time.
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -33,7 +32,7 @@ TEST_F(PolicyTimeTest, IsOfRunsWithAPolicyAlone) {
   for (std::size_t i = 0; i < requests.rows.size(); ++i) {
     const std::string& recipe = recipe_of.at(requests.rows[i][0]);
     if (recipe == "full") {
-      EXPECT_EQ(requests.rows[i][requests.at("prefill_policy_ns")] + requests.rows[i][requests.at("decode_policy_ns")], "");
+      EXPECT_EQ(text(requests, "prefill_policy_ns", i) + text(requests, "decode_policy_ns", i), "");
       continue;
     }
     const std::int64_t prefill = number_at(requests, i, "prefill_policy_ns"), decode = number_at(requests, i, "decode_policy_ns");
@@ -91,13 +90,12 @@ TEST_F(PolicyTimeTest, SkippedStepsGiveTheSameBytes) {
   const std::vector<std::string> tight = {"--set", "memory.num_blocks=60", "--set", "max_model_len=800"};
   std::vector<std::string> slow = tight;
   slow.emplace_back("--fast-forward=off");
-  run("[{recipe: [h2o, quest], budget_tokens: 128}, kivi2]", "fast", tight);
-  run("[{recipe: [h2o, quest], budget_tokens: 128}, kivi2]", "slow", slow);
+  for (const auto& [out, more] : {std::pair{"fast", tight}, {"slow", slow}})
+    run("[{recipe: [h2o, quest], budget_tokens: 128}, kivi2]", out, more);
   const CsvTable requests = read_csv("fast/requests.csv");
   EXPECT_TRUE(
       std::any_of(requests.rows.begin(), requests.rows.end(), [&](const auto& row) { return row[requests.at("preemptions")] != "0"; }));
-  EXPECT_EQ(read("fast/requests.csv"), read("slow/requests.csv"));
-  EXPECT_EQ(read("fast/summary.csv"), read("slow/summary.csv"));
+  for (const std::string file : {"/requests.csv", "/summary.csv"}) EXPECT_EQ(read("fast" + file), read("slow" + file));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/sweep/experiment.h"
 #include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -23,13 +24,8 @@ struct PoolsTest : AppTest {
     Params p = experiment.params(experiment.runs.front());
     return read_serving_plan(p, 1);
   }
-  static std::string error_of(const std::string& more) {
-    try {
-      plan_of(more);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
+  static std::string plan_error(const std::string& more) {
+    return error_of([&] { plan_of(more); });
   }
   static void run(const std::string& name, const std::string& more) {
     write(name + ".yaml", std::string(kSmall) + more);
@@ -41,7 +37,7 @@ struct PoolsTest : AppTest {
     return all;
   }
   // The lines of a table without the run's id.
-  static std::string without_run(const std::filesystem::path& file) {
+  static std::string without_run(const fs::path& file) {
     std::string all;
     const CsvTable table = read_csv(file);
     for (const auto& row : table.rows)
@@ -59,31 +55,29 @@ TEST_F(PoolsTest, APoolTakesWhatItLacksFromTheExperiment) {
   const PoolPlan &prefill = plan.pools[0], &decode = plan.pools[1];
   EXPECT_EQ(prefill.name, "prefill");
   EXPECT_TRUE(prefill.roles.prefill && !prefill.roles.decode && !decode.roles.prefill && decode.roles.decode);
-  EXPECT_EQ(prefill.make_scheduler()->step_bounds(2048).tokens, 256);
-  EXPECT_EQ(decode.make_scheduler()->step_bounds(2048).tokens, 2048);  // vllm_v1 on an A100
-  EXPECT_EQ(prefill.memory.num_blocks, 600);
-  EXPECT_EQ(decode.memory.num_blocks, 700);
-  EXPECT_EQ(prefill.cost.parallel.gpus(), 2);
-  EXPECT_EQ(decode.cost.parallel.gpus(), 1);
+  const auto sizes = [](const PoolPlan& p) {
+    return std::tuple(p.make_scheduler()->step_bounds(2048).tokens, p.memory.num_blocks, p.cost.parallel.gpus());
+  };
+  EXPECT_EQ(sizes(prefill), std::tuple(256, 600, 2));
+  EXPECT_EQ(sizes(decode), std::tuple(2048, 700, 1));  // vllm_v1 on an A100
   EXPECT_THAT(decode.cost.hardware.name, HasSubstr("A100"));
   EXPECT_EQ(prefill.max_model_len, 2048);
   EXPECT_EQ(num_replicas(plan.setup), 5U);
 }
 
 TEST_F(PoolsTest, MessagesNameThePlaceThatAValueComesFrom) {
-  EXPECT_THAT(error_of("scheduler: {sarathi: {budget_tokens: 0}}\n" + std::string(kTwoAndTwo)),
+  EXPECT_THAT(plan_error("scheduler: {sarathi: {budget_tokens: 0}}\n" + std::string(kTwoAndTwo)),
               HasSubstr("a.yaml:9:38: 'budget_tokens' = 0"));
-  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {scheduler: {sarathi: {budget_tokens: 0}}}}\n"),
+  EXPECT_THAT(plan_error("scheduler: vllm_v1\npools: {prefill: {}, decode: {scheduler: {sarathi: {budget_tokens: 0}}}}\n"),
               HasSubstr("a.yaml:10:68: 'budget_tokens' = 0"));
-  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {model: opt-13b}}\n"), HasSubstr("'model' is the experiment's"));
+  EXPECT_THAT(plan_error("scheduler: vllm_v1\npools: {prefill: {}, decode: {model: opt-13b}}\n"), HasSubstr("'model' is the experiment's"));
 }
 
 TEST_F(PoolsTest, AnExperimentWithoutPoolsHasOne) {
   const ServingPlan plan = plan_of("scheduler: vllm_v1\nreplicas: 3\n");
   ASSERT_EQ(plan.pools.size(), 1U);
   EXPECT_TRUE(plan.setup.pools.empty());
-  EXPECT_EQ(plan.setup.num_replicas, 3U);
-  EXPECT_EQ(plan.setup.memory.num_blocks, 600);
+  EXPECT_EQ(std::tuple(plan.setup.num_replicas, plan.setup.memory.num_blocks), std::tuple(3U, 600));
   EXPECT_EQ(num_ranks(plan.setup), 3U);
 }
 
@@ -100,7 +94,7 @@ TEST_F(PoolsTest, LinksAreOfWholeReplicas) {
             (Links{{"given", 4e9}, {"given", 1e9}}));
   EXPECT_EQ(links("pools: {prefill: {}, decode: {hardware: l40s}}\ntransfer: {link: network, bytes_per_s: 2e9}\n"),
             (Links{{"network", 2e9}, {"network", 2e9}}));
-  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {hardware: l40s}}\ntransfer: {link: network}\n"),
+  EXPECT_THAT(plan_error("scheduler: vllm_v1\npools: {prefill: {}, decode: {hardware: l40s}}\ntransfer: {link: network}\n"),
               HasSubstr("L40S has no link 'network', only pcie"));
 }
 
@@ -119,21 +113,17 @@ TEST_F(PoolsTest, LayoutsAreCountedInPlaces) {
 TEST_F(PoolsTest, OnePoolOfBothIsNoPool) {
   run("without", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: least_outstanding\n");
   run("with", "scheduler: vllm_v1\npools: {both: {replicas: 2}}\n");
-  EXPECT_EQ(without_run("without/requests.csv"), without_run("with/requests.csv"));
-  EXPECT_EQ(without_run("without/timeline.csv"), without_run("with/timeline.csv"));
-  EXPECT_EQ(without_run("without/summary.csv"), without_run("with/summary.csv"));
-  EXPECT_FALSE(std::filesystem::exists("without/pools.csv"));
-  EXPECT_TRUE(read_csv("with/links.csv").rows.empty());
-  EXPECT_TRUE(read_csv("with/transfers.csv").rows.empty());
+  for (const std::string table : {"/requests.csv", "/timeline.csv", "/summary.csv"})
+    EXPECT_EQ(without_run("without" + table), without_run("with" + table)) << table;
+  EXPECT_FALSE(fs::exists("without/pools.csv"));
+  for (const char* table : {"with/links.csv", "with/transfers.csv"}) EXPECT_TRUE(read_csv(table).rows.empty()) << table;
 }
 
 TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
   run("older", "scheduler: vllm_v1\nreplicas: 2\nrouter: random\n");
   run("newer", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: random\n");
   EXPECT_EQ(without_run("older/requests.csv"), without_run("newer/requests.csv"));
-  const Called older = call({"list", "routers"}), newer = call({"list", "dispatchers"});
-  EXPECT_EQ(older.status, 0);
-  EXPECT_EQ(older.out, newer.out);
+  EXPECT_EQ(call_ok({"list", "routers"}).out, call({"list", "dispatchers"}).out);
 }
 
 TEST_F(PoolsTest, TablesAddUp) {
@@ -141,13 +131,12 @@ TEST_F(PoolsTest, TablesAddUp) {
   const CsvTable requests = read_csv("two/requests.csv"), pools = read_csv("two/pools.csv"), links = read_csv("two/links.csv"),
                  transfers = read_csv("two/transfers.csv"), summary = read_csv("two/summary.csv");
   ASSERT_EQ(pools.rows.size(), 2U);
-  EXPECT_EQ(pools.rows[0][pools.at("role")], "prefill");
-  EXPECT_EQ(pools.rows[1][pools.at("pool")], "decode");
+  EXPECT_EQ(std::tuple(text(pools, "role"), text(pools, "pool", 1)), std::tuple("prefill", "decode"));
   EXPECT_EQ(sum(pools, "gpus"), 4);
   EXPECT_EQ(sum(pools, "output_tokens"), sum(requests, "output_tokens"));
-  EXPECT_EQ(pools.rows[0][pools.at("output_tokens")], "60");  // the first token of each
-  EXPECT_EQ(sum(pools, "steps"), std::stod(summary.rows[0][summary.at("steps")]));
-  EXPECT_NEAR(sum(pools, "energy_j"), std::stod(summary.rows[0][summary.at("energy_j")]), 1e-4);
+  EXPECT_EQ(text(pools, "output_tokens"), "60");  // the first token of each
+  EXPECT_EQ(sum(pools, "steps"), number(summary, "steps"));
+  EXPECT_NEAR(sum(pools, "energy_j"), number(summary, "energy_j"), 1e-4);
   std::size_t going_on = 0;
   for (const auto& row : requests.rows) {
     const bool has_more = std::stoi(row[requests.at("output_tokens")]) > 1;
@@ -181,8 +170,7 @@ TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
   EXPECT_EQ(blocks("store:\n"), (Blocks{2048, 0}));  // 128 GiB in blocks of 512 tokens, 64 MiB
   EXPECT_EQ(blocks("store: {bytes_per_gpu: 1000000000, block_tokens: 64}\n"), (Blocks{119, 0}));
   const ServingPlan mooncake = plan_of("scheduler: vllm_v1\nsystem: mooncake\n");
-  EXPECT_EQ(mooncake.setup.store.block_tokens, 512);
-  EXPECT_EQ(mooncake.setup.pools[0].store_blocks, 2048);
+  EXPECT_EQ(std::tuple(mooncake.setup.store.block_tokens, mooncake.setup.pools[0].store_blocks), std::tuple(512, 2048));
   EXPECT_FALSE(plan_of("scheduler: vllm_v1\nsystem: mooncake\nprefix_caching: false\n").setup.store.is_on());
 }
 
@@ -190,9 +178,8 @@ TEST_F(PoolsTest, StoresAreATable) {
   run("kept", "scheduler: vllm_v1\nstore: {block_tokens: 64}\n" + std::string(kTwoAndTwo));
   const CsvTable stores = read_csv("kept/stores.csv");
   ASSERT_EQ(stores.rows.size(), 2U);
-  EXPECT_EQ(stores.rows[1][stores.at("pool")], "prefill");
-  EXPECT_EQ(stores.rows[1][stores.at("block_bytes")], std::to_string(64 * 131072));
-  EXPECT_FALSE(std::filesystem::exists("two/stores.csv"));
+  EXPECT_EQ(std::tuple(text(stores, "pool", 1), text(stores, "block_bytes", 1)), std::tuple("prefill", std::to_string(64 * 131072)));
+  EXPECT_FALSE(fs::exists("two/stores.csv"));
 }
 
 TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
@@ -200,12 +187,10 @@ TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
                  "/policies/systems/flowkv.yaml: {dispatcher: round_robin}}\n" + "pools: {prefill: {}, decode: {hardware: a100-80gb}}\n");
   const auto manifest = nlohmann::json::parse(read(run_folder("two") / "manifest.json"));
   ASSERT_EQ(manifest["pools"].size(), 2U);
-  EXPECT_EQ(manifest["system"], "flowkv");
-  EXPECT_EQ(manifest["pools"][0]["link"], "network");
-  EXPECT_EQ(manifest["pools"][0]["link_bytes_per_s"], 5e10);
-  EXPECT_EQ(manifest["pools"][1]["role"], "decode");
-  EXPECT_EQ(manifest["pools"][1]["hardware"], "A100 SXM 80GB");
-  EXPECT_EQ(manifest["pools"][0]["profile"]["name"], "roofline");
+  EXPECT_EQ(std::tuple(manifest["system"], manifest["pools"][0]["link"], manifest["pools"][0]["link_bytes_per_s"]),
+            std::tuple("flowkv", "network", 5e10));
+  EXPECT_EQ(std::tuple(manifest["pools"][1]["role"], manifest["pools"][1]["hardware"], manifest["pools"][0]["profile"]["name"]),
+            std::tuple("decode", "A100 SXM 80GB", "roofline"));
   EXPECT_TRUE(manifest["pools"][0]["step_time_by_part"].contains("attention"));
   EXPECT_FALSE(manifest.contains("hardware"));
   EXPECT_THAT(read("two/summary.csv"), HasSubstr("8192/2048"));  // tokens per step of vllm_v1 on either card
@@ -215,19 +200,16 @@ TEST_F(PoolsTest, TracesForPerfettoShowTransfers) {
   run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
   const std::string trace = read("two/trace.json");
   EXPECT_TRUE(nlohmann::json::accept(trace));
-  EXPECT_THAT(trace, HasSubstr("KV from 0"));
-  EXPECT_THAT(trace, HasSubstr("ready to leave"));
-  EXPECT_THAT(trace, HasSubstr("KV arrived of"));
+  EXPECT_THAT(trace, has_all({"KV from 0", "ready to leave", "KV arrived of"}));
 }
 
 TEST_F(PoolsTest, FastForwardChangesNothing) {
   run("fast", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
-  const Called slow = call_ok({"run", "fast.yaml", "--out", "slow", "--fast-forward=off"});
-  for (const char* table : {"requests.csv", "transfers.csv", "links.csv", "pools.csv", "summary.csv", "timeline.csv"})
-    EXPECT_EQ(without_run(std::string("fast/") + table), without_run(std::string("slow/") + table)) << table;
+  call_ok({"run", "fast.yaml", "--out", "slow", "--fast-forward=off"});
+  for (const std::string table : {"/requests.csv", "/transfers.csv", "/links.csv", "/pools.csv", "/summary.csv", "/timeline.csv"})
+    EXPECT_EQ(without_run("fast" + table), without_run("slow" + table)) << table;
 }
 
-// Values that a system sets are taken from the nearest place.
 TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
   write("mine.yaml",
         "summary: s\npaper: p\ndispatcher: round_robin\ntransfer: {layerwise: true, layout: blocks}\nscheduler: {sarathi: {budget_tokens: "
@@ -243,18 +225,17 @@ TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
   EXPECT_EQ(tokens("system: {mine.yaml: {scheduler: {sarathi: {budget_tokens: 32}}}}\n"), (Tokens{32, 32}));
   EXPECT_EQ(tokens("system: {mine.yaml: {pools: {decode: {scheduler: {sarathi: {budget_tokens: 32}}}}}}\n"), (Tokens{128, 32}));
   EXPECT_EQ(tokens("system: mine.yaml\nscheduler: {sarathi: {budget_tokens: 16}}\n"), (Tokens{16, 16}));
-  EXPECT_EQ(
-      tokens("system: mine.yaml\nscheduler: {sarathi: {budget_tokens: 16}}\npools: {prefill: {}, fast: {role: decode, scheduler: {sarathi: "
-             "{budget_tokens: 8}}}}\n"),
-      (Tokens{16, 8}));
+  EXPECT_EQ(tokens("system: mine.yaml\nscheduler: {sarathi: {budget_tokens: 16}}\npools: {prefill: {}, fast: {role: decode, scheduler: "
+                   "{sarathi: {budget_tokens: 8}}}}\n"),
+            (Tokens{16, 8}));
   EXPECT_TRUE(plan_of("system: mine.yaml\n").setup.transfer.is_layerwise);
   EXPECT_EQ(plan_of("system: mine.yaml\n").setup.transfer.places_per_block, 1);
   EXPECT_FALSE(plan_of("system: mine.yaml\ntransfer: {link: nvlink}\n").setup.transfer.is_layerwise);  // taken whole
   EXPECT_FALSE(plan_of("system: mine.yaml\n").setup.make_dispatcher()->reads_load());                  // round_robin
   EXPECT_TRUE(plan_of("system: mine.yaml\ndispatcher: least_outstanding\n").setup.make_dispatcher()->reads_load());
-  EXPECT_THAT(error_of("system: mine.yaml\nreplicas: 2\n"), HasSubstr("'replicas' is of each pool"));
+  EXPECT_THAT(plan_error("system: mine.yaml\nreplicas: 2\n"), HasSubstr("'replicas' is of each pool"));
   write("mine.yaml", "summary: s\npaper: p\nkv_policy: fp8\n");
-  EXPECT_THAT(error_of("system: mine.yaml\nscheduler: vllm_v1\n"), HasSubstr("unknown key 'kv_policy' in system 'mine'"));
+  EXPECT_THAT(plan_error("system: mine.yaml\nscheduler: vllm_v1\n"), HasSubstr("unknown key 'kv_policy' in system 'mine'"));
 }
 
 TEST_F(PoolsTest, ShippedSystemsAreReadAndDescribed) {

@@ -1,23 +1,26 @@
 #include "app/commands/record.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app_fixture.h"
 #include "kernels/device/cuda/memory.h"
+#include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
 namespace {
 
+// A folder with the probe but for its config.json, which is returned.
+nlohmann::json probe_in(const fs::path& folder) {
+  const fs::path probe = KVLAB_SOURCE_DIR "/engine/probe";
+  fs::create_directory(folder);
+  for (const char* name : {"model.safetensors", "tokenizer.json"}) fs::create_symlink(probe / name, folder / name);
+  return nlohmann::json::parse(std::ifstream(probe / "config.json"));
+}
+
 struct RecordCli : AppTest {
   // Output of `kvlab trace record`, on success or not.
-  static std::string record(std::vector<std::string> arguments, const std::string& model = KVLAB_SOURCE_DIR "/engine/probe") {
-    arguments.insert(arguments.begin(), {"trace", "record", "--model", model, "--out", "out.safetensors"});
-    const Called called = call(arguments);
+  static std::string record(const std::vector<std::string>& arguments, const std::string& model = KVLAB_SOURCE_DIR "/engine/probe") {
+    const Called called = call({"trace", "record", "--model", model, "--out", "out.safetensors"}, arguments);
     EXPECT_EQ(called.status, called.err.empty() ? 0 : 2);
     return called.out + called.err;
   }
@@ -34,19 +37,14 @@ TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
   EXPECT_TRUE(said.starts_with("wrote out.safetensors: 4 prompt tokens, 2 more, 8 layers, ")) << said;
   const AttentionTrace t = recorded();
   EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 4), (std::vector<std::int32_t>{256, 0xC3, 0xA9, 256}));
-  EXPECT_EQ(t.layers[0].w_o.size(), 384U * 512);
-  EXPECT_EQ(t.layers[7].w_q.size(), 512U * 384);
+  EXPECT_EQ(std::tuple(t.layers[0].w_o.size(), t.layers[7].w_q.size()), std::tuple(384U * 512, 512U * 384));
   EXPECT_TRUE(t.layers[7].b_q.empty()) << "the probe's projections have no biases";
   EXPECT_TRUE(t.layers[0].hidden.empty());
 }
 
 // A model whose <s> does not follow the bytes: its tokenizer.json reads the text, and config.json says what it begins with.
 TEST_F(RecordCli, TextGoesThroughTheModelsTokenizer) {
-  const std::filesystem::path probe = KVLAB_SOURCE_DIR "/engine/probe";
-  std::filesystem::create_directory("m");
-  for (const char* name : {"model.safetensors", "tokenizer.json"})
-    std::filesystem::create_symlink(probe / name, std::filesystem::path("m") / name);
-  nlohmann::json config = nlohmann::json::parse(std::ifstream(probe / "config.json"));
+  nlohmann::json config = probe_in("m");
   config["bos_token_id"] = 1;
   write("m/config.json", config.dump());
   record({"--text", file("t.txt", "a</s>")}, "m");
@@ -60,15 +58,10 @@ TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
           "--chunk-tokens", "2", "--pass", "lookahead"});
   const AttentionTrace t = recorded();
   EXPECT_EQ(t.ids, (std::vector<std::int32_t>{256, 65, 66, 67, 68}));
-  EXPECT_EQ(t.prompt_tokens, 3);
-  EXPECT_EQ(t.chunk_ends, (std::vector<std::int32_t>{2, 3}));
-  EXPECT_EQ(t.passes.at("lookahead").num_tokens, 8);
-  EXPECT_EQ(t.task, "niah");
-  EXPECT_EQ(t.needles, (std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 3}}));
-  EXPECT_EQ(t.question_begin, 2);
+  EXPECT_EQ(std::tuple(t.prompt_tokens, t.chunk_ends, t.passes.at("lookahead").num_tokens, t.task, t.needles, t.question_begin),
+            std::tuple(3, (std::vector<std::int32_t>{2, 3}), 8, "niah", (std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 3}}), 2));
 }
 
-// Tensors that a recipe observes are recorded for it, so that it can be replayed.
 TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + " of a text";
@@ -78,8 +71,7 @@ TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
     ASSERT_TRUE(said.starts_with("wrote out.safetensors: ")) << recipe << ": " << said;
     write("replay.yaml",
           "host: replay\nsamples: {" + recipe + ": {file: out.safetensors}}\nkv_policy: {recipe: " + recipe + ", budget_tokens: 100}\n");
-    const Called called = call({"run", "replay.yaml", "--out", "out", "--quiet", "--force"});
-    EXPECT_EQ(called.status, 0) << recipe << ": " << called.err;
+    call_ok({"run", "replay.yaml", "--out", "out", "--quiet", "--force"});
   }
 }
 
@@ -113,9 +105,59 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
   EXPECT_EQ(record({"--ids", ids, "--pass", "look"}), "kvlab: unknown pass 'look'; did you mean 'lookahead'?\n");
   EXPECT_EQ(record({"--ids", ids, "--decode-tokens", "-1"}),
             "kvlab: --decode-tokens: Value -1 not in range 0 to 268435456 (kvlab --help shows what there is)\n");
-  EXPECT_FALSE(std::filesystem::exists("out.safetensors"));
+  EXPECT_FALSE(fs::exists("out.safetensors"));
   const std::string on_gpu = record({"--ids", ids, "--backend", "cuda"});
   EXPECT_TRUE(on_gpu.starts_with(num_gpus() > 0 ? "wrote out.safetensors: 2 prompt tokens" : "kvlab: backend cuda: ")) << on_gpu;
+}
+
+// ---- a model with layers that attend within a window
+
+struct WindowRecord : AppTest {
+  // The probe as a Mistral model with a window.
+  void make_model(int window) {
+    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+    model_ = "window_" + std::to_string(window);  // a program keeps models and samples by their folders
+    nlohmann::json config = probe_in(model_);
+    config["model_type"] = "mistral";
+    config["architectures"] = {"MistralForCausalLM"};
+    config["sliding_window"] = window;
+    for (const char* key : {"attention_bias", "mlp_bias"}) config.erase(key);
+    write(model_ + "/config.json", config.dump());
+  }
+  Called replay(const std::string& kv_policy) {
+    write("r.yaml", std::string("name: r\nhost: replay\nsamples: {s: {record: {model: ") + model_ +
+                        ", eval: " KVLAB_SOURCE_DIR
+                        "/engine/probe/eval/dev.jsonl, task: niah, length_tokens: 1024, decode_tokens: 1}}}\nkv_policy: " +
+                        kv_policy + "\n");
+    return call({"run", "r.yaml", "--out", "out"});
+  }
+
+ private:
+  std::string model_;
+};
+
+// The pass of KVzip repeats the prompt after itself, which this window has no room for; recipes that read none do not need it.
+TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
+  make_model(1200);
+  const Called plain = replay("[{recipe: snapkv, budget_tokens: 80}, {recipe: tova, budget_tokens: 80}, {recipe: laq, budget_tokens: 80}]");
+  EXPECT_EQ(plain.status, 0) << plain.err;
+  const Called reads_pass = replay("{recipe: kvzip, budget_tokens: 80}");
+  EXPECT_EQ(reads_pass.status, 2);
+  EXPECT_THAT(reads_pass.err,
+              has_all({"observes the extra pass 'reconstruct'", "of a model with windows, a prompt that is shorter than the window"}));
+}
+
+TEST_F(WindowRecord, AWideWindowHasRoomForPasses) {
+  make_model(4000);
+  EXPECT_EQ(replay("{recipe: kvzip, budget_tokens: 80}").status, 0);
+}
+
+TEST_F(WindowRecord, ALongPromptIsRefusedWithItsNumbers) {
+  make_model(500);
+  const Called called = replay("{recipe: snapkv, budget_tokens: 80}");
+  EXPECT_EQ(called.status, 2);
+  EXPECT_THAT(called.err, HasSubstr("attends within a window of 500 tokens"));
+  EXPECT_THAT(called.err, testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
 }
 
 }  // namespace

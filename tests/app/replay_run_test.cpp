@@ -2,12 +2,11 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
-#include <sstream>
 
 #include "app/runs/plan/recipe_memory.h"
 #include "app/runs/sweep/experiment.h"
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
 
@@ -18,12 +17,15 @@ constexpr const char* kSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.saf
 constexpr const char* kFileExperiment = KVLAB_SOURCE_DIR "/experiments/replay_file.yaml";
 
 struct ReplayRun : AppTest {
-  static void run(const std::vector<std::string>& arguments) { call_ok({"run"}, arguments); }
+  // The rows of kFileExperiment.
+  static CsvTable summary_of(const std::vector<std::string>& more = {"--out", "out"}) {
+    call_ok({"run", kFileExperiment, "--quiet"}, more);
+    return read_csv(more[1] + "/summary.csv");
+  }
 };
 
 TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
-  run({kFileExperiment, "--out", "out", "--quiet"});
-  const CsvTable table = read_csv("out/summary.csv");
+  const CsvTable table = summary_of();
   const auto after_seed = table.columns.begin() + static_cast<std::ptrdiff_t>(table.at("seed")) + 1;
   EXPECT_EQ(
       std::vector<std::string>(after_seed, after_seed + 6),
@@ -32,8 +34,7 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   std::set<std::string> pairs;
   for (const auto& row : table.rows) pairs.insert(row[table.at("recipe")] + " " + row[table.at("budget_tokens")]);
   EXPECT_EQ(pairs.size(), 13U);
-  EXPECT_TRUE(pairs.contains("full 514"));
-  EXPECT_TRUE(pairs.contains("keydiff 64"));
+  EXPECT_TRUE(pairs.contains("full 514") && pairs.contains("keydiff 64"));
 }
 
 // The others continue, and the front door is told of a folder to draw.
@@ -45,15 +46,14 @@ TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
               has_all({" failed: e.yaml:5:5: recipe 'snapkv' cannot run: a budget of 8 tokens",
                        "kvlab: 1 of 3 runs failed (kv_policy=snapkv 8 seed=1); tables and figures are of the others\n"}));
   EXPECT_EQ(read_csv("results/e/summary.csv").rows.size(), 2U);
-  EXPECT_NE(read("told").find("results/e"), std::string::npos);
+  EXPECT_THAT(read("told"), HasSubstr("results/e"));
   ::unsetenv("KVLAB_RESULT_FILE");
 }
 
 TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
-  run({kFileExperiment, "--out", "out", "--quiet"});
-  const CsvTable table = read_csv("out/summary.csv");
-  ASSERT_EQ(table.rows[0][table.at("recipe")], "full");
-  EXPECT_EQ(table.rows[0][table.at("family")], "reference");
+  const CsvTable table = summary_of();
+  ASSERT_EQ(text(table, "recipe"), "full");
+  EXPECT_EQ(text(table, "family"), "reference");
   for (const char* column : {"attention_mass", "topk_recall", "resident_bytes_frac", "needle_kept"})
     EXPECT_EQ(number(table, column), 1) << column;
   for (const char* column : {"output_rel_err", "kl_nats", "host_bytes_frac"}) EXPECT_EQ(number(table, column), 0) << column;
@@ -64,21 +64,19 @@ TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
 }
 
 TEST_F(ReplayRun, MoreBudgetKeepsMore) {
-  run({kFileExperiment, "--out", "out", "--quiet"});
-  const CsvTable table = read_csv("out/summary.csv");
+  const CsvTable table = summary_of();
   for (std::size_t r = 2; r < table.rows.size(); ++r) {
-    if (table.rows[r][table.at("recipe")] != table.rows[r - 1][table.at("recipe")]) continue;
-    EXPECT_GT(number(table, "attention_mass", r), number(table, "attention_mass", r - 1)) << "row " << r;
+    if (text(table, "recipe", r) != table.rows[r - 1][table.at("recipe")]) continue;
+    for (const char* grows : {"attention_mass", "resident_bytes_frac"})
+      EXPECT_GT(number(table, grows, r), number(table, grows, r - 1)) << grows << " of row " << r;
     EXPECT_LT(number(table, "output_rel_err", r), number(table, "output_rel_err", r - 1)) << "row " << r;
-    EXPECT_GT(number(table, "resident_bytes_frac", r), number(table, "resident_bytes_frac", r - 1)) << "row " << r;
   }
 }
 
 // Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
 // head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
 TEST_F(ReplayRun, BytesOfStreamingByHand) {
-  run({kFileExperiment, "--out", "out", "--quiet"});
-  const CsvTable table = read_csv("out/summary.csv");
+  const CsvTable table = summary_of();
   const auto streaming =
       std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& row) { return row[table.at("recipe")] == "streaming"; });
   double expected = 0;
@@ -88,8 +86,7 @@ TEST_F(ReplayRun, BytesOfStreamingByHand) {
 }
 
 TEST_F(ReplayRun, HeadsAndStepsAverageToTheSummary) {
-  run({kFileExperiment, "--out", "out", "--quiet"});
-  const CsvTable summary = read_csv("out/summary.csv");
+  const CsvTable summary = summary_of();
   for (const char* file : {"out/heads.csv", "out/steps.csv"}) {
     const CsvTable table = read_csv(file);
     std::map<std::string, std::pair<double, int>> sums;
@@ -105,12 +102,11 @@ TEST_F(ReplayRun, HeadsAndStepsAverageToTheSummary) {
 }
 
 TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
-  run({kFileExperiment, "--out", "one", "--quiet", "--jobs", "1"});
-  run({kFileExperiment, "--out", "two", "--quiet"});
+  summary_of({"--out", "one", "--jobs", "1"});
+  summary_of({"--out", "two"});
   for (const char* file : {"summary.csv", "heads.csv", "steps.csv"}) {
-    const std::string first = read(std::filesystem::path("one") / file);
-    EXPECT_FALSE(first.empty());
-    EXPECT_EQ(first, read(std::filesystem::path("two") / file)) << file;
+    EXPECT_FALSE(read(fs::path("one") / file).empty());
+    EXPECT_EQ(read(fs::path("one") / file), read(fs::path("two") / file)) << file;
   }
 }
 
@@ -170,8 +166,8 @@ std::vector<std::vector<std::vector<int>>> kept_positions(const std::string& tex
 }
 
 std::vector<int> numbers(int begin, int end) {
-  std::vector<int> all;
-  for (int i = begin; i < end; ++i) all.push_back(i);
+  std::vector<int> all(static_cast<std::size_t>(end - begin));
+  std::iota(all.begin(), all.end(), begin);
   return all;
 }
 
@@ -181,8 +177,7 @@ TEST_F(MadeUpReplay, KeptPositionsByHand) {
   const std::vector<int> window = numbers(70, 90);
   EXPECT_EQ(kept_positions(read(run_folder("out", 0) / "kept.jsonl")), (std::vector<std::vector<std::vector<int>>>{{window, window}}));
   std::vector<int> ends = numbers(0, 4);
-  const std::vector<int> recent = numbers(70, 90);
-  ends.insert(ends.end(), recent.begin(), recent.end());
+  ends.insert(ends.end(), window.begin(), window.end());
   EXPECT_EQ(kept_positions(read(run_folder("out", 1) / "kept.jsonl")), (std::vector<std::vector<std::vector<int>>>{{ends, ends}}));
   const std::string first = read("out/kept.jsonl").substr(0, read("out/kept.jsonl").find('\n'));
   EXPECT_THAT(first, HasSubstr("\"run\":\"" + run_id("out") + "\",\"recipe\":\"sliding_window\",\"budget_tokens\":20,\"sample\":\"s\""));
@@ -196,8 +191,7 @@ TEST_F(MadeUpReplay, KeptPositionsOfUnequalHeads) {
   ASSERT_EQ(kept[0].size(), 2U);
   EXPECT_EQ(kept[0][0].size() + kept[0][1].size(), 80U);
   EXPECT_NE(kept[0][0].size(), kept[0][1].size());
-  const CsvTable table = read_csv("out/summary.csv");
-  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "40.00");
+  EXPECT_EQ(text(read_csv("out/summary.csv"), "kept_tokens"), "40.00");
   for (const std::vector<int>& head : kept[0]) {
     EXPECT_TRUE(std::is_sorted(head.begin(), head.end()));
     EXPECT_GE(head.front(), 0);
@@ -207,8 +201,7 @@ TEST_F(MadeUpReplay, KeptPositionsOfUnequalHeads) {
 
 TEST_F(MadeUpReplay, KeptPositionsOnlyWhereAskedFor) {
   run("{recipe: streaming, budget_tokens: 24}");
-  EXPECT_FALSE(std::filesystem::exists(run_folder("out") / "kept.jsonl"));
-  EXPECT_FALSE(std::filesystem::exists("out/kept.jsonl"));
+  EXPECT_FALSE(fs::exists(run_folder("out") / "kept.jsonl") || fs::exists("out/kept.jsonl"));
 }
 
 // Of 90 prompt tokens the newest 20 stay, and after each of 3 decode steps the newest 20 again.
@@ -219,30 +212,27 @@ TEST_F(MadeUpReplay, KeptPositionsOfDecodeSteps) {
   for (std::string line; std::getline(lines, line); ++at) {
     const nlohmann::json json = nlohmann::json::parse(line);
     const int step = at / 2 + 1;  // two KV heads of one layer
-    EXPECT_EQ(json.at("step"), step);
-    EXPECT_EQ(json.at("kv_head"), at % 2);
-    EXPECT_EQ(json.at("kept"), numbers(70 + step, 90 + step));
+    EXPECT_EQ(std::tuple(json.at("step"), json.at("kv_head"), json.at("kept")), std::tuple(step, at % 2, numbers(70 + step, 90 + step)));
   }
   EXPECT_EQ(at, 6);
-  EXPECT_FALSE(std::filesystem::exists("out/kept.jsonl"));
+  EXPECT_FALSE(fs::exists("out/kept.jsonl"));
 }
 
 TEST_F(MadeUpReplay, DefaultsInForceAreTheRecipesParts) {
   run("{recipe: kivi2}");
-  EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
-  EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
+  for (const char* text : {"kv_policy.scorer:", "budget"}) EXPECT_THAT(defaults(), Not(HasSubstr(text)));
   EXPECT_THAT(defaults(),
               has_all({"kv_policy.format: {kivi: {bits: 2, group_tokens: 32, residual_tokens: 128}}\n", "kv_policy.trigger: never\n"}));
   run("{recipe: streaming, scorer: key_norm}");
-  EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
+  EXPECT_THAT(defaults(), Not(HasSubstr("kv_policy.scorer:")));
   EXPECT_THAT(defaults(), has_all({"kv_policy.trigger: {every_step: {from: prompt_end}}\n", "kv_policy.budget_tokens: 1024\n"}));
-  EXPECT_EQ(defaults().find("budget_frac"), std::string::npos) << defaults();
+  EXPECT_THAT(defaults(), Not(HasSubstr("budget_frac")));
   run("{recipe: streaming, budget_frac: 0.5}");
-  EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
+  EXPECT_THAT(defaults(), Not(HasSubstr("budget")));
 }
 
 TEST(ShippedAttentionTrace, HasANeedle) {
-  EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
+  EXPECT_LE(fs::file_size(kSample), 8U << 20);
   const AttentionTrace trace = read_attention_trace(kSample);
   EXPECT_EQ(std::tuple(trace.prompt_tokens, trace.num_tokens, trace.kv_heads, trace.layers.size()), std::tuple(514, 529, 2, 8U));
   ASSERT_EQ(trace.needles.size(), 1U);
@@ -257,9 +247,7 @@ TEST_F(ReplayRun, TheShippedTraceIsRecordedAgain) {
   call_ok({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids", KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json",
            "--decode-tokens", "8", "--out", "again.safetensors"});
   const AttentionTrace shipped = read_attention_trace(kSample), again = read_attention_trace("again.safetensors");
-  EXPECT_EQ(shipped.ids, again.ids);
-  EXPECT_EQ(shipped.needles, again.needles);
-  EXPECT_EQ(shipped.question_begin, again.question_begin);
+  EXPECT_EQ(std::tuple(shipped.ids, shipped.needles, shipped.question_begin), std::tuple(again.ids, again.needles, again.question_begin));
   ASSERT_EQ(shipped.layers.size(), again.layers.size());
   for (std::size_t l = 0; l < shipped.layers.size(); ++l) {
     ASSERT_EQ(shipped.layers[l].k.size(), again.layers[l].k.size());
@@ -277,8 +265,7 @@ TEST(ShippedReplays, EveryRecipeOfTheProbesExperimentCanBeRead) {
   }
   EXPECT_GE(runs.size(), 30U);
   for (const auto& [recipe, count] : runs) EXPECT_TRUE(count == 1 || count == 4) << recipe << " has " << count << " budgets";
-  EXPECT_EQ(runs.at("snapkv"), 4);
-  EXPECT_EQ(runs.at("full"), 1);
+  EXPECT_EQ(std::tuple(runs.at("snapkv"), runs.at("full")), std::tuple(4, 1));
 }
 
 }  // namespace

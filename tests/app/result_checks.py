@@ -68,10 +68,9 @@ def check_summary(folder):
             continue
         yield from check_counts(row, by_run.get(row["run"], []), folder)
         yield from check_percentiles(row)
-        for parts in (("linear", "attention", "head", "collective", "policy"),):
-            shares = [number(row.get(f"step_{p}_frac")) for p in parts]
-            if None not in shares and shares and int(row["steps"]) > 0 and abs(sum(shares) - 1) > 1e-5:
-                yield f"summary.csv: shares of step time add up to {sum(shares)}"
+        shares = [number(row.get(f"step_{p}_frac")) for p in ("linear", "attention", "head", "collective", "policy")]
+        if None not in shares and int(row["steps"]) > 0 and abs(sum(shares) - 1) > 1e-5:
+            yield f"summary.csv: shares of step time add up to {sum(shares)}"
         basis = [number(row.get(f"{p}_frac")) for p in ("inside", "interpolated", "extrapolated")]
         if None not in basis and int(row["steps"]) > 0 and abs(sum(basis) - 1) > 1e-5:
             yield f"summary.csv: shares of the basis add up to {sum(basis)}"
@@ -138,13 +137,12 @@ def check_timeline(folder):
 
 def check_transfers(folder):
     """Bytes that leave are bytes that arrive, and those of the transfers; each transfer ends after it was asked for."""
-    transfers = rows(folder, "transfers.csv")
     sums = {"out": 0, "in": 0}
     for row in rows(folder, "links.csv"):
         sums[row["direction"]] += int(row["bytes"])
     if sums["out"] != sums["in"]:
         yield f"links.csv: {sums['out']} bytes leave and {sums['in']} arrive"
-    for row in transfers:
+    for row in rows(folder, "transfers.csv"):
         if not (int(row["asked_ns"] or 0) <= int(row["end_ns"] or 2**62)):
             yield f"transfers.csv: a transfer of request {row['request']} ends before it begins"
 

@@ -3,7 +3,6 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <filesystem>
 
 #include "app/runs/sweep/run.h"
 #include "tests/app/app_fixture.h"
@@ -16,10 +15,9 @@ struct LargeInputsTest : AppTest {
   static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
                                int prompt_tokens) {
     write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
-                              "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: " +
-                              std::to_string(prompt_tokens) + "}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
-    const Called called = call_ok({"run", name + ".yaml", "--force"});
-    return called.out;
+                              "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: " +
+                              std::to_string(prompt_tokens) + ", output_tokens: 3}}\nscheduler: vllm_v1\n");
+    return call_ok({"run", name + ".yaml", "--force"}).out;
   }
 };
 
@@ -47,12 +45,11 @@ TEST_F(LargeInputsTest, OutOfMemoryNamesTheKeysAndTheSize) {
   EXPECT_THAT(read("err.txt"), HasSubstr("out of memory: 'replicas' = 100000 with 600 KV blocks each ('memory.num_blocks', given)"));
 }
 
-// Whatever a run does before its own simulation can be stopped as well.
 TEST_F(LargeInputsTest, StopsBesideTheSimulation) {
   const std::atomic<bool> stop{true};
   const auto stops = [&](const std::string& text) {
     const Experiment experiment = parse_experiment(text, "a.yaml", {});
-    std::filesystem::create_directories("runs");
+    fs::create_directories("runs");
     RunKinds kinds;
     EXPECT_THROW(execute_run(kinds, {experiment, experiment.runs.front(), "runs", {}, [] {}}, {true, &stop, nullptr, {}, false}),
                  Interrupted)
@@ -83,16 +80,16 @@ TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
   const std::string remark = "makes 4 data-parallel ranks for attention";
   EXPECT_THAT(run("{tp: 2, ep: 8}"), HasSubstr(remark));
   EXPECT_THAT(read("results/moe/manifest.json"), HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 8, ep: 8}"), testing::Not(HasSubstr("data-parallel")));
-  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), testing::Not(HasSubstr("data-parallel"))) << "with schedulers of their own";
+  EXPECT_THAT(run("{tp: 8, ep: 8}"), Not(HasSubstr("data-parallel")));
+  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), Not(HasSubstr("data-parallel"))) << "with schedulers of their own";
 }
 
 TEST_F(LargeInputsTest, ABalanceOfOneRankIsARemark) {
   const auto run = [&](const std::string& parallel) { return output_of("balance", "mixtral-8x7b", "h100", parallel, 30); };
   const std::string remark = "'load_balance_method' changes nothing with dp = 1";
   EXPECT_THAT(run("{tp: 2, load_balance_method: total_tokens}"), HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), testing::Not(HasSubstr(remark)));
-  EXPECT_THAT(run("{tp: 2}"), testing::Not(HasSubstr(remark)));
+  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), Not(HasSubstr(remark)));
+  EXPECT_THAT(run("{tp: 2}"), Not(HasSubstr(remark)));
 }
 
 TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
@@ -100,7 +97,7 @@ TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
   EXPECT_THAT(run("a10"), testing::AllOf(testing::ContainsRegex("[0-9]+ % of step time is all_reduce over 4 ranks by the datasheet of A10"),
                                          HasSubstr("add them under 'collectives' in ")));
   const std::string measured = run("l40s");
-  EXPECT_THAT(measured, testing::Not(HasSubstr("by the datasheet")));
+  EXPECT_THAT(measured, Not(HasSubstr("by the datasheet")));
   EXPECT_THAT(measured, HasSubstr("all_reduce over 4 ranks by vllm "));
 }
 
@@ -108,7 +105,7 @@ TEST_F(LargeInputsTest, AnUnknownNetworkBetweenMachinesIsARemark) {
   const auto run = [&](const std::string& hardware, const std::string& parallel, const std::string& model = "llama-3.1-70b") {
     return output_of("far", model, hardware, parallel, 300);
   };
-  using ::testing::AllOf, ::testing::HasSubstr, ::testing::Not;
+  using ::testing::AllOf;
   EXPECT_THAT(run("b300", "{tp: 16}"), AllOf(HasSubstr("all_reduce over 16 ranks leaves a machine of 8 GPUs"), HasSubstr("b300.yaml"),
                                              HasSubstr("'network_bytes_per_s'"), HasSubstr("63 GB/s for each GPU")));
   EXPECT_THAT(run("b300", "{tp: 8, pp: 2}"), HasSubstr("p2p over 2 ranks leaves a machine of 8 GPUs"));

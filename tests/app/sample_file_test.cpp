@@ -1,6 +1,5 @@
 // Samples that an experiment makes and keeps in a file.
 #include "app/runs/accuracy/attention_samples.h"
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 #include "traces/attention_trace.h"
@@ -12,7 +11,7 @@ const char* const kMade = "synthetic: {layers: 1, q_heads: 4, kv_heads: 2, head_
 
 struct SampleFile : AppTest {
   static Called run(const std::string& sample, const std::string& more = "") {
-    std::filesystem::remove_all("out");
+    fs::remove_all("out");
     write("kept.yaml", "host: replay\nsamples: {s: {" + sample + "}}\nkv_policy: {recipe: streaming, budget_tokens: 32}\n" + more);
     return call({"run", "kept.yaml", "--out", "out", "--quiet", "--jobs", "1"});
   }
@@ -46,8 +45,7 @@ TEST_F(SampleFile, IsFoundAgainByTheSameSettings) {
   ASSERT_EQ(synthetic("").status, 0);
   const std::string kept = read("kept.safetensors"), first = steps();
   forget_samples();
-  const Called again = synthetic(", needles: 2");  // the default
-  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(synthetic(", needles: 2").status, 0) << "the default";
   EXPECT_EQ(read("kept.safetensors"), kept);
   EXPECT_EQ(steps(), first);
 }
@@ -64,7 +62,7 @@ TEST_F(SampleFile, IsRefusedForOtherParametersAndSeeds) {
 TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
   const Called called = synthetic("", "seed: [1, 2]\n");
   EXPECT_NE(called.status, 0);
-  EXPECT_NE(called.err.find(refused("it was made for 'seed = 1', and here it is 'seed = 2'")), std::string::npos) << called.err;
+  EXPECT_THAT(called.err, HasSubstr(refused("it was made for 'seed = 1', and here it is 'seed = 2'")));
 }
 
 TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
@@ -78,7 +76,7 @@ TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
   forget_settings();
   EXPECT_EQ(recording("decode_tokens: 2").status, 0);
   EXPECT_TRUE(recording("decode_tokens: 3").err.find("decoded tokens, and here it is") != std::string::npos);
-  EXPECT_NE(recording("decode_tokens: 2, index: 1").err.find("holds another sample: it"), std::string::npos);
+  EXPECT_THAT(recording("decode_tokens: 2, index: 1").err, HasSubstr("holds another sample: it"));
 }
 
 TEST_F(SampleFile, WithoutSettingsIsComparedByWhatCanBeSeen) {

@@ -54,8 +54,8 @@ TEST_F(SchemaTest, KnowsTheKeysOfEveryKindOfRun) {
         "slo",     "search",  "pools",  "router", "block_caches", "capacity_blocks", "kv_policy", "samples",   "eval",      "question",
         "figures", "backend", "engine", "images", "store",        "transfer",        "system",    "paths_from"})
     EXPECT_TRUE(schema_["properties"].contains(key)) << key;
-  EXPECT_FALSE(schema_["properties"].contains("schedular"));
-  EXPECT_FALSE(schema_["properties"].contains("hidden_size"));  // of the model's file
+  for (const char* key : {"schedular", "hidden_size"})
+    EXPECT_FALSE(schema_["properties"].contains(key));  // the latter: of the model's file
 }
 
 TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
@@ -65,8 +65,7 @@ TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
   EXPECT_EQ(form(block)["minimum"], 1);
   EXPECT_EQ(block["description"], "tokens per KV block [tokens]; default: 16");
   EXPECT_EQ(memory["additionalProperties"], false);
-  const Json& kind = form(schema_["properties"]["kind"]);
-  EXPECT_EQ(kind["enum"][0], "simulation");
+  EXPECT_EQ(form(schema_["properties"]["kind"])["enum"][0], "simulation");
 }
 
 TEST_F(SchemaTest, SearchesOverEveryQuantityAreKnown) {
@@ -137,10 +136,7 @@ TEST_F(SchemaTest, DefaultsOfOneExperimentAreLeftOut) {
   EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
-TEST_F(SchemaTest, TheCommandPrintsIt) {
-  const Called called = call_ok({"schema"});
-  EXPECT_EQ(Json::parse(called.out), schema_);
-}
+TEST_F(SchemaTest, TheCommandPrintsIt) { EXPECT_EQ(Json::parse(call_ok({"schema"}).out), schema_); }
 
 }  // namespace
 }  // namespace kvlab

@@ -1,6 +1,5 @@
 #include "app/runs/sweep/seeds.h"
 
-#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -11,8 +10,7 @@ struct SeedsTest : AppTest {
   static std::pair<std::size_t, std::string> left_of(const std::string& changes) {
     write("trace.csv", "arrival_ns,prompt_tokens,output_tokens\n0,100,5\n1000000000,120,6\n1500000000,90,4\n");
     write("lengths.csv", "num_prefill_tokens,num_decode_tokens\n100,5\n120,6\n");
-    const std::string base = "model: llama-3.1-8b\nhardware: h100\nseeds: 3\n";
-    Experiment experiment = parse_experiment(base + changes, "e.yaml", {});
+    Experiment experiment = parse_experiment("model: llama-3.1-8b\nhardware: h100\nseeds: 3\n" + changes, "e.yaml", {});
     std::string remark = drop_idle_seeds(experiment);
     return {experiment.runs.size(), remark};
   }
@@ -33,9 +31,7 @@ TEST_F(SeedsTest, WhatIsRandomKeepsItsSeeds) {
       {"scheduler: {first_skip: {skip_frac: 0.3}}\n" + file, 3},  // layers are drawn
       {vllm + "search: {replicas: [1, 4], ttft_p99_ms: 100}\nrouter: random\n" + file, 3},
       {vllm + "search: {replicas: [1, 4], ttft_p99_ms: 100}\n" + file, 1},
-      {vllm + "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: 30}}, output_tokens: "
-              "{fixed: {value: 3}}}}\n",
-       3},
+      {vllm + "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 30, output_tokens: 3}}\n", 3},
   };
   for (const auto& [text, count] : cases) EXPECT_EQ(left_of(text).first, count) << text;
 }
@@ -45,8 +41,8 @@ TEST_F(SeedsTest, TheRemarkNamesConfigurations) {
   EXPECT_EQ(
       left_of(file).second,
       "note: seeds change nothing in these runs: their requests are recorded and no dispatcher draws. They are done once, so n = 1\n");
-  EXPECT_NE(left_of(file + "replicas: 2\nrouter: [random, round_robin]\n").second.find("in 1 of 2 configurations (router=round_robin): "),
-            std::string::npos);
+  EXPECT_THAT(left_of(file + "replicas: 2\nrouter: [random, round_robin]\n").second,
+              HasSubstr("in 1 of 2 configurations (router=round_robin): "));
   EXPECT_EQ(left_of(file + "replicas: 2\nrouter: random\n").second, "");
 }
 

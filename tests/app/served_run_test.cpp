@@ -1,5 +1,4 @@
 // 'host: engine' with a trace, through the front.
-#include "base/csv.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
@@ -13,8 +12,7 @@ const char* const kServed =
     "model: " KVLAB_SOURCE_DIR
     "/engine/probe\n"
     "hardware: h100\n"
-    "trace: {generate: {requests: 6, arrival: {poisson: {rate_per_s: 50}}, prompt_tokens: {fixed: {value: 30}}, output_tokens: {fixed: "
-    "{value: 3}}}}\n"
+    "trace: {generate: {requests: 6, arrival: {poisson: {rate_per_s: 50}}, prompt_tokens: 30, output_tokens: 3}}\n"
     "scheduler: [vllm_v1, sarathi]\n"
     "memory: {num_blocks: 100}\n"
     "max_model_len: 2048\n";
@@ -35,27 +33,23 @@ TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
   }
   for (const auto& row : summary.rows) {
     const bool is_engine = row[summary.at("host")] == "engine";
-    EXPECT_EQ(row[summary.at("completed")], "6");
-    EXPECT_EQ(row[summary.at("inside_frac")].empty(), is_engine);
-    EXPECT_EQ(row[summary.at("step_linear_frac")].empty(), is_engine);
+    EXPECT_EQ(std::tuple(row[summary.at("completed")], row[summary.at("inside_frac")].empty(), row[summary.at("step_linear_frac")].empty()),
+              std::tuple("6", is_engine, is_engine));
   }
   const CsvTable validation = read_csv("out/validation.csv");
   EXPECT_EQ(validation.rows.size(), 2U * 3 * 4);
-  EXPECT_EQ(validation.columns, (std::vector<std::string>{"scheduler", "seed", "sim_run", "engine_run", "metric", "statistic", "real",
-                                                          "simulated", "diff_frac"}));
-  EXPECT_NE(called.out.find("furthest off"), std::string::npos);
+  EXPECT_EQ(csv_line(validation.columns), "scheduler,seed,sim_run,engine_run,metric,statistic,real,simulated,diff_frac\n");
+  EXPECT_THAT(called.out, HasSubstr("furthest off"));
 }
 
 // A step of the engine's takes longer than the microsecond after which the runs stop.
 TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
   const std::vector<std::string> run{"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "stop.after_s=1e-6"};
   const Called nothing = call_ok(run);
-  EXPECT_NE(nothing.out.find("nothing to compare\n"), std::string::npos) << nothing.out;
-  std::vector<std::string> held = run;
-  held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
-  const std::string error = call(held).err;
-  EXPECT_EQ(error, "kvlab: out/requests.csv: run " + run_id("out") +
-                       " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+  EXPECT_THAT(nothing.out, HasSubstr("nothing to compare\n"));
+  EXPECT_EQ(
+      call(run, {"--set", "validate.max_diff_frac=0.5", "--force"}).err,
+      "kvlab: out/requests.csv: run " + run_id("out") + " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
 }
 
 // Only the shape of the model counts: no file of weights is there.
@@ -65,58 +59,54 @@ TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
         "96\nvocab_size: 50\nmax_position_embeddings: 2048\n");
   const std::vector<std::string> run{"run",   "served.yaml",      "--out", "out", "--set", "model=tiny.yaml", "--set", "host=engine",
                                      "--set", "scheduler=vllm_v1"};
-  EXPECT_NE(call(run).err.find("'weights: random'"), std::string::npos);
-  std::vector<std::string> random = run;
-  random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"});
-  EXPECT_THAT(call_ok(random).out, HasSubstr("random weights in the shape of tiny"));
+  EXPECT_THAT(call(run).err, HasSubstr("'weights: random'"));
+  std::vector<std::string> random{"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"};
+  EXPECT_THAT(call_ok(run, random).out, HasSubstr("random weights in the shape of tiny"));
   EXPECT_EQ(read_csv("out/requests.csv").rows.size(), 6U);
   random.insert(random.end(), {"--force", "--set", "model=opt-6.7b"});
-  EXPECT_NE(call(random).err.find("opt-6.7b has learned positions, which the engine does not compute"), std::string::npos);
+  EXPECT_THAT(call(run, random).err, HasSubstr("opt-6.7b has learned positions, which the engine does not compute"));
 }
 
 TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
   const Called called =
       call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=0.001"});
   EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("max_diff_frac"), std::string::npos) << called.err;
+  EXPECT_THAT(called.err, HasSubstr("max_diff_frac"));
 }
 
 TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
   call_ok({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
            "trace.generate.requests=2000", "--set", "load_frac=0.5"});
   const CsvTable summary = read_csv("out/summary.csv");
-  const double capacity = std::stod(summary.rows[0][summary.at("capacity_per_s")]);
-  EXPECT_NEAR(std::stod(summary.rows[0][summary.at("requests_per_s")]), capacity / 2, capacity * 0.02);
+  const double capacity = number(summary, "capacity_per_s");
+  EXPECT_NEAR(number(summary, "requests_per_s"), capacity / 2, capacity * 0.02);
 }
 
 TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
-  const auto error = [](const std::vector<std::string>& set) {
-    std::vector<std::string> arguments{"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1"};
-    for (const std::string& s : set) arguments.insert(arguments.end(), {"--set", s});
-    return error_of_call(arguments);
+  const auto error = [](const std::string& set) {
+    return error_of_call({"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1", "--set", set});
   };
-  EXPECT_NE(error({"replicas=2"}).find("one replica"), std::string::npos);
-  EXPECT_NE(error({"model=llama-3.1-8b"}).find("weights"), std::string::npos);
-  EXPECT_NE(error({"block_cache=belady"}).find("future"), std::string::npos);
+  EXPECT_THAT(error("replicas=2"), HasSubstr("one replica"));
+  EXPECT_THAT(error("model=llama-3.1-8b"), HasSubstr("weights"));
+  EXPECT_THAT(error("block_cache=belady"), HasSubstr("future"));
 }
 
 TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
   const std::string error = error_of_call({"run", "served.yaml", "--out", "out", "--set", "backend=cuda"});
   EXPECT_EQ(error.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << error;
-  EXPECT_NE(error.find(why_no_gpu()), std::string::npos) << error;
-  EXPECT_FALSE(std::filesystem::exists("out"));
+  EXPECT_THAT(error, HasSubstr(why_no_gpu()));
+  EXPECT_FALSE(fs::exists("out"));
 }
 
-// If host is the only axis, there is no other to name.
 TEST_F(ServedRun, WithoutOtherAxesOnlyTheMetricIsFurthestOff) {
   const Called called = call({"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=1e-9"});
-  EXPECT_NE(called.err.find("% in "), std::string::npos) << called.err;
+  EXPECT_THAT(called.err, HasSubstr("% in "));
   const std::size_t at = called.out.find("furthest off: ");
   ASSERT_NE(at, std::string::npos) << called.out;
   const std::string line = called.out.substr(at, called.out.find('\n', at) - at);
-  EXPECT_EQ(line.find(" of "), std::string::npos) << line;
-  EXPECT_EQ(called.err.find(" of "), std::string::npos) << called.err;
+  EXPECT_THAT(line, Not(HasSubstr(" of ")));
+  EXPECT_THAT(called.err, Not(HasSubstr(" of ")));
 }
 
 }  // namespace

@@ -47,11 +47,16 @@ class Field(unittest.TestCase):
     def call(self, *arguments, cwd=None, **options):
         return subprocess.run([PROGRAM, *map(str, arguments)], cwd=cwd or self.place, capture_output=True, text=True, check=False, timeout=120, **options)
 
+    def succeed(self, *arguments, cwd=None):
+        """A call that must succeed."""
+        done = self.call(*arguments, cwd=cwd)
+        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
+        return done
+
     def run_rows(self, *arguments, cwd=None):
-        """The rows of summary.csv of a run, which must succeed."""
+        """The rows of summary.csv of a run."""
         out = self.place / f"out{len(list(self.place.glob('out*')))}"
-        done = self.call("run", *arguments, "--out", out, cwd=cwd)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.succeed("run", *arguments, "--out", out, cwd=cwd)
         self.said = done.stdout + done.stderr
         with open(out / "summary.csv", newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
@@ -138,8 +143,7 @@ trace:
     def test_robust_08_rows_twice(self):
         folder = self.inputs("robust/08-rows-twice")
         for name, options, key in (("bailian", [], "chat_id"), ("dynamo", ["--set", "sort=true"], "request_id")):
-            done = self.call("trace", "inspect", f"{name}.jsonl", "--set", f"format={name}", *options, cwd=folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            done = self.succeed("trace", "inspect", f"{name}.jsonl", "--set", f"format={name}", *options, cwd=folder)
             self.assertRegex(done.stdout, rf"skipped +1 rows with the {key} of an earlier one dropped")
             rows = len((folder / f"{name}.jsonl").read_text().splitlines())
             self.assertRegex(done.stdout, rf"requests +{rows - 1}\n")
@@ -150,14 +154,10 @@ class Models(Field):
         folder = self.inputs("03-config-in-working-folder")
         (row,) = self.run_rows("e.yaml", cwd=folder)
         self.assertEqual(row["completed"], "2")
-        done = self.call("describe", "config.json", cwd=folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("1.236 B", done.stdout)
+        self.assertIn("1.236 B", self.succeed("describe", "config.json", cwd=folder).stdout)
 
     def describe(self, path):
-        done = self.call("describe", path)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
+        return self.succeed("describe", path).stdout
 
     def test_04_keys_that_change_nothing(self):
         folder = self.inputs("04-harmless-config-keys")
@@ -199,8 +199,7 @@ trace: {generate: {requests: 2, arrival: {constant: {rate_per_s: 1}}, prompt_tok
         for line in lines:
             engine, options = line.split(" ", 1)
             scheduler = {"vllm": "vllm_v1", "sglang": "sglang"}[engine]
-            done = self.call("run", "in/base.yaml", "--set", f"scheduler={scheduler}", f"--{engine}-args", options, "--out", "o")
-            self.assertEqual(done.returncode, 0, f"{line}: {done.stderr}")
+            self.succeed("run", "in/base.yaml", "--set", f"scheduler={scheduler}", f"--{engine}-args", options, "--out", "o")
 
     def test_robust_06_a_seed_beyond_64_bits(self):
         folder = self.inputs("robust/06-seed-1e20")
@@ -245,8 +244,7 @@ class Policies(Field):
         (self.place / "r.yaml").write_text(
             f"name: r\nhost: replay\nsamples: {{s: {{record: {{model: {model}, eval: {probe}/eval/dev.jsonl, task: niah, length_tokens: 2048, decode_tokens: 3}}}}}}\n"
             "kv_policy: [{recipe: knorm, budget_tokens: 80}, {recipe: snapkv, budget_tokens: 80}, {recipe: tova, budget_tokens: 80}]\n")
-        done = self.call("run", "r.yaml", "--out", "o")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.succeed("run", "r.yaml", "--out", "o")
 
 
 class Robust(Field):
@@ -277,10 +275,9 @@ class Robust(Field):
         folder = self.inputs("robust/03-temporary-file-of-a-killed-run")
         small = ["run", "kill.yaml", "--set", "trace.generate.requests=20", "--set", "scheduler=vllm_v1", "--set", "seeds=1", "--out", "r", "--quiet"]
         for again in (["clean", "r", "--yes"], small):
-            self.assertEqual(self.call(*small, cwd=folder).returncode, 0)
+            self.succeed(*small, cwd=folder)
             (folder / "r" / ".kvlab.json.new515").write_text("")
-            done = self.call(*again, cwd=folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            self.succeed(*again, cwd=folder)
             self.assertFalse((folder / "r" / ".kvlab.json.new515").exists(), again)
 
     def test_04_a_report_on_a_full_disk(self):

@@ -73,8 +73,7 @@ class Drawn(unittest.TestCase):
             return random_experiments.Trial(str(PROGRAM), 0, experiment, folder).run(damage).text
 
     def test_undamaged_results_pass(self):
-        self.assertEqual(self.found(BUSY, None), "")
-        self.assertEqual(self.found(SPLIT, None), "")
+        self.assertEqual([self.found(BUSY, None), self.found(SPLIT, None)], ["", ""])
 
     def test_damaged_results_are_found(self):
         damages = {

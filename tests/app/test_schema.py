@@ -55,13 +55,7 @@ PASSES = {
 GUIDES = {"write-a-dispatcher.md", "write-a-predictor.md", "write-a-scheduler.md", "write-a-scorer.md", "write-an-order.md"}
 # Keys that take names, by the definition of these names; the program lists the same ones.
 NAMED = {
-    "scheduler": "scheduler",
-    "order": "order",
-    "predictor": "predictor",
-    "dispatcher": "dispatcher",
-    "block_cache": "block_cache",
-    "profile": "profile",
-    "parallel.overlap": "parallel.overlap",
+    **{name: name for name in ("scheduler", "order", "predictor", "dispatcher", "block_cache", "profile", "parallel.overlap")},
     "kv_policy.scorer": "scorer",
     "kv_policy.prefill_selector": "prefill_selector",
     "trace.generate.prompt_tokens": "length",
@@ -85,7 +79,6 @@ Numbers.add_implicit_resolver("tag:yaml.org,2002:merge", yaml.resolver.re.compil
 
 def document_of(text):
     """The document of a YAML text, with keys that are texts, as in JSON."""
-
     done = {}  # aliases stay shared
 
     def with_text_keys(value):
@@ -107,8 +100,7 @@ def document_of(text):
 class Schema(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        text = subprocess.run([PROGRAM, "schema"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        cls.schema = json.loads(text)
+        cls.schema = json.loads(subprocess.run([PROGRAM, "schema"], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
         cls.validator = jsonschema.Draft202012Validator(cls.schema)
 
     def errors(self, document):
@@ -150,8 +142,7 @@ class Schema(unittest.TestCase):
         jsonschema.Draft202012Validator.check_schema(self.schema)
 
     def test_every_mapping_is_closed_and_every_property_described(self):
-        open_ones, bare = [], []
-        count = 0
+        open_ones, bare, count = [], [], 0
         for path, mapping in self.mappings(self.schema, ""):
             if mapping.get("additionalProperties", True) is True:
                 open_ones.append(path)

@@ -6,11 +6,9 @@
 namespace kvlab {
 namespace {
 
-namespace fs = std::filesystem;
 using TokenTimesJson = nlohmann::json;
 
-struct TokenTimesTest : AppTest {
-  TokenTimesTest() { write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n"); }
+struct TokenTimesTest : SmallTest {
   // Puts `other` in place of the start of the first batch that begins with request 0: `"batch":"0:300@0 ...`.
   static void damage(const fs::path& file, const std::string& other) {
     static constexpr std::string_view kStart = "batch\":\"0:300@0 ";
@@ -28,8 +26,7 @@ TEST_F(TokenTimesTest, AreThoseOfTheSteps) {
     const std::string name = "traced" + std::to_string(i);
     call_ok({"run", "small.yaml", "--out", name, "--quiet", "--set", "trace.perfetto=true", "--set", "memory.num_blocks=60", "--set",
              "max_model_len=800", "--set", "scheduler=" + schedulers[i]});
-    const Called called = call({"export", name, "--format", "vllm_bench"});
-    EXPECT_EQ(called.out.find("note:"), std::string::npos) << schedulers[i] << called.out;
+    EXPECT_THAT(call({"export", name, "--format", "vllm_bench"}).out, Not(HasSubstr("note:"))) << schedulers[i];
     const TokenTimesJson json = TokenTimesJson::parse(read(name + "/export/vllm_bench/vllm_bench.json"));
     ASSERT_EQ(json["itls"].size(), 60U) << schedulers[i];
     double sum_ms = 0;
@@ -47,7 +44,6 @@ TEST_F(TokenTimesTest, AreThoseOfTheSteps) {
   }
 }
 
-// A trace.json that is not of these requests gives no gaps.
 TEST_F(TokenTimesTest, OfOtherRequestsAreNotTaken) {
   call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"});
   const fs::path file = run_folder("cut") / "trace.json";
@@ -68,9 +64,9 @@ TEST_F(TokenTimesTest, OfADamagedBatchAreRefused) {
                                   "0@300 ", "0:99999999999999999999@0 ", "0:300@0"}) {
     write(file, whole);
     damage(file, batch);
-    const Called called = call({"export", "cut", "--format", "vllm_bench"});
-    EXPECT_EQ(called.status, 2) << batch;
-    EXPECT_THAT(called.err, HasSubstr("trace.json: a step has a batch that is no list of request:tokens@before: '" + batch)) << batch;
+    EXPECT_THAT(error_of_call({"export", "cut", "--format", "vllm_bench"}),
+                HasSubstr("trace.json: a step has a batch that is no list of request:tokens@before: '" + batch))
+        << batch;
   }
 }
 

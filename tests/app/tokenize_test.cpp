@@ -1,29 +1,18 @@
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include "app/cli.h"
+#include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
-struct Tokenize : ::testing::Test {
+struct Tokenize : AppTest {
   // Status, standard output, standard error.
-  std::string run(std::vector<std::string> arguments) {
-    std::ostringstream out, err;
-    arguments.insert(arguments.begin(), "tokenize");
-    const int status = run_cli(arguments, out, err);
-    return std::to_string(status) + " " + out.str() + err.str();
+  static std::string run(const std::vector<std::string>& arguments) {
+    const Called called = call({"tokenize"}, arguments);
+    return std::to_string(called.status) + " " + called.out + called.err;
   }
-  void TearDown() override { std::filesystem::remove(path); }
-  std::string file(const std::string& text) {
-    std::ofstream(path) << text;
-    return path;
+  static std::string file(const std::string& text) {
+    write("input", text);
+    return "input";
   }
-  const std::string path = testing::TempDir() + "kvlab_tokenize_" + std::to_string(::getpid());
   const std::string llama2 = KVLAB_SOURCE_DIR "/tests/parity/tokenizer/llama2", probe = KVLAB_SOURCE_DIR "/engine/probe";
 };
 

@@ -8,6 +8,8 @@
 namespace kvlab {
 namespace {
 
+const std::string kTooMany = ": the lists span more than 100,000 runs";
+
 std::vector<Choices> all_choices(const ConfigFile& file, const std::set<std::string>& data_lists = {}) {
   const Grid grid = expand_axes(file, data_lists);
   std::vector<Choices> all;
@@ -77,8 +79,7 @@ TEST(Axes, DataListsEmptyListsAndTooManyRuns) {
   const std::string ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n";
   const std::string most = "a: " + ten + "b: " + ten + "c: " + ten + "d: " + ten + "e: " + ten;
   EXPECT_EQ(expand_axes(*parse_config(most, "run.yaml")).points.size(), 100'000U);
-  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(most + "f: [1, 2]\n", "run.yaml")); }),
-            "run.yaml:1:1: the lists span more than 100,000 runs");
+  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(most + "f: [1, 2]\n", "run.yaml")); }), "run.yaml:1:1" + kTooMany);
 }
 
 TEST(Axes, LabelsNameElements) {
@@ -122,8 +123,7 @@ TEST(Axes, WhatIsTooManyInsideAListIsRefused) {
   EXPECT_EQ(expand_axes(*parse_config("a: [" + two + "]\n", "run.yaml")).points.size(), 10'000U);
   std::string eleven = "a: [" + two;
   for (int i = 1; i < 11; ++i) eleven += ", " + two;
-  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(eleven + "]\n", "run.yaml")); }),
-            "run.yaml:1:4: the lists span more than 100,000 runs");
+  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(eleven + "]\n", "run.yaml")); }), "run.yaml:1:4" + kTooMany);
   std::string singles = "a: " + hundred + "\nb: " + hundred + "\n";
   for (int i = 0; i < 200; ++i) singles += "s" + std::to_string(i) + ": [1]\n";
   EXPECT_EQ(error_of([&] { expand_axes(*parse_config(singles, "run.yaml")); }),

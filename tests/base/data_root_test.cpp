@@ -50,8 +50,7 @@ TEST_F(DataRoot, ExperimentsAreBesideTheProfiles) {
   fs::create_directories("elsewhere/experiments");
   std::ofstream("elsewhere/experiments/one.yaml") << "name: one\n";
   set_data_root("elsewhere");
-  ASSERT_EQ(shipped_yaml_files("experiments").size(), 1U);
-  EXPECT_EQ(shipped_yaml_files("experiments")[0], "elsewhere/experiments/one.yaml");
+  EXPECT_EQ(shipped_yaml_files("experiments"), std::vector<fs::path>{"elsewhere/experiments/one.yaml"});
 }
 
 }  // namespace

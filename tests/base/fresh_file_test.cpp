@@ -10,6 +10,7 @@
 #include "base/message.h"
 #include "base/read_file.h"
 #include "tests/error_of.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
@@ -18,15 +19,11 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct FreshFileTest : ::testing::Test {
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("kvlab_fresh_" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   [[nodiscard]] std::size_t num_files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
-  fs::path folder_;
+  const TempFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(FreshFileTest, TheFileIsOldOrNew) {
@@ -58,16 +55,12 @@ TEST_F(FreshFileTest, TwoAtOnceDoNotShareAFile) {
 TEST_F(FreshFileTest, FilesOfKilledProcessesAreRemoved) {
   constexpr int kNoProcess = 4'194'305;  // above the largest number of a process
   const std::string dead = "a.txt.new" + std::to_string(kNoProcess), running = "a.txt.new" + std::to_string(::getpid());
-  write_file(folder_ / dead, "x");
-  write_file(folder_ / running, "x");
-  write_file(folder_ / "a.txt.newer", "x");
+  for (const std::string& name : {dead, running, std::string("a.txt.newer")}) write_file(folder_ / name, "x");
   write_file(folder_ / "a.txt", "y");
   EXPECT_FALSE(fs::exists(folder_ / dead));
-  EXPECT_TRUE(fs::exists(folder_ / running));
-  EXPECT_TRUE(fs::exists(folder_ / "a.txt.newer"));
+  for (const std::string& stays : {running, std::string("a.txt.newer")}) EXPECT_TRUE(fs::exists(folder_ / stays)) << stays;
   EXPECT_TRUE(is_fresh_name("m.json.new12-3", "m.json"));
-  EXPECT_FALSE(is_fresh_name("m.json.new12-", "m.json"));
-  EXPECT_FALSE(is_fresh_name("m.json.new", "m.json"));
+  for (const char* name : {"m.json.new12-", "m.json.new"}) EXPECT_FALSE(is_fresh_name(name, "m.json")) << name;
 }
 
 TEST_F(FreshFileTest, ErrorsNameTheFileAndLeaveNothing) {
@@ -90,13 +83,9 @@ TEST(Message, LongWordsAreCut) {
   EXPECT_EQ(short_message("a 'b c'\nd"), "a 'b c'\nd");
   EXPECT_EQ(short_message("x: '" + std::string(200'000, '1') + "' is no number"),
             "x: '" + std::string(59, '1') + "... (200002 characters) is no number");
-  EXPECT_LT(short_message([] {
-              std::string words;
-              for (int i = 0; i < 100'000; ++i) words += "word ";
-              return words;
-            }())
-                .size(),
-            4010U);
+  std::string words;
+  for (int i = 0; i < 100'000; ++i) words += "word ";
+  EXPECT_LT(short_message(words).size(), 4010U);
 }
 
 TEST(Message, ErrorsOfTheFileSystemNameTheFile) {

@@ -9,21 +9,19 @@
 namespace kvlab {
 namespace {
 
-TEST(JsonDepth, CountsBracketsOutsideOfStrings) {
-  EXPECT_EQ(json_depth(""), 0);
-  EXPECT_EQ(json_depth("7"), 0);
-  EXPECT_EQ(json_depth("[]"), 1);
-  EXPECT_EQ(json_depth(R"({"a": [1, {}], "b": {}})"), 3);
-  EXPECT_EQ(json_depth(R"(["[[[[", {"{{\"[[": 1}])"), 2);
-  EXPECT_EQ(json_depth(R"(["\\", [[]]])"), 3);
-}
-
-TEST(JsonDepth, OfWhatIsNoJson) {
-  EXPECT_EQ(json_depth("]]]["), 1);
-  EXPECT_EQ(json_depth("[{[(] 1"), 3);
-  EXPECT_EQ(json_depth(R"([["[[[)"), 2);
-  EXPECT_EQ(json_depth(R"([["[[\)"), 2);
-  EXPECT_EQ(json_depth(std::string(1'000'000, '[')), 1'000'000);
+TEST(JsonDepth, CountsBracketsOutsideOfStringsAlsoOfWhatIsNoJson) {
+  const std::pair<std::string, int> cases[] = {{"", 0},
+                                               {"7", 0},
+                                               {"[]", 1},
+                                               {R"({"a": [1, {}], "b": {}})", 3},
+                                               {R"(["[[[[", {"{{\"[[": 1}])", 2},
+                                               {R"(["\\", [[]]])", 3},
+                                               {"]]][", 1},
+                                               {"[{[(] 1", 3},
+                                               {R"([["[[[)", 2},
+                                               {R"([["[[\)", 2},
+                                               {std::string(1'000'000, '['), 1'000'000}};
+  for (const auto& [text, depth] : cases) EXPECT_EQ(json_depth(text), depth) << text.substr(0, 40);
 }
 
 TEST(JsonDepth, SixtyFourLevelsAreTaken) {

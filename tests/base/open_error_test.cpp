@@ -1,38 +1,32 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 
 #include "base/read_file.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
 
 struct OpenError : ::testing::Test {
-  void SetUp() override {
-    std::filesystem::create_directories(folder + "/experiments");
-    std::ofstream(folder + "/experiments/quickstart.yaml") << "a: 1\n";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder); }
+  OpenError() { temporary.write("experiments/quickstart.yaml", "a: 1\n"); }
   std::string of(const std::string& path) const { return open_error(folder + path).substr(folder.size()); }
   std::string near(const std::string& path) const {
     return ": cannot be opened: No such file or directory; did you mean '" + folder + path + "'?";
   }
-  const std::string folder = testing::TempDir() + "kvlab_open_error_" + std::to_string(::getpid());
+  const TempFolder temporary;
+  const std::string folder = temporary.path();
 };
 
 TEST_F(OpenError, NamesWhatThereIs) {
-  const std::string whole = "/experiments/quickstart.yaml";
-  EXPECT_EQ(of("/experiments/quickstrat.yaml"), "/experiments/quickstrat.yaml" + near(whole));
-  EXPECT_EQ(of("/experiment/quickstart.yaml"), "/experiment/quickstart.yaml" + near(whole));
-  EXPECT_EQ(of("/experiment/quickstrat.yaml"), "/experiment/quickstrat.yaml" + near(whole));
+  for (const std::string path : {"/experiments/quickstrat.yaml", "/experiment/quickstart.yaml", "/experiment/quickstrat.yaml"})
+    EXPECT_EQ(of(path), path + near("/experiments/quickstart.yaml"));
 }
 
 TEST_F(OpenError, NamesNothingThatIsFarOff) {
-  EXPECT_EQ(of("/experiments/another.yaml"), "/experiments/another.yaml: cannot be opened: No such file or directory");
-  EXPECT_EQ(of("/results/quickstart.yaml"), "/results/quickstart.yaml: cannot be opened: No such file or directory");
+  for (const std::string path : {"/experiments/another.yaml", "/results/quickstart.yaml"})
+    EXPECT_EQ(of(path), path + ": cannot be opened: No such file or directory");
   EXPECT_EQ(open_error(""), ": cannot be opened: No such file or directory");
 }
 

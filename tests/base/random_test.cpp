@@ -13,15 +13,9 @@ namespace {
 Draw draw(std::uint64_t request) { return {17, Purpose::kTest, request, 0, 0}; }
 
 TEST(Draw, EveryCoordinateCounts) {
-  const Draw base{1, Purpose::kArrival, 2, 3, 4};
-  const std::vector<Draw> all{base,
-                              {2, Purpose::kArrival, 2, 3, 4},
-                              {1, Purpose::kRouter, 2, 3, 4},
-                              {1, Purpose::kArrival, 3, 3, 4},
-                              {1, Purpose::kArrival, 2, 4, 4},
-                              {1, Purpose::kArrival, 2, 3, 5},
-                              {1, Purpose::kArrival, 3, 2, 4},
-                              {1, Purpose::kArrival, 2, 4, 3}};
+  const std::vector<Draw> all{{1, Purpose::kArrival, 2, 3, 4}, {2, Purpose::kArrival, 2, 3, 4}, {1, Purpose::kRouter, 2, 3, 4},
+                              {1, Purpose::kArrival, 3, 3, 4}, {1, Purpose::kArrival, 2, 4, 4}, {1, Purpose::kArrival, 2, 3, 5},
+                              {1, Purpose::kArrival, 3, 2, 4}, {1, Purpose::kArrival, 2, 4, 3}};
   std::set<std::uint64_t> bits;
   for (const Draw& d : all) bits.insert(d.bits());
   EXPECT_EQ(bits.size(), all.size());
@@ -69,8 +63,10 @@ TEST(Draw, Uniform) {
   });
 }
 
-TEST(Draw, Exponential) {
+TEST(Draw, ExponentialAndLognormal) {
   expect_moments(3, 9, [](const Draw& d) { return d.exponential(3); });
+  const double mu = 0.5, sigma = 0.4, s2 = sigma * sigma;
+  expect_moments(std::exp(mu + s2 / 2), std::expm1(s2) * std::exp(2 * mu + s2), [&](const Draw& d) { return d.lognormal(mu, sigma); });
 }
 
 TEST(Draw, Normal) {
@@ -78,11 +74,6 @@ TEST(Draw, Normal) {
   int within = 0;  // one deviation holds 68.27 %
   for (std::uint64_t i = 0; i < kDraws; ++i) within += std::abs(draw(i).normal()) < 1 ? 1 : 0;
   EXPECT_NEAR(within / double{kDraws}, 0.6826895, 4 * std::sqrt(0.6826895 * 0.3173105 / kDraws));
-}
-
-TEST(Draw, Lognormal) {
-  const double mu = 0.5, sigma = 0.4, s2 = sigma * sigma;
-  expect_moments(std::exp(mu + s2 / 2), std::expm1(s2) * std::exp(2 * mu + s2), [&](const Draw& d) { return d.lognormal(mu, sigma); });
 }
 
 TEST(Draw, GammaBelowAtAndAboveShapeOne) {
@@ -148,6 +139,41 @@ TEST(Zipf, OneItemAndManyItems) {
     const std::uint64_t k = many(draw(i));
     EXPECT_TRUE(k >= 1 && k <= 1'000'000'000'000ULL);
   }
+}
+
+TEST(NormalStream, MomentsAndTails) {
+  constexpr std::size_t kCount = 1 << 20;
+  std::vector<float> x(kCount);
+  NormalStream({7, Purpose::kTest, 1}).fill(0, x);
+  double mean = 0, square = 0, fourth = 0, product = 0;
+  std::size_t beyond_one = 0, beyond_three = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const double v = x[i];
+    mean += v / kCount;
+    square += v * v / kCount;
+    fourth += v * v * v * v / kCount;
+    if (i > 0) product += v * x[i - 1] / kCount;
+    beyond_one += std::fabs(v) > 1 ? 1 : 0;
+    beyond_three += std::fabs(v) > 3 ? 1 : 0;
+  }
+  EXPECT_NEAR(mean, 0, 4e-3);  // four standard errors each
+  EXPECT_NEAR(square, 1, 7e-3);
+  EXPECT_NEAR(fourth, 3, 5e-2);
+  EXPECT_NEAR(product, 0, 4e-3);
+  EXPECT_NEAR(static_cast<double>(beyond_one) / kCount, 0.3173, 2e-3);
+  EXPECT_NEAR(static_cast<double>(beyond_three) / kCount, 0.0027, 3e-4);
+}
+
+TEST(NormalStream, ANumberDependsOnItsPlaceAlone) {
+  const NormalStream stream({7, Purpose::kTest, 1});
+  std::vector<float> whole(64), part(13);
+  stream.fill(0, whole);
+  stream.fill(8, part);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 8));
+  std::vector<float> other(64);
+  NormalStream({7, Purpose::kTest, 2}).fill(0, other);
+  EXPECT_NE(whole, other);
+  stream.fill(0, std::span<float>());
 }
 
 }  // namespace

@@ -92,12 +92,13 @@ TEST(NearestName, IsTheClosestOfNamesThatProgramsMake) {
 
 TEST(Numbers, IntegersAreStrictDecimals) {
   long long value = 0;
-  EXPECT_TRUE(parse_integer("0", value) && value == 0);
-  EXPECT_TRUE(parse_integer("-0", value) && value == 0);
-  EXPECT_TRUE(parse_integer("+12", value) && value == 12);
-  EXPECT_TRUE(parse_integer("-12", value) && value == -12);
-  EXPECT_TRUE(parse_integer("9223372036854775807", value) && value == std::numeric_limits<long long>::max());
-  EXPECT_TRUE(parse_integer("-9223372036854775808", value) && value == std::numeric_limits<long long>::min());
+  const std::pair<const char*, long long> good[] = {{"0", 0},
+                                                    {"-0", 0},
+                                                    {"+12", 12},
+                                                    {"-12", -12},
+                                                    {"9223372036854775807", std::numeric_limits<long long>::max()},
+                                                    {"-9223372036854775808", std::numeric_limits<long long>::min()}};
+  for (const auto& [text, number] : good) EXPECT_TRUE(parse_integer(text, value) && value == number) << text;
   for (const char* text : {"", "-", "+", "010", "-010", "00", "0x10", "1.0", "1e3", " 1", "1 ", "1,000", "1_000", "9223372036854775808",
                            "-9223372036854775809", "one", "++1", "1-"}) {
     EXPECT_FALSE(parse_integer(text, value)) << text;
@@ -106,12 +107,10 @@ TEST(Numbers, IntegersAreStrictDecimals) {
 
 TEST(Numbers, RealsAreStrictAndFinite) {
   double value = 0;
-  EXPECT_TRUE(parse_real("2.5", value) && value == 2.5);
-  EXPECT_TRUE(parse_real("-2.5e-3", value) && value == -2.5e-3);
-  EXPECT_TRUE(parse_real("+3", value) && value == 3);
-  for (const char* text : {"", "-", ".", "nan", "NaN", "inf", "-infinity", "0x10", "1e", "1e400", "1,5", " 1", "1 ", "1.0f", "1.2.3"}) {
+  for (const auto& [text, number] : {std::pair{"2.5", 2.5}, {"-2.5e-3", -2.5e-3}, {"+3", 3}})
+    EXPECT_TRUE(parse_real(text, value) && value == number) << text;
+  for (const char* text : {"", "-", ".", "nan", "NaN", "inf", "-infinity", "0x10", "1e", "1e400", "1,5", " 1", "1 ", "1.0f", "1.2.3"})
     EXPECT_FALSE(parse_real(text, value)) << text;
-  }
 }
 
 RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
@@ -127,22 +126,17 @@ RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
 }
 
 TEST(FromSeconds, RoundsToTheNearestNanosecond) {
-  EXPECT_EQ(from_seconds(0), Span(0));
-  EXPECT_EQ(from_seconds(-0.0), Span(0));
-  EXPECT_EQ(from_seconds(0.4e-9), Span(0));
-  EXPECT_EQ(from_seconds(0.6e-9), Span(1));
-  EXPECT_EQ(from_seconds(1.5), Span(1'500'000'000));
-  EXPECT_EQ(from_seconds(9.2e6), Span(9'200'000'000'000'000));
+  const std::pair<double, std::int64_t> cases[] = {
+      {0, 0}, {-0.0, 0}, {0.4e-9, 0}, {0.6e-9, 1}, {1.5, 1'500'000'000}, {9.2e6, 9'200'000'000'000'000}};
+  for (const auto& [seconds, ns] : cases) EXPECT_EQ(from_seconds(seconds), Span(ns)) << seconds;
   EXPECT_EQ(to_s(from_seconds(0.25)), 0.25);
   EXPECT_EQ(to_ms(from_seconds(0.25)), 250);
 }
 
 TEST(FromSeconds, RefusesWhatIsNoTime) {
-  EXPECT_THROW((void)from_seconds(std::nan("")), InputError);
-  EXPECT_THROW((void)from_seconds(std::numeric_limits<double>::infinity()), InputError);
-  EXPECT_THROW((void)from_seconds(-std::numeric_limits<double>::infinity()), InputError);
-  EXPECT_THROW((void)from_seconds(-1e-12), InputError);
-  EXPECT_THROW((void)from_seconds(std::nextafter(9.2e6, 1e7)), InputError);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {std::nan(""), kInfinity, -kInfinity, -1e-12, std::nextafter(9.2e6, 1e7)})
+    EXPECT_THROW((void)from_seconds(bad), InputError) << bad;
 }
 
 }  // namespace
