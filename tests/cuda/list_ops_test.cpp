@@ -35,19 +35,17 @@ TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
   Ints index{2, 4, 9};
   for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
   for (std::int32_t i = 0; i < 60; ++i) index.push_back(i < 30 ? i : -1);  // more room for high ones than tokens
-  std::vector<float> scores = random_elements<float>(815, 3);
-  for (float& x : scores) x = std::round(x * 4);
-  Ints high(141), low(222);
-  const auto split = [&](const std::int32_t* listed, const float* x, std::int32_t* best, std::int32_t* rest) {
-    const UnitLists lists{first.data(), listed};
-    return SelectUnits{4, 1, SelectUnits::Kind::kSplit, lists, row_first.data(), x, nullptr, nullptr, high_first.data(), best, rest};
-  };
-  run_cpu(split(index.data(), scores.data(), high.data(), low.data()));
-  const DeviceBuffer<std::int32_t> device_index(index), device_high(141), device_low(222);
-  const DeviceBuffer<float> device_scores(scores);
-  run_cuda(split(device_index.data(), device_scores.data(), device_high.data(), device_low.data()), cuda());
-  EXPECT_EQ(device_high.to_host(cuda().stream()), high);
-  EXPECT_EQ(device_low.to_host(cuda().stream()), low);
+  std::vector<float> x = random_elements<float>(815, 3);
+  for (float& score : x) score = std::round(score * 4);
+  Twice<float> scores(x);
+  Twice<std::int32_t> listed(index), high(141), low(222);
+  run_both([&](bool gpu) {
+    const UnitLists lists{first.data(), listed.at(gpu)};
+    return SelectUnits{4,       1,       SelectUnits::Kind::kSplit, lists,        row_first.data(), scores.at(gpu),
+                       nullptr, nullptr, high_first.data(),         high.at(gpu), low.at(gpu)};
+  });
+  EXPECT_EQ(high.device(cuda()), high.host());
+  EXPECT_EQ(low.device(cuda()), low.host());
 }
 
 TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
@@ -58,11 +56,9 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
   reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
   reference.upload();
-  Ints expected(4, -1), got(4, -1);
-  run_cpu(QueryDrift{4, width, queries.host(), rule.data(), 0.9F, reference.host(), expected.data()});
-  run_cuda(QueryDrift{4, width, queries.device(), rule.data(), 0.9F, reference.device(), got.data()}, cuda());
-  EXPECT_EQ(got, expected);
-  EXPECT_EQ(got, (Ints{1, 1, 0, 0}));
+  Ints drifts[2] = {Ints(4, -1), Ints(4, -1)};
+  run_both([&](bool gpu) { return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), drifts[gpu].data()}; });
+  for (const Ints& found : drifts) EXPECT_EQ(found, (Ints{1, 1, 0, 0}));
   EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
 }
 
@@ -76,27 +72,22 @@ TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
     partial.row(r) = random_elements<float>(static_cast<std::int64_t>(partial.row(r).size()), 20 + r, 0.3F);
   }
   basis.upload(), partial.upload();
-  std::vector<float> expected(601);
   const Ints vectors(4, width), begin(4);
-  const auto op = [&](bool gpu, float* out) {
+  const auto [got, expected] = both<float>(601, [&](bool gpu, float* out) {
     CodeScores a{4, kv_heads, group, d, 2, CodeScores::Kind::kBelowTop};
-    a.queries = gpu ? queries.device() : queries.host(), a.vectors = vectors.data(), a.begin = begin.data(), a.first = first.data();
-    a.vector = gpu ? basis.device() : basis.host(), a.coefficients = gpu ? partial.device() : partial.host(), a.scores = out;
+    a.queries = queries.at(gpu), a.vectors = vectors.data(), a.begin = begin.data(), a.first = first.data();
+    a.vector = basis.at(gpu), a.coefficients = partial.at(gpu), a.scores = out;
     return a;
-  };
-  run_cpu(op(false, expected.data()));
-  const auto got = same_in_every_order([&] {
-    const DeviceBuffer<float> out(601);
-    run_cuda(op(true, out.data()), cuda());
-    return out.to_host(cuda().stream());
   });
   EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products
   const Ints cap{10, 500, 3, 3};
-  const DeviceBuffer<float> scores(expected);
-  Ints count(4, -1), on_gpu(4, -1);
-  run_cpu(CountScores{4, first.data(), expected.data(), CountScores::Kind::kMeanAbove, -4.0, count.data(), kv_heads, cap.data()});
-  run_cuda(CountScores{4, first.data(), scores.data(), CountScores::Kind::kMeanAbove, -4.0, on_gpu.data(), kv_heads, cap.data()}, cuda());
-  EXPECT_EQ(on_gpu, count);
+  Twice<float> scores(expected);
+  Ints count[2] = {Ints(4, -1), Ints(4, -1)};
+  run_both([&](bool gpu) {
+    constexpr auto kMeanAbove = CountScores::Kind::kMeanAbove;
+    return CountScores{4, first.data(), scores.at(gpu), kMeanAbove, -4.0, count[gpu].data(), kv_heads, cap.data()};
+  });
+  EXPECT_EQ(count[1], count[0]);
 }
 
 }  // namespace

@@ -10,16 +10,9 @@ namespace {
 // Probabilities of logits that are sums of 20 products in fp32, in another order than the CPU's.
 class QueryLinesCuda : public CudaTest {
  protected:
-  template <class T, class Run>
-  void check(RowsFixture<T>& rows, Run&& run) {
-    std::vector<float> expected(static_cast<std::size_t>(rows.first.back()), -1.0F);
-    run([](const auto& op) { run_cpu(op); }, false, expected.data());
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(rows.first.back());
-      run([&](const auto& op) { run_cuda(op, cuda()); }, true, out.data());
-      return out.to_host(cuda().stream());
-    });
-    EXPECT_TRUE(all_near(got, expected, 1e-5, 1e-4));
+  template <class T, class Op>
+  void check(RowsFixture<T>& rows, const Op& op) {
+    EXPECT_TRUE(all_near(both<float>(rows.first.back(), op), 1e-5, 1e-4));
   }
 };
 
@@ -28,9 +21,8 @@ TEST_F(QueryLinesCuda, ChosenHeadsEqualCpuVersion) {
   const QueriesFixture queries({1, 5, 3}, {0, 60, 500}, 4, 20, 2);
   const Ints heads{3, 0, 2};
   for (const bool finds : {false, true})
-    check(rows, [&](auto&& op_on, bool gpu, float* out) {
-      op_on(ChosenHeads{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), finds ? nullptr : heads.data(), 3,
-                        finds, 4, 8, out});
+    check(rows, [&](bool gpu, float* out) {
+      return ChosenHeads{rows.at(gpu), queries.at(gpu), finds ? nullptr : heads.data(), 3, finds, 4, 8, out};
     });
 }
 
@@ -38,8 +30,7 @@ TEST_F(QueryLinesCuda, ChunkAttentionEqualsCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8, .num_words = 2}, {5, 5, 70, 70, 33, 40}, 5);
   const QueriesFixture queries({0, 50, 1}, {5, 60, 500}, 4, 20, 6);
   for (const bool flag : {false, true}) {
-    run_cpu(ChunkAttention{rows.host(), queries.host(), 16, flag, flag, 1});
-    run_cuda(ChunkAttention{rows.device(), queries.device(), 16, flag, flag, 1}, cuda());
+    run_both([&](bool gpu) { return ChunkAttention{rows.at(gpu), queries.at(gpu), 16, flag, flag, 1}; });
     const std::vector<std::uint32_t> got = rows.device_words(cuda());
     const std::size_t slots = rows.position.size();
     rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
@@ -50,33 +41,32 @@ TEST_F(QueryLinesCuda, ChunkAttentionEqualsCpuVersion) {
 
 TEST_F(QueryLinesCuda, ProjectedNormsEqualCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 1, 9, 30}, 7);
-  const std::vector<float> w_o = random_elements<float>(300 * 80, 8);
-  const DeviceBuffer<float> device_w_o(w_o);
+  Twice<float> w_o = normals(300 * 80, 8);
   for (const auto kind : {ProjectedNorms::Kind::kL1, ProjectedNorms::Kind::kL2})
-    check(rows, [&](auto&& op_on, bool gpu, float* out) {
-      op_on(ProjectedNorms{gpu ? rows.device() : rows.host(), gpu ? device_w_o.data() : w_o.data(), 300, kind, out});
-    });
+    check(rows, [&](bool gpu, float* out) { return ProjectedNorms{rows.at(gpu), w_o.at(gpu), 300, kind, out}; });
 }
 
 TEST_F(QueryLinesCuda, PassAttentionEqualsCpuVersion) {
   const std::int32_t hidden_dim = 30;
   RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 3, 60, 45}, 9);
   const QueriesFixture queries({2, 5, 7}, {800, 900, 901}, 4, 20, 10);
-  const std::vector<float> keys = random_elements<float>(7 * 2 * 20, 11), hidden = random_elements<float>(7 * hidden_dim, 12, 5.0F);
-  const std::vector<float> w_o = random_elements<float>(hidden_dim * 80, 13), gradient{3, 0.5F, 2, 7, 1, 0.25F, 4};
-  const DeviceBuffer<float> device_keys(keys), device_hidden(hidden), device_w_o(w_o), device_gradient(gradient);
+  Twice<float> keys = normals(7 * 2 * 20, 11), hidden = normals(7 * hidden_dim, 12, 5.0F), w_o = normals(hidden_dim * 80, 13);
+  Twice<float> gradient(std::vector<float>{3, 0.5F, 2, 7, 1, 0.25F, 4});
   using Norms = PassAttention::Norms;
+  std::vector<PassQueries> one[2], other[2];
+  std::vector<std::span<const PassQueries>> pass[2];
+  for (const bool gpu : {false, true}) {
+    const Queries* q = queries.at(gpu);
+    const float *k = keys.at(gpu), *h = hidden.at(gpu), *g = gradient.at(gpu);
+    one[gpu] = {{q[0], k, 0, 9, h, g}}, other[gpu] = {{q[1], k, 0, 40, h, g}, {q[2], k, 30, 70, h, g}};
+    pass[gpu] = {one[gpu], other[gpu]};
+  }
   for (const Norms norms : {Norms::kNone, Norms::kHidden, Norms::kGradient})
-    check(rows, [&](auto&& op_on, bool gpu, float* out) {
-      const Queries* q = gpu ? queries.device() : queries.host();
+    check(rows, [&](bool gpu, float* out) {
       const bool sums = norms == Norms::kHidden;
-      const float *k = gpu ? device_keys.data() : keys.data(), *h = gpu ? device_hidden.data() : hidden.data();
-      const float* g = gpu ? device_gradient.data() : gradient.data();
-      const std::vector<PassQueries> one{{q[0], k, 0, 9, h, g}}, other{{q[1], k, 0, 40, h, g}, {q[2], k, 30, 70, h, g}};
-      const std::vector<std::span<const PassQueries>> pass{one, other};
-      op_on(PassAttention{gpu ? rows.device() : rows.host(), pass, 4, sums ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax,
-                          sums ? PassAttention::Group::kMean : PassAttention::Group::kMax, norms, gpu ? device_w_o.data() : w_o.data(),
-                          hidden_dim, out});
+      const auto reduce = sums ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax;
+      const auto group = sums ? PassAttention::Group::kMean : PassAttention::Group::kMax;
+      return PassAttention{rows.at(gpu), pass[gpu], 4, reduce, group, norms, w_o.at(gpu), hidden_dim, out};
     });
 }
 

@@ -52,6 +52,7 @@ class RowsFixture {
     return view(reinterpret_cast<float*>(device_k_.data()), reinterpret_cast<float*>(device_v_.data()), device_position_.data(),
                 device_words_.data(), kElementType<T>);
   }
+  KvRows at(bool gpu) { return gpu ? device() : host(); }
 
   // Copies the host's arrays to device memory.
   void upload() {
@@ -130,6 +131,7 @@ class QueriesFixture {
   }
   [[nodiscard]] const Queries* host() const { return host_.data(); }
   [[nodiscard]] const Queries* device() const { return device_.data(); }
+  [[nodiscard]] const Queries* at(bool gpu) const { return gpu ? device() : host(); }
 
  private:
   std::vector<std::vector<float>> data_;
@@ -151,6 +153,7 @@ class RowArrays {
     return host_pointers_.data();
   }
   T* const* device() { return device_pointers_.data(); }
+  T* const* at(bool gpu) { return gpu ? device() : host(); }
   std::vector<T>& row(std::size_t r) { return host_[r]; }
   void upload() {
     device_.clear(), device_pointers_.clear();

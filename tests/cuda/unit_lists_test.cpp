@@ -29,6 +29,7 @@ struct ListedUnits {
   }
   [[nodiscard]] UnitLists host() const { return {first.data(), unit.data(), nullptr, count.data()}; }
   [[nodiscard]] UnitLists device() const { return {first.data(), device_unit.data(), nullptr, count.data()}; }
+  [[nodiscard]] UnitLists at(bool gpu) const { return gpu ? device() : host(); }
   [[nodiscard]] UnitLists device_apart() const { return {nullptr, nullptr, device_rows.data(), count.data()}; }
   Ints count, unit;
   Longs first;
@@ -56,13 +57,11 @@ TEST_F(UnitListsCuda, TokensOfUnits) {
     op.base = bases ? base.data() : nullptr, op.head = bases ? head.data() : nullptr, op.lists = lists().host();
     Longs first(1, 0);
     for (std::int32_t r = 0; r < 6; ++r) first.push_back(first.back() + op.tokens(r));
-    Ints expected(static_cast<std::size_t>(first.back()));
-    op.first = first.data(), op.out = expected.data();
-    run_cpu(op);
-    const DeviceBuffer<std::int32_t> index(first.back());
-    op.lists = bases ? lists().device() : lists().device_apart(), op.out = index.data();
-    run_cuda(op, cuda());
-    EXPECT_EQ(index.to_host(cuda().stream()), expected);
+    op.first = first.data();
+    EXPECT_TRUE(equal(both<std::int32_t>(first.back(), [&](bool gpu, std::int32_t* out) {
+      op.lists = gpu && !bases ? lists().device_apart() : lists().at(gpu), op.out = out;
+      return op;
+    })));
   }
 }
 
@@ -76,47 +75,40 @@ TEST_F(UnitListsCuda, CopyUnits) {
   for (std::int32_t& p : pick) p = std::abs(p);
   Ints expected(510);
   const auto copy = [&](CopyUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
-    return CopyUnits{6, gpu ? lists().device() : lists().host(), kind, nullptr, to_first.data(), picks, out};
+    return CopyUnits{6, lists().at(gpu), kind, nullptr, to_first.data(), picks, out};
   };
   run_cpu(copy(CopyUnits::Kind::kPick, first, pick.data(), expected.data(), false));
   const DeviceBuffer<std::int32_t> out(pick);  // in place
   run_cuda(copy(CopyUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
-  Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(copy(CopyUnits::Kind::kAll, whole, nullptr, copied.data(), false));
-  const DeviceBuffer<std::int32_t> all(whole.back());
-  run_cuda(copy(CopyUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
-  EXPECT_EQ(all.to_host(cuda().stream()), copied);
+  EXPECT_TRUE(equal(
+      both<std::int32_t>(whole.back(), [&](bool gpu, std::int32_t* to) { return copy(CopyUnits::Kind::kAll, whole, nullptr, to, gpu); })));
 }
 
 TEST_F(UnitListsCuda, UnionUnits) {
   const Longs first{0, 50, 700, 800};
-  Ints expected(800, -1), expected_count(3), got_count(3);
-  run_cpu(UnionUnits{3, 2, lists().host(), first.data(), expected.data(), expected_count.data()});
-  const DeviceBuffer<std::int32_t> got(Ints(800, -1));
-  run_cuda(UnionUnits{3, 2, lists().device(), first.data(), got.data(), got_count.data()}, cuda());
-  EXPECT_EQ(got_count, expected_count);
-  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+  Ints count[2] = {Ints(3), Ints(3)};
+  const auto units = both(
+      Ints(800, -1), [&](bool gpu, std::int32_t* out) { return UnionUnits{3, 2, lists().at(gpu), first.data(), out, count[gpu].data()}; });
+  EXPECT_EQ(count[1], count[0]);
+  EXPECT_TRUE(equal(units));
 }
 
 TEST_F(UnitListsCuda, RankedUnits) {
   const Longs score_first{0, 700, 1400, 2100, 2800, 3500, 4200};
-  std::vector<float> scores = random_elements<float>(4200, 3);
-  for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
-  const DeviceBuffer<float> device_scores(scores);
+  std::vector<float> x = random_elements<float>(4200, 3);
+  for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0.5F;  // ties go to the lower unit
+  Twice<float> scores(x);
   RowArrays<std::int32_t> ranked(Longs(6, 600), -3);
-  run_cpu(SortUnits{6, lists().host(), SortUnits::Kind::kByScore, score_first.data(), scores.data(), ranked.host()});
-  run_cuda(SortUnits{6, lists().device(), SortUnits::Kind::kByScore, score_first.data(), device_scores.data(), ranked.device()}, cuda());
+  run_both([&](bool gpu) {
+    return SortUnits{6, lists().at(gpu), SortUnits::Kind::kByScore, score_first.data(), scores.at(gpu), ranked.at(gpu)};
+  });
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
-  Ints expected(445);
-  const DeviceBuffer<std::int32_t> got(445);
-  SortUnits best{6, {.rows = ranked.host()}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), expected.data()};
-  run_cpu(best);
-  best.lists.rows = ranked.device(), best.unit = got.data();
-  run_cuda(best, cuda());
-  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+  EXPECT_TRUE(equal(both<std::int32_t>(445, [&](bool gpu, std::int32_t* best) {
+    return SortUnits{6, {.rows = ranked.at(gpu)}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), best};
+  })));
 }
 
 TEST_F(UnitListsCuda, TrackReuse) {
@@ -129,19 +121,13 @@ TEST_F(UnitListsCuda, TrackReuse) {
     for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
-  const DeviceBuffer<std::int32_t> device_unit(unit);
-  TrackReuse reuse;
-  reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
-  const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
-    Ints hits(3, -1);
-    reuse.asked = reuse.now = UnitLists{first.data(), units};
-    reuse.last = lists, reuse.hits = hits.data();
-    op_on(reuse);
-    return hits;
-  };
-  const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
-  EXPECT_EQ(expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
-  EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
+  Twice<std::int32_t> units(unit);
+  Ints hits[2] = {Ints(3, -1), Ints(3, -1)};
+  run_both([&](bool gpu) {
+    const UnitLists asked{first.data(), units.at(gpu)};
+    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), hits[gpu].data()};
+  });
+  for (const Ints& x : hits) EXPECT_EQ(x, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
   EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }
 
@@ -154,15 +140,9 @@ TEST_F(UnitListsCuda, NearestKeys) {
   for (std::size_t r = 0; r < 4; ++r)
     for (int h = 0; h < 5; ++h) counts.push_back(keep[r]);
   const Longs index_first = prefix_sums(counts);
-  Ints expected(static_cast<std::size_t>(index_first.back()));
-  run_cpu(NearestKeys{rows.host(), queries.host(), begin.data(), end.data(), keep.data(), 1, index_first.data(), expected.data()});
-  const auto got = same_in_every_order([&] {
-    const DeviceBuffer<std::int32_t> index(index_first.back());
-    run_cuda(NearestKeys{rows.device(), queries.device(), begin.data(), end.data(), keep.data(), 1, index_first.data(), index.data()},
-             cuda());
-    return index.to_host(cuda().stream());
-  });
-  EXPECT_EQ(got, expected);
+  EXPECT_TRUE(equal(both<std::int32_t>(index_first.back(), [&](bool gpu, std::int32_t* out) {
+    return NearestKeys{rows.at(gpu), queries.at(gpu), begin.data(), end.data(), keep.data(), 1, index_first.data(), out};
+  })));
 }
 
 }  // namespace
