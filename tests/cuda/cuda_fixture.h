@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -129,7 +130,7 @@ inline Twice<float> normals(std::int64_t n, std::uint64_t seed, float deviation 
   return Twice<float>(random_elements<float>(n, seed, deviation));
 }
 
-// What an operation writes as a kernel, and on the CPU.
+// The numbers that an operation writes as a kernel, and on the CPU.
 template <class T>
 struct Both {
   std::vector<T> got, expected;
@@ -142,6 +143,17 @@ testing::AssertionResult equal(const Both<T>& x) {
   if (x.got == x.expected) return testing::AssertionSuccess();
   const auto [got, expected] = std::mismatch(x.got.begin(), x.got.end(), x.expected.begin());
   return testing::AssertionFailure() << "element " << got - x.got.begin() << " is " << *got << ", expected " << *expected;
+}
+
+// The message of the CudaError that `act` ends with.
+template <class Act>
+std::string cuda_error_of(Act&& act) {
+  try {
+    act();
+  } catch (const CudaError& e) {
+    return e.what();
+  }
+  return "no error";
 }
 
 // Tests of kernels: on a GPU where there is one, else skipped with the reason (KVLAB_REQUIRE_GPU=1: failed); in a build without CUDA
@@ -165,7 +177,7 @@ class CudaTest : public testing::Test {
     run_cpu(op(false));
     run_cuda(op(true), cuda());
   }
-  // What op(gpu, out) makes of `start`: on the CPU, and as a kernel in several orders of threads.
+  // `start` after op(gpu, out): on the CPU, and as a kernel in several orders of threads.
   template <class T, class Op>
   Both<T> both(const std::vector<T>& start, Op&& op) {
     return both_from(

@@ -110,7 +110,7 @@ TEST_F(ScorerOpsCuda, QuotaSelect) {
   Twice<float> scores(coarse);
   const Ints widths{1, 5, 33};
   for (const std::int32_t kept : {20, 130, 700}) {
-    Twice<std::int32_t> index(kept);
+    Twice<std::int32_t> index(Ints(static_cast<std::size_t>(kept)));
     run_both([&](bool gpu) { return QuotaSelect{700, 5, 690, kept, widths.data(), 3, scores.at(gpu), index.at(gpu)}; });
     EXPECT_EQ(index.device(cuda()), index.host()) << kept;
   }
