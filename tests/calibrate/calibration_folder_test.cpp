@@ -14,16 +14,15 @@
 #include "tests/calibrate/fake_meter.h"
 
 namespace kvlab {
-
 namespace {
 
 TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
   FakeMeter once(0.01);
-  const Calibrated whole(once, 1e-6);
+  const Calibrated whole(once);
   for (const std::size_t cut : {std::size_t{1}, std::size_t{50}, whole.result.measurements - 3}) {
     FakeMeter meter(0.01);
     meter.stop_after = cut;
-    Calibrated c(meter, 1e-6);
+    Calibrated c(meter);
     EXPECT_FALSE(c.result.is_complete);
     EXPECT_EQ(c.result.measurements, cut);
     EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
@@ -41,7 +40,7 @@ TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
 
 TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
   FakeMeter meter;
-  Calibrated c(meter, 1e-6);
+  Calibrated c(meter);
   const std::string before = profile_hash(c.profile());
   c.plan.seconds = 2;
   const CalibrationResult again = c.run(meter);
@@ -52,64 +51,61 @@ TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
 
 // Serving on a CPU keeps codes alone between steps.
 TEST(Calibration, AProfileOfACpuSaysThatPackedKvIsDecodedAnew) {
-  FakeMeter meter;
-  EXPECT_EQ(Calibrated(meter, 1e-6).profile().kv_reads, KvReads::kUnpacked);
-  FakeMeter gpu;
+  FakeMeter cpu, gpu;
   gpu.kind = DeviceKind::kGpu;
-  EXPECT_EQ(Calibrated(gpu, 1e-6).profile().kv_reads, KvReads::kStored);
+  EXPECT_EQ(Calibrated(cpu).profile().kv_reads, KvReads::kUnpacked);
+  EXPECT_EQ(Calibrated(gpu).profile().kv_reads, KvReads::kStored);
 }
 
 // Under the same names they hold times of other launches.
 TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
   FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  EXPECT_EQ(error_of([&] { c.run(meter); }), "no error");
+  Calibrated c(meter);
+  EXPECT_EQ(c.error(meter), "no error");
   meter.kind = DeviceKind::kGpu;
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
+  EXPECT_THAT(c.error(meter), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
 }
 
 TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  FakeMeter other;
+  FakeMeter meter, other;
+  Calibrated c(meter);
   other.name = "another card";
-  EXPECT_THAT(error_of([&] { c.run(other); }),
-              testing::HasSubstr("holds measurements of device 'fake', not 'another card'; choose another --out"));
-  EXPECT_THAT(error_of([&] { c.run(meter, "qwen3-8b"); }), testing::HasSubstr("of model 'probe', not 'qwen3-8b'"));
+  EXPECT_THAT(c.error(other), testing::HasSubstr("holds measurements of device 'fake', not 'another card'; choose another --out"));
+  EXPECT_THAT(c.error(meter, "qwen3-8b"), testing::HasSubstr("of model 'probe', not 'qwen3-8b'"));
   c.plan.seed = 2;
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of seed '1', not '2'"));
+  EXPECT_THAT(c.error(meter), testing::HasSubstr("of seed '1', not '2'"));
   c.plan.out = c.folder.path();
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("exists and holds no calibration"));
+  EXPECT_THAT(c.error(meter), testing::HasSubstr("exists and holds no calibration"));
 }
 
 TEST(Calibration, AFaultyMeasurementIsNamedWithItsLine) {
   FakeMeter meter;
-  Calibrated c(meter, 1e-6);
+  Calibrated c(meter);
   std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,17,0,maybe,12,0,0,0,0,0,0,1\n";
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("'role' = 'maybe' is neither fit nor heldout"));
+  EXPECT_THAT(c.error(meter), testing::HasSubstr("'role' = 'maybe' is neither fit nor heldout"));
 }
 
 TEST(Calibration, ATableWithoutAKernelIsReportedAndTheRooflineFillsIn) {
   FakeMeter meter;
   meter.lacks = "sampler";
-  const Calibrated c(meter, 1e-6);
+  const Calibrated c(meter);
   EXPECT_THAT(c.result.missing, testing::ElementsAre("sampler"));
-  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of sampler"));
-  EXPECT_NO_THROW(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"));
+  EXPECT_THAT(error_of([&] { c.setup(); }), testing::HasSubstr("no table of sampler"));
+  EXPECT_NO_THROW(c.setup(", missing: roofline"));
 }
 
 // Attention is timed without the write of new keys and values: no table of that must not mean that it costs nothing.
 TEST(Calibration, WritingNewKeysIsNeverForgotten) {
   FakeMeter meter;
   meter.lacks = "append_kv";
-  const Calibrated c(meter, 1e-6);
-  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of append_kv"));
+  const Calibrated c(meter);
+  EXPECT_THAT(error_of([&] { c.setup(); }), testing::HasSubstr("no table of append_kv"));
   FakeMeter whole;
-  const Calibrated with(whole, 1e-6);
+  const Calibrated with(whole);
   StepShape shape;
   shape.decodes = 4, shape.decode_kv_tokens = 400, shape.decode_kv_max = shape.decode_kv_min = 100, shape.decode_kv_squares = 40'000;
-  const StepCost filled = make_cost_model(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"))->step(shape);
-  const StepCost measured = make_cost_model(setup_of("profile: {kvlab: {path: " + with.plan.out + "}}\n"))->step(shape);
+  const StepCost filled = make_cost_model(c.setup(", missing: roofline"))->step(shape);
+  const StepCost measured = make_cost_model(with.setup())->step(shape);
   const double append = 8 * (4e-5 + 3e-7 * 4);
   EXPECT_NEAR(to_s(measured.of(CostPart::kLinear) - filled.of(CostPart::kLinear)), append, 0.1 * append);
   EXPECT_GT(filled.of(Footing::kRoofline), Picoseconds{}) << "the roofline's share";
@@ -117,8 +113,8 @@ TEST(Calibration, WritingNewKeysIsNeverForgotten) {
 
 TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
   FakeMeter meter;
-  const Calibrated c(meter, 1e-6);
-  const CostSetup setup = setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n");
+  const Calibrated c(meter);
+  const CostSetup setup = c.setup();
   EXPECT_EQ(setup.model.name, "probe");
   EXPECT_EQ(setup.model.dtype, Dtype::kFp32) << "the CPU computes in float32";
   EXPECT_EQ(setup.profile_date, "2026-01-02");
@@ -147,14 +143,14 @@ TEST(Calibration, AVerdictNamesTheGoalsThatWereMissed) {
   FakeMeter even, busy;
   EXPECT_EQ(Calibrated(even, 2).profile().options.contains("calibration_failure"), !Calibrated(even, 2).result.failure.empty());
   busy.spread = 0.8;
-  EXPECT_THAT(Calibrated(busy, 1e-6).result.failure, testing::HasSubstr("spread of samples 80 % in the P90 (limit 50 %)"));
+  EXPECT_THAT(Calibrated(busy).result.failure, testing::HasSubstr("spread of samples 80 % in the P90 (limit 50 %)"));
 }
 
 // Such a profile can be used; every run with it says what it is.
 TEST(Calibration, ARunWithAProfileThatFailedSaysSo) {
   FakeMeter busy;
   busy.spread = 0.8;
-  const Calibrated c(busy, 1e-6);
+  const Calibrated c(busy);
   EXPECT_THAT(c.text("meta.yaml"), testing::HasSubstr("calibration_failure: "));
   const std::string file = c.folder.path() + "/run.yaml", out = c.folder.path() + "/out";
   std::ofstream(file) << "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: {fixed: {value: 30}}, "
@@ -176,15 +172,12 @@ TEST(ServingProgress, SaysTheEstimateAndEachQuarterTenSecondsApart) {
 
 // Times that no card can reach: a wrong kernel or a wrong clock. The measurements are kept for inspection.
 TEST(Calibration, WhatTheDatasheetForbidsIsNotWritten) {
-  const TempFolder cards;
-  const std::string card = cards.write("card.yaml", kTinyCard);
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
+  FakeMeter meter, fast;
+  Calibrated c(meter);
   std::filesystem::remove_all(c.plan.out);
-  c.plan.hardware = card;
-  FakeMeter fast;
+  c.plan.hardware = c.folder.write("card.yaml", kTinyCard);
   fast.speed = 1e-6;
-  EXPECT_THAT(error_of([&] { c.run(fast); }), testing::HasSubstr("the measurements are kept in measurements.csv, no profile was written"));
+  EXPECT_THAT(c.error(fast), testing::HasSubstr("the measurements are kept in measurements.csv, no profile was written"));
   EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
   EXPECT_TRUE(std::filesystem::exists(c.plan.out + "/measurements.csv"));
 }
@@ -213,30 +206,28 @@ TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {
 
 // Every table of a model can be prepared by the CPU's registry, with the shape it asks for.
 TEST(CalibrationTables, TheRegistryHasAllThatTheCpuMeasures) {
-  const ModelSpec model = load_model_spec("probe", kModels);
-  for (const CalibrationTable& t :
-       calibration_tables(model, DeviceKind::kCpu, default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30))) {
+  for (const CalibrationTable& t : cpu_tables()) {
     const KernelFamily* family = find_family(DeviceKind::kCpu, t.family, t.format);
     ASSERT_NE(family, nullptr) << t.name;
-    const Shape shape = shape_at(t, model, {t.coarse[0].front(), t.axes() == 2 ? t.coarse[1].front() : 0});
+    const Shape shape = shape_at(t, probe(), {t.coarse[0].front(), t.axes() == 2 ? t.coarse[1].front() : 0});
     for (const auto& [axis, letters] : family->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << " " << axis;
     EXPECT_EQ(shape.size(), family->axes.size()) << t.name;
   }
 }
 
 TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
-  const auto gib = [](double n) { return static_cast<std::int64_t>(n * 1024 * 1024 * 1024); };
-  EXPECT_EQ(known_hardware("NVIDIA H100 80GB HBM3", gib(79.1)), "h100");
-  EXPECT_EQ(known_hardware("NVIDIA H200", gib(139.8)), "h200");
-  EXPECT_EQ(known_hardware("NVIDIA A100-SXM4-80GB", gib(79.2)), "a100-80gb");
-  EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-pcie-40gb");
-  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 4090", gib(23.6)), "rtx4090");
-  EXPECT_EQ(known_hardware("Tesla T4", gib(14.6)), "t4");
-  EXPECT_EQ(known_hardware("NVIDIA L4", gib(22.0)), "l4");
-  EXPECT_EQ(known_hardware("NVIDIA B200", gib(178.4)), "b200");
-  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 5060", gib(7.6)), "");
+  const std::tuple<const char*, double, const char*> cards[] = {{"NVIDIA H100 80GB HBM3", 79.1, "h100"},
+                                                                {"NVIDIA H200", 139.8, "h200"},
+                                                                {"NVIDIA A100-SXM4-80GB", 79.2, "a100-80gb"},
+                                                                {"NVIDIA A100-PCIE-40GB", 39.4, "a100-pcie-40gb"},
+                                                                {"NVIDIA GeForce RTX 4090", 23.6, "rtx4090"},
+                                                                {"Tesla T4", 14.6, "t4"},
+                                                                {"NVIDIA L4", 22.0, "l4"},
+                                                                {"NVIDIA B200", 178.4, "b200"},
+                                                                {"NVIDIA GeForce RTX 5060", 7.6, ""}};
+  for (const auto& [name, gib, card] : cards)
+    EXPECT_EQ(known_hardware(name, static_cast<std::int64_t>(gib * 1024 * 1024 * 1024)), card) << name;
 }
 
 }  // namespace
-
 }  // namespace kvlab

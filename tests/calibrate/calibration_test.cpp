@@ -20,7 +20,6 @@
 #include "tests/calibrate/fake_meter.h"
 
 namespace kvlab {
-
 namespace {
 
 double p95(std::vector<double> x) {
@@ -32,7 +31,7 @@ double p95(std::vector<double> x) {
 std::vector<double> errors_elsewhere(const Calibrated& c) {
   const Profile p = c.profile();
   std::vector<double> errors;
-  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)) {
+  for (const CalibrationTable& t : cpu_tables()) {
     for (const CalibrationPoint& at : held_out_points(t, 777)) {
       double predicted = 0;
       if (t.kind == TableKind::kOp) {
@@ -53,10 +52,8 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
 
 // Between two uses of an operand in a step, the model's weights and the KV of the sequences pass through the cache.
 TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
-  const ModelSpec probe = load_model_spec("probe", kModels);
-  const CalibrationLimits limits = default_limits(probe, DeviceKind::kCpu, std::int64_t{8} << 30);
   constexpr std::int64_t kWeights = 4 * (8 * (384 * (2 * 512 + 2 * 128) + 3 * 384 * 768) + 264 * 384), kToken = 4 * 8 * 2 * 128;
-  for (const CalibrationTable& t : calibration_tables(probe, DeviceKind::kCpu, limits)) {
+  for (const CalibrationTable& t : cpu_tables()) {
     if (t.name == "down_proj") {
       EXPECT_EQ(copied_bytes(t, {1, 0}), kWeights + 512 * kToken);
       EXPECT_EQ(copied_bytes(t, {2000, 0}), kWeights + 64 * 512 * kToken);  // of a prompt, not of 2,000 sequences
@@ -70,19 +67,16 @@ TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
 
 // A layer's activations are met again when all others of the pass have passed through the cache.
 TEST(Calibrate, ActivationsAreMetAgainAfterAPass) {
-  const ModelSpec probe = load_model_spec("probe", kModels);
-  const CalibrationLimits limits = default_limits(probe, DeviceKind::kCpu, std::int64_t{8} << 30);
-  for (const CalibrationTable& t : calibration_tables(probe, DeviceKind::kCpu, limits)) {
+  for (const CalibrationTable& t : cpu_tables()) {
     const bool is_policy = t.kind == TableKind::kPolicy;
-    EXPECT_EQ(activation_bytes(t, probe, {100, 7}), is_policy ? 0 : 4 * 100 * (3 * 384 + 2 * (512 + 128) + 2 * 768)) << t.name;
+    EXPECT_EQ(activation_bytes(t, probe(), {100, 7}), is_policy ? 0 : 4 * 100 * (3 * 384 + 2 * (512 + 128) + 2 * 768)) << t.name;
   }
 }
 
 // Weights rotate through all that the model has, also where that is many times the cache; an eighth of the memory is the most.
 TEST(Calibrate, WeightsRotateThroughTheModelsSize) {
   const ModelSpec model = load_model_spec("llama-100m", kModels);
-  for (const CalibrationTable& t :
-       calibration_tables(model, DeviceKind::kCpu, default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30))) {
+  for (const CalibrationTable& t : cpu_tables(model)) {
     const auto bytes_with = [&](std::int64_t cache_mib, std::int64_t memory_mib) {
       return rotation_at(t, model, {1, 0}, FakeDevice(cache_mib << 20, memory_mib << 20)).bytes;
     };
@@ -117,7 +111,7 @@ TEST(Calibration, RecoversTheDevicesTimesWithinItsStatedError) {
 
 TEST(Calibration, RefiningMakesTheWorstErrorsSmallerAndGoesWhereTheyAre) {
   FakeMeter first, second;
-  const Calibrated coarse(first, 1e-6), refined(second, 20);
+  const Calibrated coarse(first), refined(second, 20);
   EXPECT_GT(coarse.result.errors.back().p95_frac, 2 * refined.result.errors.back().p95_frac);
   EXPECT_GT(refined.result.measurements, coarse.result.measurements);
   // The knee of matrix products is at 100 tokens: between the coarse 64 and 256.
@@ -132,7 +126,7 @@ TEST(Calibration, RefiningMakesTheWorstErrorsSmallerAndGoesWhereTheyAre) {
 TEST(Calibration, ASlowStretchIsSharedByAllTables) {
   FakeMeter once, rounds;
   for (FakeMeter* meter : {&once, &rounds}) meter->slow_after = 30, meter->slow_until = 80;
-  const Calibrated short_one(once, 1e-6), long_one(rounds, 4);
+  const Calibrated short_one(once), long_one(rounds, 4);
   EXPECT_GT(p95(errors_elsewhere(short_one)), 0.8);
   EXPECT_LT(p95(errors_elsewhere(long_one)), 0.25);
   EXPECT_GT(rounds.measurements, 3 * rounds.measured.size());
@@ -142,8 +136,8 @@ TEST(Calibration, ASlowStretchIsSharedByAllTables) {
 TEST(Calibration, StallsAreSharedByAllEntries) {
   FakeMeter quiet, stalled;
   stalled.stalled_every = 100;
-  const Calibrated without(quiet, 1e-6);
-  Calibrated with(stalled, 1e-6);
+  const Calibrated without(quiet);
+  Calibrated with(stalled);
   const auto expect_longer = [&] {
     const Profile p = with.profile(), q = without.profile();
     const auto count = static_cast<double>(stalled.measurements), stalls = std::floor(count / 100), longer = 1 + 4 * stalls / count;
@@ -163,7 +157,7 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
 TEST(Calibration, ATableOfUnevenSamplesIsNoOthersMatter) {
   FakeMeter even, uneven;
   uneven.uneven = "down_proj";
-  const Calibrated without(even, 1e-6), with(uneven, 1e-6);
+  const Calibrated without(even), with(uneven);
   const Profile p = with.profile(), q = without.profile();
   for (std::size_t i = 0; i < p.ops.size(); ++i)
     EXPECT_NEAR(time_of_op(p.ops[i], 64, 1).ps, (p.ops[i].name == "down_proj" ? 1.25 : 1) * time_of_op(q.ops[i], 64, 1).ps, 1)
@@ -179,12 +173,12 @@ TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
   const TempFolder folder;
   CalibrationPlan plan;
   plan.seconds = 1e6, plan.out = folder.path() + "/profile";
-  plan.limits = default_limits(load_model_spec("probe", kModels), DeviceKind::kCpu, std::int64_t{8} << 30);
+  plan.limits = cpu_limits(probe());
   std::ostringstream log;
-  calibrate(load_model_spec("probe", kModels), meter, plan, stop, log);
+  calibrate(probe(), meter, plan, stop, log);
   std::map<std::string, int> again;
   for (const auto& [point, times] : meter.measured) again[point.first] += times - 1;
-  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, plan.limits))
+  for (const CalibrationTable& t : cpu_tables())
     EXPECT_TRUE(!t.in_every_step() || again.at(t.name) > 2 * again.at("pool1d")) << t.name << " " << again.at(t.name);
 }
 
@@ -198,7 +192,7 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
   };
   meter.recipe_calls = {calls("word_scores", 1000, 1e-5), calls("word_scores", 100000, 1e-3), calls("ann_visits", 10'000'000, 1e-7),
                         calls("at_rest/kivi2", 50000, 2e-3), calls("top_k", 256 * 64, 1)};
-  Calibrated c(meter, 1e-6);
+  Calibrated c(meter);
   EXPECT_FALSE(c.profile().policy.has("word_scores"));
   c.plan.recipes = {load_recipe("h2o", 64), load_recipe("kivi2")};
   c.run(meter);
@@ -227,7 +221,7 @@ TEST(Calibration, HeldOutPointsAreNeverFitted) {
   for (const ProfileOp& op : p.ops)
     if (op.name == "down_proj")
       for (const auto& s : op.times.samples()) fitted.insert(s.at[0]);
-  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)) {
+  for (const CalibrationTable& t : cpu_tables()) {
     const auto points = held_out_points(t, c.plan.seed);
     EXPECT_GE(points.size(), 4U) << t.name;
     for (const CalibrationPoint& at : points) {
@@ -237,21 +231,19 @@ TEST(Calibration, HeldOutPointsAreNeverFitted) {
       for (const auto& s : p.attention.samples()) EXPECT_NE(s.at, (SampleGrid::Point{0, 0, at[0], at[1]}));
     }
   }
-  EXPECT_NE(held_out_points(calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)[2], 1),
-            held_out_points(calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)[2], 2))
-      << "the seed draws them";
+  EXPECT_NE(held_out_points(cpu_tables()[2], 1), held_out_points(cpu_tables()[2], 2)) << "the seed draws them";
 }
 
 // The device stalled while the largest points were measured: impossible times, until they are measured again.
 TEST(Calibration, AMeasurementThatStalledIsLeftOutOnceOthersOfThePointAreThere) {
   FakeMeter meter;
   meter.spread = 0.02;
-  Calibrated c(meter, 1e-6);
+  Calibrated c(meter);
   std::filesystem::remove_all(c.plan.out);
   const Measurements first(c.plan.out, {{"device", "fake"}, {"model", "probe"}, {"seed", "1"}});
   FakeMeter stuck;
   stuck.stuck = "down_proj", stuck.stuck_from = 1024;
-  EXPECT_THAT(error_of([&] { c.run(stuck); }), testing::HasSubstr("The same command measures again"));
+  EXPECT_THAT(c.error(stuck), testing::HasSubstr("The same command measures again"));
   c.plan.seconds = 1;
   c.run(stuck);
   const Profile p = c.profile();
@@ -277,7 +269,7 @@ TEST(Calibration, ATimeFarFromTheOthersOfItsPointDoesNotCount) {
 TEST(Calibration, PointsThatTakeTooLongAreLeftOut) {
   FakeMeter meter;
   meter.speed = 20, meter.copy_bytes_per_s = 1e10;
-  const Calibrated c(meter, 1e-6);
+  const Calibrated c(meter);
   ASSERT_TRUE(c.result.is_complete);
   CalibrationTable prefill;
   prefill.kind = TableKind::kPrefill;
@@ -289,5 +281,4 @@ TEST(Calibration, PointsThatTakeTooLongAreLeftOut) {
 }
 
 }  // namespace
-
 }  // namespace kvlab

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -12,23 +13,6 @@
 namespace kvlab {
 
 namespace {
-
-struct Answer {
-  int status = 0;
-  std::string error;
-};
-
-Answer calibrate_with(std::vector<std::string> arguments) {
-  const TempFolder folder;
-  const std::string out = folder.path() + "/profile";
-  arguments.insert(arguments.begin(), "calibrate");
-  arguments.insert(arguments.end(), {"--out", out});
-  std::ostringstream output, error;
-  const int status = run_cli(arguments, output, error);
-  EXPECT_FALSE(std::filesystem::exists(out)) << error.str();
-  EXPECT_EQ(output.str(), "");
-  return {status, error.str()};
-}
 
 TEST(CalibrateCommand, MistakesAreAnsweredInOneLine) {
   const std::pair<std::vector<std::string>, const char*> mistakes[] = {
@@ -45,10 +29,16 @@ TEST(CalibrateCommand, MistakesAreAnsweredInOneLine) {
       {{"--gpu", "99"}, num_gpus() == 0 ? "--gpu 99: no GPU: " : "--gpu 99: no GPU 99"},
   };
   for (const auto& [arguments, message] : mistakes) {
-    const Answer answer = calibrate_with(arguments);
-    EXPECT_EQ(answer.status, 2) << message;
-    EXPECT_THAT(answer.error, testing::HasSubstr(message));
-    EXPECT_EQ(std::count(answer.error.begin(), answer.error.end(), '\n'), 1) << answer.error;
+    const TempFolder folder;
+    const std::string out = folder.path() + "/profile";
+    std::vector<std::string> words{"calibrate", "--out", out};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::ostringstream output, error;
+    EXPECT_EQ(run_cli(words, output, error), 2) << message;
+    EXPECT_FALSE(std::filesystem::exists(out)) << error.str();
+    EXPECT_EQ(output.str(), "");
+    EXPECT_THAT(error.str(), testing::HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(error.str(), '\n'), 1) << error.str();
   }
 }
 

@@ -22,6 +22,16 @@ namespace kvlab {
 using TableKind = CalibrationTable::Kind;
 inline const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models";
 
+inline const ModelSpec& probe() {
+  static const ModelSpec model = load_model_spec("probe", kModels);
+  return model;
+}
+// Those that the CPU's calibration has by default, with 8 GiB.
+inline CalibrationLimits cpu_limits(const ModelSpec& model) { return default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30); }
+inline std::vector<CalibrationTable> cpu_tables(const ModelSpec& model = probe()) {
+  return calibration_tables(model, DeviceKind::kCpu, cpu_limits(model));
+}
+
 // Seconds of a made-up device. Matrix products are flat until 100 rows and then grow; attention is a sum of products; a policy's
 // operation is its launch and its bytes.
 inline double true_seconds(const CalibrationTable& t, const CalibrationPoint& at) {
@@ -89,7 +99,11 @@ class FakeMeter final : public Meter {
 };
 
 struct Calibrated {
-  explicit Calibrated(FakeMeter& meter, double seconds, std::uint64_t seed = 1) : plan(plan_for(seconds, seed)) { result = run(meter); }
+  explicit Calibrated(FakeMeter& meter, double seconds = 1e-6) {
+    plan.seconds = seconds, plan.seed = 1, plan.out = folder.path() + "/profile", plan.source = "test", plan.measured = "2026-01-02";
+    plan.limits = cpu_limits(probe());
+    result = run(meter);
+  }
   CalibrationResult run(FakeMeter& meter, const std::string& model = "probe") {
     std::atomic<bool> stop = false;
     if (meter.stop_after > 0) meter.stop = &stop;
@@ -98,11 +112,13 @@ struct Calibrated {
     meter.stop = nullptr;
     return r;
   }
-  [[nodiscard]] CalibrationPlan plan_for(double seconds, std::uint64_t seed) const {
-    CalibrationPlan p;
-    p.seconds = seconds, p.seed = seed, p.out = folder.path() + "/profile", p.source = "test", p.measured = "2026-01-02";
-    p.limits = default_limits(load_model_spec("probe", kModels), DeviceKind::kCpu, std::int64_t{8} << 30);
-    return p;
+  // A simulation by the profile.
+  CostSetup setup(const std::string& more = "") const {
+    return setup_of("profile: {kvlab: {path: " + plan.out + more + "}}\n");
+  }
+  // The message of a run that ends with an InputError.
+  std::string error(FakeMeter& meter, const std::string& model = "probe") {
+    return error_of([&] { run(meter, model); });
   }
   [[nodiscard]] Profile profile() const { return read_kvlab_profile(plan.out, 1); }
   [[nodiscard]] std::string text(const std::string& file) const { return read_file(plan.out + "/" + file); }

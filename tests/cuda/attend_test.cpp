@@ -31,13 +31,9 @@ class AttendCuda : public CudaTest {
       host.back().index_first = device.back().index_first = first.data();
       host.back().index = index.data(), device.back().index = indices.back().data();
     }
-    void weigh_tokens(const std::vector<float>& x) {
+    void weigh(const float* Segment::*by, const std::vector<float>& x) {
       weights.emplace_back(x);
-      host.back().token_log_weight = x.data(), device.back().token_log_weight = weights.back().data();
-    }
-    void weigh_heads(const std::vector<float>& x) {
-      weights.emplace_back(x);
-      host.back().head_log_weight = x.data(), device.back().head_log_weight = weights.back().data();
+      host.back().*by = x.data(), device.back().*by = weights.back().data();
     }
   };
 
@@ -80,6 +76,18 @@ class AttendCuda : public CudaTest {
     }
   }
 
+  // Some tokens of each row.
+  struct Some {
+    std::vector<std::int64_t> first{0};
+    std::vector<std::int32_t> index;
+    explicit Some(const std::vector<std::int32_t>& lengths) {
+      for (const std::int32_t n : lengths) {
+        for (std::int32_t i = 0; i < n; i += 1 + i % 3) index.push_back(i);
+        first.push_back(static_cast<std::int64_t>(index.size()));
+      }
+    }
+  };
+
   template <class T>
   void check_rows(const Case& c, double tolerance) {
     RowsFixture<T> rows(c.shape, c.lengths, c.seed);
@@ -119,18 +127,13 @@ TEST_F(AttendCuda, SegmentsOfSeveralKinds) {
   RowsFixture<bf16> listed(c.shape, c.lengths, 11);
   RowsFixture<float> whole({2, 4, 64, 8}, {5, 0, 70, 33}, 12);
   RowsFixture<f16> stand_in({2, 4, 64, 1}, {1, 1, 0, 1}, 13);
-  std::vector<std::int64_t> first{0};
-  std::vector<std::int32_t> index;
-  for (const std::int32_t n : c.lengths) {
-    for (std::int32_t i = 0; i < n; i += 1 + i % 3) index.push_back(i);
-    first.push_back(static_cast<std::int64_t>(index.size()));
-  }
+  const Some some(c.lengths);
   const std::vector<float> log_weight{2.0F, 0.0F, 1.0F, 3.0F}, head_weight = random_elements<float>(16, 14);
   Segments segments;
   segments.add(listed.host(), listed.device());
-  segments.list(first, index);
+  segments.list(some.first, some.index);
   segments.add(whole.host(), whole.device());
-  segments.weigh_heads(head_weight);
+  segments.weigh(&Segment::head_log_weight, head_weight);
   segments.add(stand_in.host(), stand_in.device());
   segments.host.back().log_weight = segments.device.back().log_weight = log_weight.data();
   segments.add(listed.host(), listed.device());  // shares its rows with the first
@@ -142,20 +145,15 @@ TEST_F(AttendCuda, WeighsTokensForEachHead) {
   const Case c{{2, 4, 64}, {50, 30, 9, 300}, {1, 2}, 15};
   RowsFixture<bf16> listed(c.shape, c.lengths, 16);
   RowsFixture<float> whole({2, 4, 64, 8}, {5, 0, 70, 33}, 17);
-  std::vector<std::int64_t> first{0};
-  std::vector<std::int32_t> index;
-  for (const std::int32_t n : c.lengths) {
-    for (std::int32_t i = 0; i < n; i += 1 + i % 3) index.push_back(i);
-    first.push_back(static_cast<std::int64_t>(index.size()));
-  }
-  std::vector<float> of_listed = random_elements<float>(index.size() * 4, 18), of_whole = random_elements<float>(108 * 4, 19);
+  const Some some(c.lengths);
+  std::vector<float> of_listed = random_elements<float>(some.index.size() * 4, 18), of_whole = random_elements<float>(108 * 4, 19);
   for (std::size_t i = 0; i < of_listed.size(); i += 3) of_listed[i] = -INFINITY;
   Segments segments;
   segments.add(listed.host(), listed.device());
-  segments.list(first, index);
-  segments.weigh_tokens(of_listed);
+  segments.list(some.first, some.index);
+  segments.weigh(&Segment::token_log_weight, of_listed);
   segments.add(whole.host(), whole.device());
-  segments.weigh_tokens(of_whole);
+  segments.weigh(&Segment::token_log_weight, of_whole);
   check(c, segments, kError);
 }
 

@@ -42,30 +42,23 @@ TEST_F(AttentionDecodeCuda, PlainEqualsCpuVersion) {
   for (const std::int32_t group : {1, 3, 7, 8, 9}) check({KvFormat::kBf16, ElementType::kBf16, 128, group, 1, 64, {100}}, kBf16Error);
 }
 
-// Queries and probabilities in fp16; decoded values are rounded to fp16 once more.
-TEST_F(AttentionDecodeCuda, BytesEqualCpuVersion) {
-  for (const KvFormat format : {KvFormat::kFp8, KvFormat::kInt8})
-    for (const std::int32_t head_dim : {64, 128, 256}) {
-      check({format, ElementType::kF16, head_dim, 4, 1, 16, {1, 0, 17, 95}}, kF16Error);
-      check({format, ElementType::kBf16, head_dim, 12, 1, 32, {32, 63}}, kBf16Error);
-    }
-}
-
-// Lengths around what a window keeps: 32 to 95 tokens of int4, 32 to 63 of int2.
-TEST_F(AttentionDecodeCuda, KiviEqualsCpuVersion) {
-  for (const KvFormat format : {KvFormat::kKivi4, KvFormat::kKivi2})
-    for (const std::int32_t head_dim : {64, 128, 256}) {
-      check({format, ElementType::kF16, head_dim, 4, 1, 0, {0, 31, 63, 64, 95, 96, 97, 200}}, kF16Error);
-      check({format, ElementType::kBf16, head_dim, 16, 1, 0, {230}}, kBf16Error);
-    }
-}
-
-TEST_F(AttentionDecodeCuda, CodesByTokenEqualCpuVersion) {
-  for (const KvFormat format : {KvFormat::kToken4, KvFormat::kToken2})
-    for (const std::int32_t head_dim : {64, 128, 256}) {
-      check({format, ElementType::kF16, head_dim, 4, 1, 0, {0, 1, 63, 64, 65, 150}}, kF16Error);
-      check({format, ElementType::kBf16, head_dim, 16, 1, 0, {100}}, kBf16Error);
-    }
+// Queries and probabilities in fp16; values decoded from bytes are rounded to fp16 once more. KIVI's lengths are around what a window
+// keeps: 32 to 95 tokens of int4, 32 to 63 of int2.
+TEST_F(AttentionDecodeCuda, BytesAndCodesEqualCpuVersion) {
+  struct Formats {
+    std::vector<KvFormat> formats;
+    std::int32_t f16_page, bf16_group, bf16_page;
+    Ints f16_len, bf16_len;
+  };
+  const Formats cases[] = {{{KvFormat::kFp8, KvFormat::kInt8}, 16, 12, 32, {1, 0, 17, 95}, {32, 63}},
+                           {{KvFormat::kKivi4, KvFormat::kKivi2}, 0, 16, 0, {0, 31, 63, 64, 95, 96, 97, 200}, {230}},
+                           {{KvFormat::kToken4, KvFormat::kToken2}, 0, 16, 0, {0, 1, 63, 64, 65, 150}, {100}}};
+  for (const Formats& c : cases)
+    for (const KvFormat format : c.formats)
+      for (const std::int32_t head_dim : {64, 128, 256}) {
+        check({format, ElementType::kF16, head_dim, 4, 1, c.f16_page, c.f16_len}, kF16Error);
+        check({format, ElementType::kBf16, head_dim, c.bf16_group, 1, c.bf16_page, c.bf16_len}, kBf16Error);
+      }
 }
 
 TEST_F(AttentionDecodeCuda, EveryTuningAndSplitGivesTheSame) {

@@ -4,42 +4,14 @@
 namespace kvlab {
 namespace {
 
-struct AttendedPrompt {
-  std::vector<float> out, log_sum;
-};
-
 template <class T>
-AttendedPrompt reference(const PagedPrompts<T>& p, const DevicePrefill& a) {
-  const auto d = static_cast<std::size_t>(p.head_dim);
-  AttendedPrompt result;
-  for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
-    const auto s = static_cast<std::size_t>(prompt);
-    for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t) {
-      for (std::int32_t h = 0; h < p.q_heads; ++h) {
-        const std::size_t row = p.row_of(prompt, h);
-        const std::int32_t seen = p.kv_before[row] + (a.causal ? t + 1 : 0), first = a.window > 0 ? std::max(0, seen - a.window) : 0;
-        const std::vector<double> z = p.logits(prompt, t, h, seen, a.scale);
-        const double top = seen > first ? *std::max_element(z.begin() + first, z.end()) : -INFINITY;
-        std::vector<double> out(d, 0.0);
-        double sum = 0;
-        for (std::int32_t i = first; i < seen; ++i) {
-          const double e = std::exp(z[static_cast<std::size_t>(i)] - top);
-          sum += e;
-          for (std::size_t c = 0; c < d; ++c) out[c] += e * static_cast<double>(to_float(p.v[p.slot(row, i) * d + c]));
-        }
-        for (const double x : out) result.out.push_back(static_cast<float>(sum > 0 ? x / sum : 0.0));
-        result.log_sum.push_back(static_cast<float>(top + std::log(sum)));
-      }
-    }
-  }
-  return result;
+AttendedPrompts reference(const PagedPrompts<T>& p, const DevicePrefill& a) {
+  return attended(p, a.scale, a.causal, [&](std::int32_t, std::int32_t, std::int32_t, std::int32_t i, std::int32_t end) {
+    return a.window == 0 || i >= end - a.window;
+  });
 }
 
-// Probabilities and the result are rounded to T, an error of 2^-9 (bf16) or 2^-12 (f16) each of numbers near 1; logits are sums in fp32.
-template <class T>
-constexpr double kTolerance = kElementType<T> == ElementType::kBf16 ? 0x1p-7 : 0x1p-10;
-
-class AttentionPrefillCuda : public CudaTest {
+class AttentionPrefillCuda : public PrefillTest {
  protected:
   template <class T>
   void check(const PagedPrompts<T>& p, DevicePrefill options = {}) {
@@ -48,21 +20,7 @@ class AttentionPrefillCuda : public CudaTest {
     const DevicePrompts<T> device(p);
     DevicePrefill a = device.prefill();
     a.causal = options.causal, a.window = options.window, a.tuning = options.tuning, a.splits = options.splits;
-    const std::int64_t lines = static_cast<std::int64_t>(p.tokens()) * p.q_heads;
-    std::vector<float> log_sum;
-    const auto out = same_in_every_order([&] {
-      const DeviceBuffer<T> device_out(lines * p.head_dim);
-      const DeviceBuffer<float> device_log_sum(lines);
-      a.out = device_out.data(), a.log_sum = device_log_sum.data();
-      run_cuda(a, cuda());
-      log_sum = device_log_sum.to_host(cuda().stream());
-      return device_out.to_host(cuda().stream());
-    });
-    const AttendedPrompt expected = reference(p, a);
-    EXPECT_TRUE(all_near(floats(out), expected.out, kTolerance<T>, kTolerance<T>));
-    for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
-      ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))
-          << i << ": " << log_sum[i] << ", expected " << expected.log_sum[i];
+    check_attended(p, a, a, reference(p, a));
   }
 };
 
@@ -161,12 +119,7 @@ TEST_F(AttentionPrefillCuda, RefusesWhatItDoesNotTake) {
     DevicePrefill a = device.prefill();
     a.out = out.data();
     change(a);
-    try {
-      run_cuda(a, cuda());
-      FAIL() << "took " << word;
-    } catch (const CudaError& e) {
-      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
-    }
+    EXPECT_THAT(cuda_error_of([&] { run_cuda(a, cuda()); }), testing::HasSubstr(word));
   };
   refuses([](DevicePrefill& a) { a.head_dim = 96; }, "head_dim 96");
   refuses([](DevicePrefill& a) { a.page_tokens = 8; }, "8 tokens in a page");
@@ -184,14 +137,10 @@ TEST_F(AttentionPrefillCuda, EqualsCpuVersion) {
   const PagedPrompts<f16> p(4, 2, 128, 64, {60}, {70, 70}, 97);
   const std::vector<float> q = floats(p.q);
   std::vector<float> k, v, expected(q.size());
-  for (std::int32_t i = 0; i < 130; ++i) {
-    for (std::size_t row = 0; row < 2; ++row) {
-      for (std::size_t c = 0; c < 128; ++c) {
-        k.push_back(to_float(p.k[p.slot(row, i) * 128 + c]));
-        v.push_back(to_float(p.v[p.slot(row, i) * 128 + c]));
-      }
-    }
-  }
+  for (std::int32_t i = 0; i < 130; ++i)
+    for (std::size_t row = 0; row < 2; ++row)
+      for (std::size_t at = p.slot(row, i) * 128; at < (p.slot(row, i) + 1) * 128; ++at)
+        k.push_back(to_float(p.k[at])), v.push_back(to_float(p.v[at]));
   const DevicePrompts<f16> device(p);
   DevicePrefill a = device.prefill();
   AttentionPrefill cpu{q.data(), k.data(), v.data(), expected.data(), nullptr, 60, 70, 4, 2, 128, a.scale};

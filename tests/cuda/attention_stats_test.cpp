@@ -22,22 +22,15 @@ class AttentionStatsCuda : public CudaTest {
     for (std::size_t s = 0; s < counts.size(); ++s)
       last.push_back(lengths[s * static_cast<std::size_t>(shape.kv_heads)] * (s % 2 == 0 ? 1 : 3) - (s % 2 == 0 ? 2 : 0));
     const QueriesFixture queries(counts, last, shape.kv_heads * shape.group, shape.head_dim, seed + 10);
-    AttentionStats a;
-    a.group = wanted.group, a.weigh_by_visible = wanted.weigh, a.visible_offset = 3;
-    a.wants_sum = wanted.sum, a.wants_sum_sq = wanted.sum_sq, a.wants_max = wanted.max;
     const std::int64_t n = rows.first.back();
     std::vector<float> before = random_elements<float>(3 * n, seed + 20, 0.01F);
     for (float& x : before) x = std::abs(x);
-    std::vector<float> expected = before;
-    a.kv = rows.host(), a.queries = queries.host();
-    a.sum = expected.data(), a.sum_sq = expected.data() + n, a.max = expected.data() + 2 * n;
-    run_cpu(a);
-    a.kv = rows.device(), a.queries = queries.device();
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(before);
-      a.sum = out.data(), a.sum_sq = out.data() + n, a.max = out.data() + 2 * n;
-      run_cuda(a, cuda());
-      return out.to_host(cuda().stream());
+    const auto [got, expected] = both(before, [&](bool gpu, float* out) {
+      AttentionStats a;
+      a.group = wanted.group, a.weigh_by_visible = wanted.weigh, a.visible_offset = 3;
+      a.wants_sum = wanted.sum, a.wants_sum_sq = wanted.sum_sq, a.wants_max = wanted.max;
+      a.kv = rows.at(gpu), a.queries = queries.at(gpu), a.sum = out, a.sum_sq = out + n, a.max = out + 2 * n;
+      return a;
     });
     EXPECT_TRUE(all_near(got, expected, tolerance * 1e-2, tolerance));
   }

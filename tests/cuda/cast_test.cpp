@@ -25,35 +25,27 @@ class CastCuda : public CudaTest {
       for (std::uint64_t i = 0; i < random() % 3; ++i) list.push_back(-1);
       first.push_back(static_cast<std::int64_t>(list.size()));
     }
-    const DeviceBuffer<std::int32_t> index(list);
-    const ListedTokens on_host{rows.host(), first.data(), list.data(), values}, on_gpu{rows.device(), first.data(), index.data(), values};
-    const std::int64_t bytes = on_host.total() * head_dim * bytes_of(type);
-    const DeviceBuffer<std::uint8_t> stored(bytes);
-    run_cuda(Cast{on_gpu, type, stored.data()}, cuda());
-    std::vector<std::uint8_t> expected(static_cast<std::size_t>(bytes));
-    run_cpu(Cast{on_host, type, expected.data()});
-    EXPECT_EQ(stored.to_host(cuda().stream()), expected);
-    const std::vector<float> got = values ? rows.device_values(cuda()) : rows.device_keys(cuda());
-    const std::vector<float>& exact = values ? rows.v : rows.k;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const float wanted = to_float(from_float<T>(exact[i]));
-      ASSERT_TRUE(got[i] == wanted || (std::isnan(got[i]) && std::isnan(wanted)))
-          << "element " << i << ": " << got[i] << ", not " << wanted;
-    }
-    check_back(rows, on_host, index.data(), type, stored.data(), expected.data());
-  }
-
-  // Into vectors that hold something else.
-  template <class T>
-  void check_back(RowsFixture<T>& rows, ListedTokens on_host, const std::int32_t* device_index, StoredType type,
-                  std::uint8_t* device_stored, std::uint8_t* stored) {
-    std::vector<float>& numbers = on_host.values ? rows.v : rows.k;
-    std::fill(numbers.begin(), numbers.end(), 3.0F);
+    Twice<std::int32_t> index(list);
+    Twice<std::uint8_t> stored(first.back() * head_dim * bytes_of(type));
+    const auto op = [&](bool gpu, bool unpacks) {
+      return Cast{{rows.at(gpu), first.data(), index.at(gpu), values}, type, stored.at(gpu), unpacks};
+    };
+    run_both([&](bool gpu) { return op(gpu, false); });
+    EXPECT_EQ(stored.device(cuda()), stored.host());
+    std::vector<float>& exact = values ? rows.v : rows.k;
+    const auto expect_exact = [&](bool has_nan) {
+      const std::vector<float> got = values ? rows.device_values(cuda()) : rows.device_keys(cuda());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const float wanted = to_float(from_float<T>(exact[i]));
+        ASSERT_TRUE(got[i] == wanted || (has_nan && std::isnan(got[i]) && std::isnan(wanted)))
+            << "element " << i << ": " << got[i] << ", not " << wanted;
+      }
+    };
+    expect_exact(true);
+    std::fill(exact.begin(), exact.end(), 3.0F);  // back into vectors that hold something else
     rows.upload();
-    run_cpu(Cast{on_host, type, stored, true});
-    run_cuda(Cast{{rows.device(), on_host.first, device_index, on_host.values}, type, device_stored, true}, cuda());
-    const std::vector<float> got = on_host.values ? rows.device_values(cuda()) : rows.device_keys(cuda());
-    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], to_float(from_float<T>(numbers[i]))) << "element " << i;
+    run_both([&](bool gpu) { return op(gpu, true); });
+    expect_exact(false);
   }
 };
 

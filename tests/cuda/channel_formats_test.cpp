@@ -1,6 +1,7 @@
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/format/exponent_code/exponent_code.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {
@@ -29,30 +30,23 @@ class ChannelFormatsCuda : public CudaTest {
     ListedFixture<T> f({.kv_heads = 2, .head_dim = 40, .page_tokens = 8}, {0, 9, 70, 300}, {0, 7, 60, 150}, {0, 7, 50, 150}, 1);
     for (float& x : f.rows.k) x = std::round(x * 16) / 16;  // ties
     f.rows.upload();
-    Outliers a{f.host(values), per_channel, share, nullptr, {}};
-    const auto n = static_cast<std::size_t>(outlier_numbers(a));
-    Halves value(n, 7), narrow_place(n, 7);
-    Ints place(n, 7);
-    a.value = value.data();
-    if (narrow)
-      a.place.narrow = narrow_place.data();
-    else
-      a.place.wide = place.data();
-    run_cpu(a);
-    const DeviceBuffer<std::uint16_t> device_value(Halves(n, 7)), device_narrow(Halves(n, 7));
-    const DeviceBuffer<std::int32_t> device_place(Ints(n, 7));
-    Outliers b{f.device(values), per_channel, share, device_value.data(), {}};
-    if (narrow)
-      b.place.narrow = device_narrow.data();
-    else
-      b.place.wide = device_place.data();
-    run_cuda(b, cuda());
-    EXPECT_EQ(device_value.to_host(cuda().stream()), value);
-    EXPECT_EQ(device_place.to_host(cuda().stream()), place);
-    EXPECT_EQ(device_narrow.to_host(cuda().stream()), narrow_place);
+    const auto n = static_cast<std::size_t>(outlier_numbers({f.host(values), per_channel, share, nullptr, {}}));
+    Twice<std::uint16_t> value(Halves(n, 7)), narrow_place(Halves(n, 7));
+    Twice<std::int32_t> place(Ints(n, 7));
+    const auto op = [&](bool gpu) {
+      Outliers a{f.at(gpu, values), per_channel, share, value.at(gpu), {}};
+      if (narrow)
+        a.place.narrow = narrow_place.at(gpu);
+      else
+        a.place.wide = place.at(gpu);
+      return a;
+    };
+    run_both(op);
+    EXPECT_EQ(value.device(cuda()), value.host());
+    EXPECT_EQ(place.device(cuda()), place.host());
+    EXPECT_EQ(narrow_place.device(cuda()), narrow_place.host());
     expect_same_cache(f, 1e-3);  // means, summed in another order, on either side of a rounding
-    run_cpu(unpacking(a));
-    run_cuda(unpacking(b), cuda());
+    run_both([&](bool gpu) { return unpacking(op(gpu)); });
     expect_same_cache(f, 1e-3);
   }
 };
@@ -71,20 +65,43 @@ TEST_F(ChannelFormatsCuda, ChannelStatsEqualCpuVersions) {
   ListedFixture<f16> f({.kv_heads = 2, .group = 3, .head_dim = d, .page_tokens = 8}, {0, 9, 70, 300}, {0, 7, 60, 150}, {0, 7, 50, 150}, 8);
   const QueriesFixture queries({0, 5}, {3, 9}, 6, d, 9);
   const Ints line{2, 0, -1, 3};
-  std::vector<float> out(4 * d, 0.5F);
-  const DeviceBuffer<float> device_out(out);
-  for (const auto source : {ChannelStats::Source::kKeys, ChannelStats::Source::kValues, ChannelStats::Source::kQueries}) {
+  Twice<float> out(std::vector<float>(4 * d, 0.5F));
+  for (const auto source : {ChannelStats::Source::kKeys, ChannelStats::Source::kValues, ChannelStats::Source::kQueries})
     for (const auto kind : {ChannelStats::Kind::kMaxAbs, ChannelStats::Kind::kMeanSquare}) {
       const bool lists = kind == ChannelStats::Kind::kMeanSquare;
       const auto into = lists ? ChannelStats::Into::kMultiply : ChannelStats::Into::kWrite;
-      const ListedTokens host = f.host(), device = f.device();
-      run_cpu(ChannelStats{f.rows.host(), source, kind, lists ? host : ListedTokens{}, queries.host(), line.data(), into, out.data()});
-      run_cuda(ChannelStats{f.rows.device(), source, kind, lists ? device : ListedTokens{}, queries.device(), line.data(), into,
-                            device_out.data()},
-               cuda());
-      EXPECT_TRUE(all_near(device_out.to_host(cuda().stream()), out, 0, 1e-6));
+      run_both([&](bool gpu) {
+        const ListedTokens listed = lists ? f.at(gpu) : ListedTokens{};
+        return ChannelStats{f.rows.at(gpu), source, kind, listed, queries.at(gpu), line.data(), into, out.at(gpu)};
+      });
+      EXPECT_TRUE(all_near(out.device(cuda()), out.host(), 0, 1e-6));
     }
+}
+
+TEST_F(ChannelFormatsCuda, ExponentCodeComesBackBitForBit) {
+  ListedFixture<bf16> f({.kv_heads = 2, .head_dim = 40, .page_tokens = 8}, {0, 9, 70, 200, 5, 5}, {0, 7, 65, 150, 0, 0},
+                        {0, 7, 43, 150, 0, 0}, 5);
+  for (const bool values : {false, true}) {
+    Ints bytes[2] = {Ints(6, 5), Ints(6, 5)};
+    run_both([&](bool gpu) { return ExponentCode{f.at(gpu, values), bytes[gpu].data()}; });
+    EXPECT_EQ(bytes[1], bytes[0]);
   }
+  using Bytes = std::vector<std::uint8_t>;
+  Twice<std::uint8_t> packed(Bytes(static_cast<std::size_t>(most_exponent_bytes(f.host())))), lengths(Bytes(3 * kExponentTable));
+  Longs begin[2] = {Longs(6), Longs(6)}, end[2] = {Longs(6), Longs(6)};
+  Ints bytes[2] = {Ints(6), Ints(6)};
+  run_both([&](bool gpu) {
+    return ExponentCode{f.at(gpu), bytes[gpu].data(), packed.at(gpu), lengths.at(gpu), begin[gpu].data(), end[gpu].data()};
+  });
+  EXPECT_EQ(begin[1], begin[0]);
+  EXPECT_EQ(end[1], end[0]);
+  EXPECT_EQ(packed.device(cuda()), packed.host());
+  EXPECT_EQ(lengths.device(cuda()), lengths.host());
+  const std::vector<float> before = f.rows.device_keys(cuda());
+  run_cuda(ExponentCode{f.device(), nullptr, packed.at(true), lengths.at(true), begin[1].data(), end[1].data(), true}, cuda());
+  const std::vector<float> after = f.rows.device_keys(cuda());
+  ASSERT_EQ(after.size(), before.size());
+  EXPECT_EQ(std::memcmp(after.data(), before.data(), before.size() * sizeof(float)), 0);  // slots that no row owns are NaN
 }
 
 }  // namespace

@@ -56,20 +56,17 @@ TEST_F(ClusterCuda, ClusterThreshold) {
   for (const double frac : {0.0, 0.3, 1.0}) {
     const std::vector<double> keep(3, frac);
     RowArrays<float> threshold(Longs(3, 1), 7.0F);
-    ClusterThreshold op;
-    op.num_rows = 6, op.kv_heads = 2, op.group = kGroup, op.head_dim = kDim, op.clusters = clusters.data(), op.keep_frac = keep.data();
-    op.queries = queries.host(), op.centroids = centroids.host(), op.sizes = sizes.host(), op.threshold = threshold.host();
-    run_cpu(op);
-    op.queries = queries.device(), op.centroids = centroids.device(), op.sizes = sizes.device(), op.threshold = threshold.device();
-    run_cuda(op, cuda());
+    run_both([&](bool gpu) {
+      return ClusterThreshold{
+          6, 2, kGroup, kDim, 2, queries.at(gpu), clusters.data(), centroids.at(gpu), sizes.at(gpu), keep.data(), threshold.at(gpu)};
+    });
     EXPECT_TRUE(all_near(threshold.device_contents(cuda()), threshold.contents(), 0, 1e-5)) << frac;
   }
 }
 
 TEST_F(ClusterCuda, TokensOfClusters) {
   const Longs score_first{0, 3, 10, 10, 15}, first{0, 300, 301, 301, 900};
-  const std::vector<float> scores = random_elements<float>(15, 4);
-  const DeviceBuffer<float> device_scores(scores);
+  Twice<float> scores = normals(15, 4);
   RowArrays<float> threshold(Longs{1, 1}, 0.1F);
   RowArrays<std::int32_t> cluster_of(Longs{300, 1, 0, 599});
   std::mt19937 random(5);
@@ -78,16 +75,24 @@ TEST_F(ClusterCuda, TokensOfClusters) {
       c = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(score_first[r + 1] - score_first[r]));
   cluster_of.upload();
   const Ints tokens{300, 1, 0, 599};
-  Ints expected(900, -1), expected_count(4), count(4);
-  const DeviceBuffer<std::int32_t> token(Ints(900, -1));
-  const auto op = [&](const std::int32_t* const* of, const float* x, const float* const* limit, std::int32_t* unit, std::int32_t* n) {
-    const UnitLists lists{nullptr, nullptr, of, tokens.data()};
-    return SelectUnits{4, 2, SelectUnits::Kind::kClusters, lists, score_first.data(), x, nullptr, limit, first.data(), unit, nullptr, n};
-  };
-  run_cpu(op(cluster_of.host(), scores.data(), threshold.host(), expected.data(), expected_count.data()));
-  run_cuda(op(cluster_of.device(), device_scores.data(), threshold.device(), token.data(), count.data()), cuda());
-  EXPECT_EQ(count, expected_count);
-  EXPECT_EQ(token.to_host(cuda().stream()), expected);
+  Ints count[2] = {Ints(4), Ints(4)};
+  const auto [got, expected] = both(Ints(900, -1), [&](bool gpu, std::int32_t* unit) {
+    const UnitLists lists{nullptr, nullptr, cluster_of.at(gpu), tokens.data()};
+    return SelectUnits{4,
+                       2,
+                       SelectUnits::Kind::kClusters,
+                       lists,
+                       score_first.data(),
+                       scores.at(gpu),
+                       nullptr,
+                       threshold.at(gpu),
+                       first.data(),
+                       unit,
+                       nullptr,
+                       count[gpu].data()};
+  });
+  EXPECT_EQ(count[1], count[0]);
+  EXPECT_EQ(got, expected);
 }
 
 }  // namespace

@@ -23,12 +23,6 @@ struct KeptLists {
   std::int32_t longest = 0;
 };
 
-std::vector<std::uint32_t> bits_of(const std::vector<float>& x) {
-  std::vector<std::uint32_t> bits;
-  for (const float f : x) bits.push_back(std::isnan(f) ? 0x7FC00000U : std::bit_cast<std::uint32_t>(f));
-  return bits;
-}
-
 class CompactCuda : public CudaTest {
  protected:
   template <class T>
@@ -44,22 +38,10 @@ class CompactCuda : public CudaTest {
     const auto all = same_in_every_order([&] {
       rows.upload();
       run_cuda(CompactRows{rows.device(), kept.first.data(), index.data()}, cuda());
-      std::vector<std::uint32_t> both = bits_of(rows.device_keys(cuda()));
-      const auto append = [&](const std::vector<std::uint32_t>& x) { both.insert(both.end(), x.begin(), x.end()); };
-      append(bits_of(rows.device_values(cuda())));
-      append(rows.device_words(cuda()));
-      const DeviceRows device = on_device(rows.device(), cuda());
-      std::vector<std::uint32_t> position(rows.position.size());
-      cuda::to_host(position.data(), device.position, static_cast<std::int64_t>(position.size() * 4), cuda().stream());
-      cuda().synchronize();
-      append(position);
-      return both;
+      return rows.device_bits(cuda());
     });
     run_cpu(CompactRows{rows.host(), kept.first.data(), kept.index.data()});
-    std::vector<std::uint32_t> expected = bits_of(rows.k);
-    for (const auto& part : {bits_of(rows.v), rows.words}) expected.insert(expected.end(), part.begin(), part.end());
-    for (const std::int32_t p : rows.position) expected.push_back(static_cast<std::uint32_t>(p));
-    EXPECT_EQ(all, expected);
+    EXPECT_EQ(all, rows.bits());
   }
 };
 
@@ -85,9 +67,6 @@ TEST_F(CompactCuda, GathersIntoOtherPages) {
     const DeviceGather a{source, target, first.data(), index.data(), kept.first.back(), kept.longest, ElementType::kBf16};
     run_cuda(a, cuda());
     const KvRows in = from.host(), out = to.host();
-    std::vector<std::int32_t> position(to.position.size());
-    cuda::to_host(position.data(), target.position, static_cast<std::int64_t>(position.size() * 4), cuda().stream());
-    cuda().synchronize();
     for (std::int32_t r = 0; r < in.num_rows; ++r)
       for (std::int64_t i = kept.first[static_cast<std::size_t>(r)]; i < kept.first[static_cast<std::size_t>(r) + 1]; ++i) {
         const auto t = static_cast<std::int32_t>(i - kept.first[static_cast<std::size_t>(r)]);
@@ -97,10 +76,7 @@ TEST_F(CompactCuda, GathersIntoOtherPages) {
         out.word(0, r, t) = in.word(0, r, token);
         out.position[out.slot(r, t)] = in.position[in.slot(r, token)];
       }
-    EXPECT_EQ(bits_of(to.device_keys(cuda())), bits_of(to.k)) << head_dim;  // slots that nothing was copied to are as before
-    EXPECT_EQ(bits_of(to.device_values(cuda())), bits_of(to.v)) << head_dim;
-    EXPECT_EQ(to.device_words(cuda()), to.words) << head_dim;
-    EXPECT_EQ(position, to.position) << head_dim;
+    EXPECT_EQ(to.device_bits(cuda()), to.bits()) << head_dim;  // slots that nothing was copied to are as before
   }
 }
 

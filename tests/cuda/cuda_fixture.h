@@ -1,7 +1,9 @@
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/cuda/memory.h"
@@ -39,25 +42,6 @@ inline Longs prefix_sums(const Ints& counts) {
   std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
   return first;
 }
-
-// Tests of kernels: on a GPU where there is one, else skipped with the reason (KVLAB_REQUIRE_GPU=1: failed); in a build without CUDA
-// by the emulator.
-class CudaTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (num_gpus() > 0) {
-      cuda_.emplace();
-      return;
-    }
-    const char* require = std::getenv("KVLAB_REQUIRE_GPU");
-    if (require != nullptr && std::string(require) == "1") FAIL() << "KVLAB_REQUIRE_GPU=1, and: " << why_no_gpu();
-    GTEST_SKIP() << why_no_gpu();
-  }
-  CudaContext& cuda() { return *cuda_; }
-
- private:
-  std::optional<CudaContext> cuda_;
-};
 
 // While it is there, grids have no second block in y or z (emulated): a batch is not laid out there, where a GPU has 65,535 blocks.
 struct FlatGrids {
@@ -127,5 +111,98 @@ auto same_in_every_order(F&& kernel) {
   emulated::set_order(emulated::Order::kForward);
   return first;
 }
+
+// An array in CPU memory and one in device memory: with the same numbers, or, of n numbers, with zeros and with what is there.
+template <class T>
+class Twice {
+ public:
+  explicit Twice(std::vector<T> x) : host_(std::move(x)), device_(host_) {}
+  explicit Twice(std::int64_t n) : host_(static_cast<std::size_t>(n)), device_(n) {}
+  T* at(bool gpu) { return gpu ? device_.data() : host_.data(); }
+  [[nodiscard]] const std::vector<T>& host() const { return host_; }
+  [[nodiscard]] std::vector<T> device(const CudaContext& cuda) const { return device_.to_host(cuda.stream()); }
+
+ private:
+  std::vector<T> host_;
+  DeviceBuffer<T> device_;
+};
+inline Twice<float> normals(std::int64_t n, std::uint64_t seed, float deviation = 1.0F) {
+  return Twice<float>(random_elements<float>(n, seed, deviation));
+}
+
+// The numbers that an operation writes as a kernel, and on the CPU.
+template <class T>
+struct Both {
+  std::vector<T> got, expected;
+};
+inline testing::AssertionResult all_near(const Both<float>& x, double absolute, double relative) {
+  return all_near(x.got, x.expected, absolute, relative);
+}
+template <class T>
+testing::AssertionResult equal(const Both<T>& x) {
+  if (x.got == x.expected) return testing::AssertionSuccess();
+  const auto [got, expected] = std::mismatch(x.got.begin(), x.got.end(), x.expected.begin());
+  return testing::AssertionFailure() << "element " << got - x.got.begin() << " is " << *got << ", expected " << *expected;
+}
+
+// The message of the CudaError that `act` ends with.
+template <class Act>
+std::string cuda_error_of(Act&& act) {
+  try {
+    act();
+  } catch (const CudaError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// Tests of kernels: on a GPU where there is one, else skipped with the reason (KVLAB_REQUIRE_GPU=1: failed); in a build without CUDA
+// by the emulator.
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_gpus() > 0) {
+      cuda_.emplace();
+      return;
+    }
+    const char* require = std::getenv("KVLAB_REQUIRE_GPU");
+    if (require != nullptr && std::string(require) == "1") FAIL() << "KVLAB_REQUIRE_GPU=1, and: " << why_no_gpu();
+    GTEST_SKIP() << why_no_gpu();
+  }
+  CudaContext& cuda() { return *cuda_; }
+
+  // op(gpu) on the CPU, then as a kernel.
+  template <class Op>
+  void run_both(Op&& op) {
+    run_cpu(op(false));
+    run_cuda(op(true), cuda());
+  }
+  // `start` after op(gpu, out): on the CPU, and as a kernel in several orders of threads.
+  template <class T, class Op>
+  Both<T> both(const std::vector<T>& start, Op&& op) {
+    return both_from(
+        start, [&] { return DeviceBuffer<T>(start); }, op);
+  }
+  // The same with n numbers, which a kernel must write.
+  template <class T, class Op>
+  Both<T> both(std::int64_t n, Op&& op) {
+    return both_from(
+        std::vector<T>(static_cast<std::size_t>(n)), [n] { return DeviceBuffer<T>(n); }, op);
+  }
+
+ private:
+  template <class T, class Make, class Op>
+  Both<T> both_from(std::vector<T> host, Make&& make, Op&& op) {
+    run_cpu(op(false, host.data()));
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<T> out = make();
+      run_cuda(op(true, out.data()), cuda());
+      return out.to_host(cuda().stream());
+    });
+    return {got, host};
+  }
+
+  std::optional<CudaContext> cuda_;
+};
 
 }  // namespace kvlab

@@ -10,6 +10,10 @@
 #include "engine/device/device_transformer.h"
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/engine/sequence_of.h"
+#include "tests/error_of.h"
+#if KVLAB_EMULATED
+#include "kernels/device/emulated/device_memory.h"
+#endif
 
 namespace kvlab {
 
@@ -49,11 +53,28 @@ inline ModelWeights tiny_weights(const ModelConfig& c) {
   });
 }
 
+inline std::unique_ptr<EngineModel> tiny_model(ElementType type) {
+  return make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, type);
+}
+
 inline std::vector<std::int32_t> tiny_ids(std::int32_t n, std::int32_t seed) {
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < n; ++i) ids.push_back((i * i * 7 + i * seed + seed) % tiny_config().vocab_size);
   return ids;
 }
+
+#if KVLAB_EMULATED
+constexpr std::int64_t kAllMemory = std::int64_t{1} << 34;
+
+// error_of(act) while no more than `room` bytes of GPU memory are free.
+template <class Act>
+std::string error_with_room(std::int64_t room, Act&& act) {
+  emulated::limit_memory(emulated::used_memory() + room);
+  const std::string error = error_of(act);
+  emulated::limit_memory(kAllMemory);
+  return error;
+}
+#endif
 
 // Pieces of sequences whose ids are known, as the batch of a step.
 struct PieceBatch {

@@ -1,11 +1,7 @@
 // Serving and grading on a GPU against the CPU, on a tiny model.
 #include "engine/grade/grader.h"
 #include "tests/cuda/engine_fixture.h"
-#include "tests/engine/sequence_of.h"
 #include "tests/engine/serve_fixture.h"
-#if KVLAB_EMULATED
-#include "kernels/device/emulated/device_memory.h"
-#endif
 
 namespace kvlab {
 namespace {
@@ -58,6 +54,12 @@ ExecutorAction row(std::uint64_t request, std::int32_t end, std::int32_t prompt,
   return {Kind::kRun, request, std::move(new_blocks), share, prompt, false};
 }
 
+std::vector<TakenBlock> blocks(std::initializer_list<std::uint32_t> ids, std::uint32_t takes) {
+  std::vector<TakenBlock> taken;
+  for (const std::uint32_t id : ids) taken.push_back({BlockId{id}, takes});
+  return taken;
+}
+
 bool rests(const Recipe& recipe) { return on_cpu().make_cache(recipe, {.packs = true, .tiers = true})->may_rest(); }
 
 class EngineHostsCuda : public CudaTest {
@@ -76,7 +78,7 @@ class EngineHostsCuda : public CudaTest {
 
 // In float32 the tokens are the CPU's: blocks are shared by their prefix, and with few of them sequences go to host memory and come back.
 TEST_F(EngineHostsCuda, ServesTheTokensOfTheCpu) {
-  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF32);
+  const auto gpu = tiny_model(ElementType::kF32);
   const auto serves_the_same = [&](const char* name, std::int64_t blocks) {
     SCOPED_TRACE(name);
     const Recipe recipe = load_recipe(name, load_recipe(name).has_budget ? 46 : 0);
@@ -107,18 +109,15 @@ TEST_F(EngineHostsCuda, SwapsUnderPlainDecoding) {
 
 // A sequence leaves the device between two of its plain steps, another one takes its blocks, and it comes back into others.
 TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
-  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto gpu = tiny_model(ElementType::kBf16);
   const auto tokens = [&](bool swaps) {
     StepExecutor executor(*gpu, load_recipe("full"), {6, 6, 16, 1, 0, true});
-    const auto blocks = [](std::uint32_t first, std::uint32_t takes) {
-      return std::vector<TakenBlock>{{BlockId{first}, takes}, {BlockId{first + 1}, takes}, {BlockId{first + 2}, takes}};
-    };
-    executor.run(job_of({row(1, 40, 40, blocks(0, 1))}, arrival(1, 0, tiny_ids(40, 3))));
+    executor.run(job_of({row(1, 40, 40, blocks({0, 1, 2}, 1))}, arrival(1, 0, tiny_ids(40, 3))));
     for (const std::int32_t end : {41, 42}) executor.run(job_of({row(1, end, 40, {})}));
     if (swaps) {
-      executor.run(job_of({{Kind::kSwapOut, 1}, row(2, 40, 40, blocks(0, 2))}, arrival(2, 1, tiny_ids(40, 5))));
+      executor.run(job_of({{Kind::kSwapOut, 1}, row(2, 40, 40, blocks({0, 1, 2}, 2))}, arrival(2, 1, tiny_ids(40, 5))));
       EXPECT_EQ(executor.host_pages().used_pages(), 3 * 2 * 2);
-      executor.run(job_of({{Kind::kSwapIn, 1, blocks(3, 1)}}));
+      executor.run(job_of({{Kind::kSwapIn, 1, blocks({3, 4, 5}, 1)}}));
       EXPECT_EQ(executor.host_pages().used_pages(), 0);
     }
     for (const std::int32_t end : {43, 44, 45}) executor.run(job_of({row(1, end, 40, {})}));
@@ -131,14 +130,9 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
 // Pages keep the positions of their previous owner. After plain steps, steps that go by positions (decoding sequences apart in the batch)
 // see those of their own tokens.
 TEST_F(EngineHostsCuda, StepsBehindPlainOnesSeeAllTokens) {
-  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto gpu = tiny_model(ElementType::kBf16);
   const auto tokens = [&](bool used_before) {
     StepExecutor executor(*gpu, load_recipe("full"), {16, 0, 16, 1, 0, true});
-    const auto blocks = [](std::initializer_list<std::uint32_t> ids, std::uint32_t takes) {
-      std::vector<TakenBlock> taken;
-      for (const std::uint32_t id : ids) taken.push_back({BlockId{id}, takes});
-      return taken;
-    };
     if (used_before) {
       executor.run(job_of({row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}, arrival(9, 0, tiny_ids(96, 9))));
       executor.run(job_of({{Kind::kFinish, 9}}));
@@ -215,7 +209,7 @@ TEST_F(EngineHostsCuda, GradesLikeTheCpu) {
     s.turns.push_back({{12}, {13, 14}, 2});
     samples.push_back(s);
   }
-  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF32);
+  const auto gpu = tiny_model(ElementType::kF32);
   for (const auto& [name, budget] :
        std::map<std::string, std::int32_t>{{"h2o", 40}, {"kvzip", 40}, {"laq", 40}, {"fp8", 0}, {"int8_per_token", 0}}) {
     SCOPED_TRACE(name);

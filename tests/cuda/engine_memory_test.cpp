@@ -1,15 +1,9 @@
 // Behaviour when the GPU's memory is nearly full, and copies of pages in it.
 #include <gmock/gmock.h>
 
-#include <functional>
-
-#include "base/error.h"
 #include "kernels/device/cuda/gpu_memory.h"
 #include "policies/kv/cache/kv_store.h"
 #include "tests/cuda/engine_fixture.h"
-#if KVLAB_EMULATED
-#include "kernels/device/emulated/device_memory.h"
-#endif
 
 namespace kvlab {
 namespace {
@@ -71,16 +65,7 @@ TEST_F(EngineMemoryCuda, UnsharedPagesHoldTheSame) {
 
 #if KVLAB_EMULATED
 
-constexpr std::int64_t kAll = std::int64_t{1} << 34, kPageBytes = 16 * (2 * 64 * 4 + 4);
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
-}
+constexpr std::int64_t kPageBytes = 16 * (2 * 64 * 4 + 4);
 
 // A hundred pages in use, and the next one. Without limits half as much again is taken; with less, less; and one, where that is all there
 // is room for.
@@ -90,17 +75,15 @@ TEST_F(EngineMemoryCuda, PagesGrowByWhatFits) {
     KvPages pages(kDim, 0, kPage, TensorMemory(cuda()));
     pages.reserve(100);
     for (std::int32_t p = 0; p < 100; ++p) mark(pages, pages.take(), p);
-    emulated::limit_memory(emulated::used_memory() + free);
-    const std::string message = message_of([&] { static_cast<void>(pages.take()); });
-    emulated::limit_memory(kAll);
+    const std::string message = error_with_room(free, [&] { static_cast<void>(pages.take()); });
     for (std::int32_t p = 0; p < 100; ++p) EXPECT_EQ(mark_of(pages, p), p);
-    if (!message.empty()) {
+    if (message != "no error") {
       EXPECT_THAT(message, testing::HasSubstr("the KV cache does not fit into the GPU's memory: 101 pages"));
       EXPECT_EQ(pages.used_pages(), 100);
     }
     return pages.capacity();
   };
-  EXPECT_EQ(grown(kAll), 150);
+  EXPECT_EQ(grown(kAllMemory), 150);
   EXPECT_EQ(grown(2 * 150 * kVectors), 150);
   EXPECT_EQ(grown(150 * kVectors), 125);  // the new V and the old V beside the new K
   EXPECT_EQ(grown(103 * kVectors), 101);
@@ -115,10 +98,10 @@ TEST_F(EngineMemoryCuda, PinnedMemoryIsNotTheGpus) {
   EXPECT_EQ(emulated::used_memory(), before);
   emulated::limit_pinned_memory(100 * kPageBytes);
   EXPECT_THROW(cuda::allocate_pinned(1), PinnedMemoryError);
-  EXPECT_THAT(message_of([&] { pages.reserve(200); }),
+  EXPECT_THAT(error_of([&] { pages.reserve(200); }),
               testing::AllOf(testing::HasSubstr("swapped KV does not fit into pinned host memory: 200 pages"),
                              testing::HasSubstr("more bytes of pinned host memory were asked for")));
-  emulated::limit_pinned_memory(kAll);
+  emulated::limit_pinned_memory(kAllMemory);
 }
 
 // From no room to enough: the step is refused; it runs and its graph is left out, which is reported once; all of it fits. The tokens are
@@ -143,21 +126,19 @@ TEST_F(EngineMemoryCuda, DecodeStepsDoWithoutGraphs) {
     };
     step(20);
     const std::int64_t graphs = emulated::recorded_graphs();
-    emulated::limit_memory(emulated::used_memory() + room);
-    r.refused = message_of([&] {
+    r.refused = error_with_room(room, [&] {
       for (int i = 0; i < 3; ++i) step(1);
     });
-    emulated::limit_memory(kAll);
     r.graphs = emulated::recorded_graphs() - graphs, r.remark = model->remark(*cache);
     return r;
   };
-  const Run free = run(kAll / 2);
+  const Run free = run(kAllMemory / 2);
   EXPECT_EQ(free.remark, "");
   EXPECT_EQ(free.graphs, 1);
   int refused = 0, without = 0;
   for (std::int64_t room = 0;; room += 8 << 10) {
     const Run r = run(room);
-    if (!r.refused.empty()) {
+    if (r.refused != "no error") {
       EXPECT_EQ(without, 0) << room;
       ++refused;
       continue;

@@ -1,12 +1,8 @@
 #include <gmock/gmock.h>
 
-#include "base/error.h"
 #include "engine/model/transformer.h"
 #include "kernels/model/sampling/sampling.h"
 #include "tests/cuda/engine_fixture.h"
-#if KVLAB_EMULATED
-#include "kernels/device/emulated/device_memory.h"
-#endif
 
 namespace kvlab {
 namespace {
@@ -54,7 +50,7 @@ class EngineModelCuda : public CudaTest {
 
 // In float32 the sums are taken in another order, over at most 256 numbers in each of 14 products.
 TEST_F(EngineModelCuda, InFloat32ItIsTheTransformer) {
-  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF32);
+  const auto model = tiny_model(ElementType::kF32);
   EXPECT_TRUE(all_near(run_mixed(*model, "full"), expected_mixed(tiny_config()), 2e-4, 2e-4));
 }
 
@@ -73,17 +69,17 @@ TEST_F(EngineModelCuda, HasWhatOtherFamiliesHave) {
 // f16 has three bits more.
 TEST_F(EngineModelCuda, InSixteenBitsItIsNear) {
   const std::vector<float> expected = expected_mixed(tiny_config());
-  const auto bf = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto bf = tiny_model(ElementType::kBf16);
   const double bf16_error = relative_error(run_mixed(*bf, "full"), expected);
   EXPECT_LE(bf16_error, 0.03);
   EXPECT_GE(bf16_error, 1e-4);  // else it was not bf16
-  const auto half = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF16);
+  const auto half = tiny_model(ElementType::kF16);
   EXPECT_LE(relative_error(run_mixed(*half, "full"), expected), 0.004);
   RecordProperty("bf16_error", std::to_string(bf16_error));
 }
 
 TEST_F(EngineModelCuda, DrawsTokensOnTheDevice) {
-  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto model = tiny_model(ElementType::kBf16);
   const auto v = static_cast<std::size_t>(tiny_config().vocab_size);
   const std::vector<float> logits = model->logits(tiny_ids(20, 3));
   ASSERT_EQ(logits.size(), 20 * v);
@@ -142,7 +138,7 @@ TEST_F(EngineModelCuda, PlainStepsAreStepsOfTheCache) {
 }
 
 TEST_F(EngineModelCuda, AdoptedPromptIsAPromptThatRan) {
-  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto model = tiny_model(ElementType::kBf16);
   for (const char* name : {"snapkv", "adakv", "expected_attention", "cake"}) {
     const Recipe recipe = load_recipe(name, 40);
     const std::unique_ptr<PolicyCache> ran = model->make_cache(recipe, {}), adopted = model->make_cache(recipe, {});
@@ -162,22 +158,14 @@ TEST_F(EngineModelCuda, AdoptedPromptIsAPromptThatRan) {
 }
 
 TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
-  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
-  const auto message = [](auto&& f) -> std::string {
-    try {
-      f();
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
-  };
+  const auto model = tiny_model(ElementType::kBf16);
   const std::unique_ptr<PolicyCache> cache = model->make_cache(load_recipe("kvzip", 16), {});
   EngineSequence s = sequence_of(0, tiny_ids(20, 3), 20);
   cache->start(s);
   const PieceBatch prompt({{&s, 20}});
-  EXPECT_THAT(message([&] { model->step(*cache, prompt.pieces, prompt.tokens(), prompt.rows); }),
+  EXPECT_THAT(error_of([&] { model->step(*cache, prompt.pieces, prompt.tokens(), prompt.rows); }),
               testing::HasSubstr("needs the extra pass 'reconstruct'"));
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(error_of([&] {
                 static_cast<void>(model->logits(std::vector<std::int32_t>{1, 80}));
               }),
               testing::HasSubstr("token 1 has id 80, outside [0, 80) of model 'tiny'"));
@@ -187,29 +175,18 @@ TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
 // The message names the requested size and one that would fit, and nothing stays allocated.
 TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
   const std::int64_t before = emulated::used_memory();
-  const auto message = [](std::int64_t room, auto&& f) -> std::string {
-    emulated::limit_memory(emulated::used_memory() + room);
-    std::string text;
-    try {
-      f();
-    } catch (const InputError& e) {
-      text = e.what();
-    }
-    emulated::limit_memory(std::int64_t{1} << 34);
-    return text;
-  };
-  const auto make = [] { return make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16); };
-  EXPECT_THAT(message(100'000, [&] { make(); }), testing::HasSubstr("model 'tiny' does not fit into the memory of emulated"));
+  const auto make = [] { return tiny_model(ElementType::kBf16); };
+  EXPECT_THAT(error_with_room(100'000, [&] { make(); }), testing::HasSubstr("model 'tiny' does not fit into the memory of emulated"));
   EXPECT_EQ(emulated::used_memory(), before);
   {
     const auto model = make();
     EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // scratch memory is there now
     // Room for the pages of 2,000 tokens, which come first, and not for the step.
-    EXPECT_THAT(message(2'700'000, [&] { static_cast<void>(model->logits(tiny_ids(2000, 1))); }),
+    EXPECT_THAT(error_with_room(2'700'000, [&] { static_cast<void>(model->logits(tiny_ids(2000, 1))); }),
                 testing::AllOf(testing::HasSubstr("a step of 2000 tokens needs"), testing::HasSubstr("steps of at most about")));
     PolicyCache::Options options;
     options.reserved_pages = 4096;
-    EXPECT_THAT(message(1'000'000, [&] { static_cast<void>(model->make_cache(load_recipe("full"), options)); }),
+    EXPECT_THAT(error_with_room(1'000'000, [&] { static_cast<void>(model->make_cache(load_recipe("full"), options)); }),
                 testing::HasSubstr("the KV cache does not fit into the GPU's memory: 4096 pages of 16 tokens"));
     EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // continues
   }
@@ -221,17 +198,10 @@ TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
   const std::int64_t before = emulated::used_memory();
   int refused = 0;
   for (std::int64_t room = 0;; room += 40'000) {
-    const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+    const auto model = tiny_model(ElementType::kBf16);
     EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // scratch memory is there now
-    emulated::limit_memory(emulated::used_memory() + room);
-    std::string message;
-    try {
-      EXPECT_EQ(model->logits(tiny_ids(300, 1)).size(), 300 * 80U);
-    } catch (const InputError& e) {
-      message = e.what();
-    }
-    emulated::limit_memory(std::int64_t{1} << 34);
-    if (message.empty()) break;
+    const std::string message = error_with_room(room, [&] { EXPECT_EQ(model->logits(tiny_ids(300, 1)).size(), 300 * 80U); });
+    if (message == "no error") break;
     ++refused;
     EXPECT_THAT(message,
                 testing::AnyOf(testing::HasSubstr("steps of at most about"), testing::HasSubstr("does not fit into the GPU's memory")));

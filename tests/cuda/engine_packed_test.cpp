@@ -3,12 +3,8 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "tests/cuda/shape_model.h"
 #include "tests/engine/packed_recipes.h"
-#if KVLAB_EMULATED
-#include "kernels/device/emulated/device_memory.h"
-#endif
 
 namespace kvlab {
 namespace {
@@ -234,34 +230,31 @@ TEST_F(EnginePackedCuda, StepsHaveNoMoreCommandsTheMoreIsEncoded) {
 
 // Whenever the GPU's memory is full, the step is refused, and nothing stays allocated.
 TEST_F(EnginePackedCuda, FullMemoryIsAnInputError) {
-  constexpr std::int64_t kAll = std::int64_t{1} << 34;
-  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
-  const auto run = [&](std::int64_t room) -> std::string {
+  const auto model = tiny_model(ElementType::kBf16);
+  const auto run = [&](std::int64_t room) {
     PolicyCache::Options options;
     options.packs = true;
     const std::unique_ptr<PolicyCache> cache = model->make_cache(load_recipe("int8_per_token"), options);
     EngineSequence s = sequence_of(0, tiny_ids(124, 3), 120);
-    emulated::limit_memory(emulated::used_memory() + room);
-    try {
+    const std::string error = error_with_room(room, [&] {
       cache->start(s);
       for (const std::int32_t n : {120, 1, 1, 1}) {
         const PieceBatch batch({{&s, n}});
         static_cast<void>(model->forward(*cache, batch.pieces, batch.tokens(), batch.rows));
       }
-    } catch (const InputError& e) {
-      return e.what();
+    });
+    if (error == "no error") {
+      EXPECT_EQ(cache->pages().used_pages(), 0);
     }
-    EXPECT_EQ(cache->pages().used_pages(), 0);
-    return "";
+    return error;
   };
-  EXPECT_EQ(run(kAll / 2), "");
+  EXPECT_EQ(run(kAllMemory / 2), "no error");
   const std::int64_t before = emulated::used_memory();
   std::int64_t encoded = 0;
   for (std::int64_t room = 0;; room += 4 << 10) {
     const std::string refused = run(room);
-    emulated::limit_memory(kAll);
     EXPECT_EQ(emulated::used_memory(), before) << refused;
-    if (refused.empty()) break;
+    if (refused == "no error") break;
     if (refused.find("what the recipe encodes does not fit into the GPU's memory") != std::string::npos) ++encoded;
   }
   EXPECT_GT(encoded, 3);

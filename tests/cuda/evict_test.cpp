@@ -8,14 +8,13 @@
 namespace kvlab {
 namespace {
 
-std::vector<std::uint32_t> bits_of(const std::vector<float>& x) {
-  std::vector<std::uint32_t> bits;
-  for (const float f : x) bits.push_back(std::isnan(f) ? 0x7FC00000U : std::bit_cast<std::uint32_t>(f));
-  return bits;
-}
-
 class EvictCuda : public CudaTest {
  protected:
+  static std::vector<std::uint32_t> with(std::vector<std::uint32_t> bits, const std::vector<std::int32_t>& dropped) {
+    bits.insert(bits.end(), dropped.begin(), dropped.end());
+    return bits;
+  }
+
   // Of each row up to `most` tokens go. Scores have many equal ones; the places of some tokens are exchanged.
   template <class T>
   void check(std::int32_t head_dim, const std::vector<std::int32_t>& lengths, std::int32_t most, EvictRows::Choice choice,
@@ -57,20 +56,11 @@ class EvictCuda : public CudaTest {
       rows.upload();
       op.kv = rows.device();
       run_cuda(op, cuda());
-      std::vector<std::uint32_t> both = bits_of(rows.device_keys(cuda()));
-      const auto append = [&](const auto& x) { both.insert(both.end(), x.begin(), x.end()); };
-      append(bits_of(rows.device_values(cuda())));
-      append(rows.device_words(cuda()));
-      append(rows.device_positions(cuda()));
-      append(dropped.to_host(cuda().stream()));
-      return both;
+      return with(rows.device_bits(cuda()), dropped.to_host(cuda().stream()));
     });
     op.kv = rows.host(), op.dropped = listed.data(), op.scores = scores.data();
     run_cpu(op);
-    std::vector<std::uint32_t> expected = bits_of(rows.k);
-    const auto append = [&](const auto& x) { expected.insert(expected.end(), x.begin(), x.end()); };
-    append(bits_of(rows.v)), append(rows.words), append(rows.position), append(listed);
-    EXPECT_EQ(all, expected);
+    EXPECT_EQ(all, with(rows.bits(), listed));
   }
 };
 

@@ -27,6 +27,7 @@ class ListedFixture {
   }
   ListedTokens host(bool values = false) { return {rows.host(), first.data(), index.data(), values}; }
   ListedTokens device(bool values = false) { return {rows.device(), first.data(), device_index_.data(), values}; }
+  ListedTokens at(bool gpu, bool values = false) { return gpu ? device(values) : host(values); }
 
   RowsFixture<T> rows;
   std::vector<std::int64_t> first;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/merge/merge_into/merge_into.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/cuda/parts_fixture.h"
@@ -29,17 +30,17 @@ class MergeCuda : public CudaTest {
     }
   }
 
-  // Both versions begin with the same keys and values, run(op_on, parted rows).
-  template <class T, class Run>
-  void check(PartsFixture<T>& parts, double tolerance, Run&& run) {
+  // Both versions begin with the same keys and values; op(gpu).
+  template <class T, class Op>
+  void check(PartsFixture<T>& parts, double tolerance, Op&& op) {
     const std::vector<float> k = parts.rows.k, v = parts.rows.v;
-    run([](const auto& op) { run_cpu(op); }, parts.host(), false);
+    run_cpu(op(false));
     const std::vector<float> expected_k = parts.rows.k, expected_v = parts.rows.v;
     parts.rows.k = k, parts.rows.v = v;
     for (const auto order : {emulated::Order::kForward, emulated::Order::kShuffled}) {
       emulated::set_order(order);
       parts.rows.upload();
-      run([&](const auto& op) { run_cuda(op, cuda()); }, parts.device(), true);
+      run_cuda(op(true), cuda());
       expect_pool(parts.rows, parts.rows.device_keys(cuda()), expected_k, tolerance);
       expect_pool(parts.rows, parts.rows.device_values(cuda()), expected_v, tolerance);
     }
@@ -51,26 +52,29 @@ class MergeCuda : public CudaTest {
   void check_merge_into(std::int32_t head_dim, double tolerance) {
     SCOPED_TRACE(testing::Message() << "head_dim " << head_dim);
     PartsFixture<T> parts({.kv_heads = 2, .head_dim = head_dim, .page_tokens = 16}, {0, 1, 1, 60, 150, 40}, {0, 1, 0, 3, 20, 40}, 1);
-    Ints target(parts.dropped.size(), -1);
+    Ints places(parts.dropped.size(), -1);
     std::mt19937 random(2);
     for (std::size_t r = 0; r < 6; ++r) {
       const auto kept = static_cast<std::uint32_t>(parts.kept_first[r + 1] - parts.kept_first[r]);
       for (std::int64_t i = parts.dropped_first[r]; i < parts.dropped_first[r + 1] && kept > 0; ++i)
-        target[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random() % 3 == 0 ? 0 : random() % (kept + 1)) - 1;
+        places[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random() % 3 == 0 ? 0 : random() % (kept + 1)) - 1;
     }
-    for (std::size_t i = 0; i < target.size(); i += 3) target[i] = std::max(target[i], 0) * (target[i] >= -1 && i > 1 ? 1 : 0);
-    std::vector<float> similarity = random_elements<float>(parts.total_dropped(), 3, 0.5F);
-    for (float& s : similarity) s = std::clamp(s, -1.0F, 1.0F);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(parts.dropped_first[3]); ++i) target[i] = -1;  // no kept token there
-    const DeviceBuffer<std::int32_t> device_target(target);
-    const DeviceBuffer<float> device_similarity(similarity);
+    for (std::size_t i = 0; i < places.size(); i += 3) places[i] = std::max(places[i], 0) * (places[i] >= -1 && i > 1 ? 1 : 0);
+    std::vector<float> cosine = random_elements<float>(parts.total_dropped(), 3, 0.5F);
+    for (float& s : cosine) s = std::clamp(s, -1.0F, 1.0F);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(parts.dropped_first[3]); ++i) places[i] = -1;  // no kept token there
+    std::vector<float> masses = random_elements<float>(parts.rows.first.back(), 6);
+    for (float& m : masses) m = std::max(m, 0.0F);
+    Twice<std::int32_t> target(places);
+    Twice<float> similarity(cosine), mass(masses);
     using Combine = MergeInto::Combine;
     using Weight = MergeInto::Weight;
     const auto merge = [&](Combine combine, Weight weight, bool keys, bool times) {
       SCOPED_TRACE(testing::Message() << "combine " << static_cast<int>(combine) << ", weight " << static_cast<int>(weight));
-      check(parts, tolerance, [&](auto&& op_on, const PartedRows& rows, bool device) {
-        op_on(MergeInto{rows, device ? device_target.data() : target.data(), device ? device_similarity.data() : similarity.data(), combine,
-                        weight, 9.0F, keys, times});
+      const bool by_mass = weight == Weight::kMassShare;
+      check(parts, tolerance, [&](bool gpu) {
+        return MergeInto{parts.at(gpu), target.at(gpu), by_mass ? nullptr : similarity.at(gpu), combine, weight, 9.0F,
+                         keys,          times,          by_mass ? mass.at(gpu) : nullptr};
       });
     };
     merge(Combine::kMean, Weight::kOne, true, false);
@@ -78,13 +82,7 @@ class MergeCuda : public CudaTest {
     merge(Combine::kWeightedMean, Weight::kSoftmax, false, false);
     merge(Combine::kWeightedMean, Weight::kNormShare, true, false);
     merge(Combine::kMean, Weight::kGaussian, true, true);
-    std::vector<float> mass = random_elements<float>(parts.rows.first.back(), 6);
-    for (float& m : mass) m = std::max(m, 0.0F);
-    const DeviceBuffer<float> device_mass(mass);
-    check(parts, tolerance, [&](auto&& op_on, const PartedRows& rows, bool device) {
-      op_on(MergeInto{rows, device ? device_target.data() : target.data(), nullptr, Combine::kWeightedMean, Weight::kMassShare, 9.0F, true,
-                      false, device ? device_mass.data() : mass.data()});
-    });
+    merge(Combine::kWeightedMean, Weight::kMassShare, true, false);
   }
 };
 
@@ -99,16 +97,14 @@ TEST_F(MergeCuda, MergeInto) {
 TEST_F(MergeCuda, MeanDropped) {
   PartsFixture<bf16> parts({.kv_heads = 2, .head_dim = 72, .page_tokens = 16}, {0, 1, 1, 60, 600, 90}, {0, 1, 0, 30, 40, 90}, 6);
   const Ints line{5, 4, 3, 2, 1, 0}, before{0, 3, 0, 1000, 7, 8};
-  std::vector<float> k_mean = random_elements<float>(6 * 72, 7), v_mean = random_elements<float>(6 * 72, 8);
-  const DeviceBuffer<float> device_k(k_mean), device_v(v_mean);
-  const auto mean = [&](const PartedRows& rows, float* k, float* v) {
+  Twice<float> k = normals(6 * 72, 7), v = normals(6 * 72, 8);
+  run_both([&](bool gpu) {
+    const PartedRows rows = parts.at(gpu);
     const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
-    return ChannelStats{rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line.data(), {}, k, before.data(), v};
-  };
-  run_cpu(mean(parts.host(), k_mean.data(), v_mean.data()));
-  run_cuda(mean(parts.device(), device_k.data(), device_v.data()), cuda());
-  EXPECT_TRUE(all_near(device_k.to_host(cuda().stream()), k_mean, 1e-6, 1e-5));
-  EXPECT_TRUE(all_near(device_v.to_host(cuda().stream()), v_mean, 1e-6, 1e-5));
+    return ChannelStats{rows.kv,       {},       ChannelStats::Kind::kRunningMean, dropped, nullptr, line.data(), {}, k.at(gpu),
+                        before.data(), v.at(gpu)};
+  });
+  for (Twice<float>* mean : {&k, &v}) EXPECT_TRUE(all_near(mean->device(cuda()), mean->host(), 1e-6, 1e-5));
 }
 
 // Vectors of norm 0, equal and opposite ones. Doubles; one rounding to the element type.
@@ -135,6 +131,43 @@ TEST_F(MergeCuda, SlerpPairs) {
       expect_pool(b, values ? b.device_values(cuda()) : b.device_keys(cuda()), expected_b, 0x1p-10);
     }
   }
+}
+
+class NearestKeptCuda : public CudaTest {
+ protected:
+  // Cosines of at most 256 products in fp32 in another order than the CPU's; the nearest of random keys is nearer than the others by more.
+  template <class T>
+  void check(std::int32_t head_dim, const Ints& len, const Ints& kept) {
+    SCOPED_TRACE(testing::Message() << "head_dim " << head_dim);
+    PartsFixture<T> parts({.kv_heads = 1, .head_dim = head_dim, .page_tokens = 16}, len, kept, 1);
+    RowsFixture<T>& rows = parts.rows;
+    const auto d = static_cast<std::size_t>(head_dim);
+    const auto key = [&](std::int32_t row, std::int32_t token) {
+      return rows.k.data() + static_cast<std::size_t>(rows.host().slot(row, token)) * d;
+    };
+    const auto last = static_cast<std::int32_t>(len.size()) - 1;
+    const std::int32_t* const of_last = parts.dropped.data() + parts.dropped_first[static_cast<std::size_t>(last)];
+    std::fill_n(key(last, of_last[0]), d, 0.0F);  // no direction: cosine 0 with all
+    std::fill_n(key(last, parts.kept[static_cast<std::size_t>(parts.kept_first[static_cast<std::size_t>(last)])]), d, 0.0F);
+    const std::int32_t* const stay = parts.kept.data() + parts.kept_first[static_cast<std::size_t>(last)];
+    std::copy_n(key(last, stay[2]), d, key(last, stay[5]));  // equal keys: the lower place
+    std::copy_n(key(last, stay[2]), d, key(last, of_last[1]));
+    rows.upload();
+    Twice<float> similarity(parts.total_dropped());
+    const auto targets = both<std::int32_t>(parts.total_dropped(), [&](bool gpu, std::int32_t* target) {
+      return NearestKept{parts.at(gpu), target, similarity.at(gpu)};
+    });
+    EXPECT_TRUE(equal(targets));
+    EXPECT_TRUE(all_near(similarity.device(cuda()), similarity.host(), 2e-6, 0));
+  }
+};
+
+TEST_F(NearestKeptCuda, EqualsCpuVersion) {
+  check<f16>(64, {0, 1, 1, 30, 200, 150}, {0, 1, 0, 0, 65, 64});  // 64 dropped keys to a warp row, 64 kept ones to a tile
+  check<bf16>(128, {140, 100}, {9, 73});
+  check<f16>(256, {90, 100}, {3, 30});
+  check<f16>(40, {90, 100}, {3, 30});
+  check<float>(64, {90, 100}, {3, 30});
 }
 
 }  // namespace

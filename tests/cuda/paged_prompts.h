@@ -102,4 +102,64 @@ struct DevicePrompts {
   DeviceBuffer<std::int32_t> query_first, kv_before, page_begin, page;
 };
 
+struct AttendedPrompts {
+  std::vector<float> out, log_sum;
+};
+
+// Attention in double precision: head `head` of a prompt's token `t` sees the tokens i < end of its row with sees(prompt, head, t, i, end);
+// the new tokens' keys up to its own are in the row if `causal`.
+template <class T, class Sees>
+AttendedPrompts attended(const PagedPrompts<T>& p, float scale, bool causal, const Sees& sees) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  AttendedPrompts result;
+  for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
+    const auto s = static_cast<std::size_t>(prompt);
+    for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t)
+      for (std::int32_t h = 0; h < p.q_heads; ++h) {
+        const std::size_t row = p.row_of(prompt, h);
+        const std::int32_t end = p.kv_before[row] + (causal ? t + 1 : 0);
+        const std::vector<double> z = p.logits(prompt, t, h, end, scale);
+        std::vector<std::int32_t> seen;
+        double sum = 0, top = -INFINITY;
+        for (std::int32_t i = 0; i < end; ++i)
+          if (sees(prompt, h, t, i, end)) seen.push_back(i), top = std::max(top, z[static_cast<std::size_t>(i)]);
+        std::vector<double> out(d, 0.0);
+        for (const std::int32_t i : seen) {
+          const double e = std::exp(z[static_cast<std::size_t>(i)] - top);
+          sum += e;
+          for (std::size_t c = 0; c < d; ++c) out[c] += e * static_cast<double>(to_float(p.v[p.slot(row, i) * d + c]));
+        }
+        for (const double x : out) result.out.push_back(static_cast<float>(sum > 0 ? x / sum : 0.0));
+        result.log_sum.push_back(static_cast<float>(sum > 0 ? top + std::log(sum) : -INFINITY));
+      }
+  }
+  return result;
+}
+
+// Probabilities and the result are rounded to T, an error of 2^-9 (bf16) or 2^-12 (f16) each of numbers near 1; logits are sums in fp32.
+template <class T>
+constexpr double kTolerance = kElementType<T> == ElementType::kBf16 ? 0x1p-7 : 0x1p-10;
+
+class PrefillTest : public CudaTest {
+ protected:
+  // `prefill`: the part of `call` that takes the results.
+  template <class T, class Call>
+  void check_attended(const PagedPrompts<T>& p, Call& call, DevicePrefill& prefill, const AttendedPrompts& expected) {
+    const std::int64_t lines = static_cast<std::int64_t>(p.tokens()) * p.q_heads;
+    std::vector<float> log_sum;
+    const auto out = same_in_every_order([&] {
+      const DeviceBuffer<T> device_out(lines * p.head_dim);
+      const DeviceBuffer<float> device_log_sum(lines);
+      prefill.out = device_out.data(), prefill.log_sum = device_log_sum.data();
+      run_cuda(call, cuda());
+      log_sum = device_log_sum.to_host(cuda().stream());
+      return device_out.to_host(cuda().stream());
+    });
+    EXPECT_TRUE(all_near(floats(out), expected.out, kTolerance<T>, kTolerance<T>));
+    for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
+      ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))
+          << i << ": " << log_sum[i] << ", expected " << expected.log_sum[i];
+  }
+};
+
 }  // namespace kvlab

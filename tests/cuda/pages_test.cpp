@@ -29,16 +29,16 @@ class PagesCuda : public CudaTest {
     for (const std::int32_t n : len) sizes.push_back((n / page_tokens + 1LL) * 2 * head_dim);
     RowArrays<float> bounds(sizes, 0.5F);  // of pages that have begun
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
-      run_cpu(PageSummaries{rows.host(), page_tokens, page_tokens, from.data(), bounds.host(), kBounds});
-      run_cuda(PageSummaries{rows.device(), page_tokens, page_tokens, from.data(), bounds.device(), kBounds}, cuda());
+      run_both([&](bool gpu) { return PageSummaries{rows.at(gpu), page_tokens, page_tokens, from.data(), bounds.at(gpu), kBounds}; });
       EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
     }
     RowArrays<float> parents(sizes);
-    KvRows host = rows.host(), device = rows.device();
     const Ints pages{0, 1, 1, 1, 2, 3}, zeros(len.size(), 0);
-    host.len = device.len = pages.data();
-    run_cpu(PageSummaries{host, 2, 2, zeros.data(), parents.host(), PageSummaries::Kind::kNodes, bounds.host()});
-    run_cuda(PageSummaries{device, 2, 2, zeros.data(), parents.device(), PageSummaries::Kind::kNodes, bounds.device()}, cuda());
+    run_both([&](bool gpu) {
+      KvRows kv = rows.at(gpu);
+      kv.len = pages.data();
+      return PageSummaries{kv, 2, 2, zeros.data(), parents.at(gpu), PageSummaries::Kind::kNodes, bounds.at(gpu)};
+    });
     EXPECT_EQ(parents.device_contents(cuda()), parents.contents());
   }
 
@@ -52,8 +52,7 @@ class PagesCuda : public CudaTest {
     for (const std::int32_t n : len) sizes.push_back((n / stride + 1LL) * head_dim);
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
       RowArrays<float> means(sizes, 0.5F);
-      run_cpu(PageSummaries{rows.host(), span, stride, from.data(), means.host()});
-      run_cuda(PageSummaries{rows.device(), span, stride, from.data(), means.device()}, cuda());
+      run_both([&](bool gpu) { return PageSummaries{rows.at(gpu), span, stride, from.data(), means.at(gpu)}; });
       EXPECT_TRUE(all_near(means.device_contents(cuda()), means.contents(), 1e-5, 1e-5));
     }
   }
@@ -75,31 +74,23 @@ class PagesCuda : public CudaTest {
     for (const std::int32_t n : units) summary_sizes.push_back(2LL * n * c.head_dim), unit_sizes.push_back(n);
     RowArrays<float> summaries(summary_sizes);
     RowArrays<std::int32_t> sizes(unit_sizes);
-    Ints unit;
+    Ints listed;
     for (std::size_t r = 0; r < 6; ++r) {
       summaries.row(r) = random_elements<float>(summary_sizes[r], 10 + r);
       if (c.kind == PageScores::Kind::kBound) order_bounds(summaries.row(r), c.head_dim);
       for (std::size_t u = 0; u < sizes.row(r).size(); ++u) sizes.row(r)[u] = static_cast<std::int32_t>(u % 7 + 1);
-      for (std::int32_t i = 0; i < scored[r]; ++i) unit.push_back(i == 0 ? 0 : i + (units[r] - scored[r]));
+      for (std::int32_t i = 0; i < scored[r]; ++i) listed.push_back(i == 0 ? 0 : i + (units[r] - scored[r]));
     }
     summaries.upload(), sizes.upload();
-    const DeviceBuffer<std::int32_t> device_unit(unit);
-    const auto outputs = static_cast<std::size_t>(first.back() * (c.heads == PageScores::Heads::kEach ? c.group : 1));
-    PageScores op;
-    op.num_rows = 6, op.kv_heads = 2, op.group = c.group, op.head_dim = c.head_dim, op.first = first.data();
-    op.kind = c.kind, op.heads = c.heads, op.softmax = c.softmax, op.weighs_sizes = c.sizes, op.lists_units = c.lists;
-    std::vector<float> expected(outputs);
-    op.queries = queries.host(), op.summaries = summaries.host(), op.sizes = sizes.host(), op.unit = unit.data(),
-    op.scores = expected.data();
-    run_cpu(op);
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(static_cast<std::int64_t>(outputs));
-      op.queries = queries.device(), op.summaries = summaries.device(), op.sizes = sizes.device(), op.unit = device_unit.data();
-      op.scores = out.data();
-      run_cuda(op, cuda());
-      return out.to_host(cuda().stream());
+    Twice<std::int32_t> unit(listed);
+    const auto scores = both<float>(first.back() * (c.heads == PageScores::Heads::kEach ? c.group : 1), [&](bool gpu, float* out) {
+      PageScores op;
+      op.num_rows = 6, op.kv_heads = 2, op.group = c.group, op.head_dim = c.head_dim, op.first = first.data();
+      op.kind = c.kind, op.heads = c.heads, op.softmax = c.softmax, op.weighs_sizes = c.sizes, op.lists_units = c.lists;
+      op.queries = queries.at(gpu), op.summaries = summaries.at(gpu), op.sizes = sizes.at(gpu), op.unit = unit.at(gpu), op.scores = out;
+      return op;
     });
-    EXPECT_TRUE(all_near(got, expected, 2e-5, 2e-5));  // sums of at most 1,024 products in fp32, in another order
+    EXPECT_TRUE(all_near(scores, 2e-5, 2e-5));  // sums of at most 1,024 products in fp32, in another order
   }
 };
 

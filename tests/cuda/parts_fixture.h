@@ -30,6 +30,7 @@ class PartsFixture {
   }
   PartedRows host() { return {rows.host(), kept_first.data(), kept.data(), dropped_first.data(), dropped.data()}; }
   PartedRows device() { return {rows.device(), kept_first.data(), device_kept_.data(), dropped_first.data(), device_dropped_.data()}; }
+  PartedRows at(bool gpu) { return gpu ? device() : host(); }
   [[nodiscard]] std::int64_t total_dropped() const { return dropped_first.back(); }
 
   RowsFixture<T> rows;

@@ -1,9 +1,7 @@
 // Recording a model on a GPU gives the same tensors as on the CPU.
-#include "base/error.h"
 #include "engine/backend/engine_model.h"
 #include "sim/replay/replay.h"
 #include "tests/cuda/engine_fixture.h"
-#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -25,12 +23,9 @@ class PolicyRecordCuda : public CudaTest {
 void expect_near(const std::vector<LayerTensors>& a, const std::vector<LayerTensors>& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t l = 0; l < a.size(); ++l) {
-    EXPECT_TRUE(all_near(a[l].q, b[l].q, tolerance, tolerance));
-    EXPECT_TRUE(all_near(a[l].k, b[l].k, tolerance, tolerance));
-    EXPECT_TRUE(all_near(a[l].v, b[l].v, tolerance, tolerance));
-    EXPECT_TRUE(all_near(a[l].pre_q, b[l].pre_q, tolerance, tolerance));
-    EXPECT_TRUE(all_near(a[l].pre_k, b[l].pre_k, tolerance, tolerance));
-    EXPECT_TRUE(all_near(a[l].hidden, b[l].hidden, tolerance, tolerance));
+    using Layer = LayerTensors;
+    for (const auto part : {&Layer::q, &Layer::k, &Layer::v, &Layer::pre_q, &Layer::pre_k, &Layer::hidden})
+      EXPECT_TRUE(all_near(a[l].*part, b[l].*part, tolerance, tolerance));
     EXPECT_EQ(a[l].w_o, b[l].w_o);
   }
 }

@@ -42,45 +42,29 @@ class QuantizeCuda : public CudaTest {
     RowsFixture<T> rows({1, 1, c.head_dim, 16, 0}, c.lengths, seed, c.deviation);
     if (change != nullptr) change(rows), rows.upload();
     const Lists lists(c.lengths, c.all, seed);
-    std::vector<float> scale;
+    std::vector<float> scales;
     std::vector<std::int32_t> scale_row;
     for (std::size_t r = 0; r < c.lengths.size(); ++r) scale_row.push_back(static_cast<std::int32_t>(r % 2));
-    for (std::int32_t i = 0; i < 2 * c.head_dim; ++i) scale.push_back(0.3F + 0.1F * static_cast<float>(i % 7));
-    const ListedTokens on_host{rows.host(), lists.first.data(), lists.index.data(), c.values};
-    const std::int64_t bytes = packed_bytes(on_host, codec);
-    std::vector<std::uint8_t> expected(static_cast<std::size_t>(bytes), 0xEE);
-    const std::int32_t* const lines = c.scaled ? scale_row.data() : nullptr;
-    run_cpu(Quantize{on_host, codec, scale.data(), lines, expected.data()});
+    for (std::int32_t i = 0; i < 2 * c.head_dim; ++i) scales.push_back(0.3F + 0.1F * static_cast<float>(i % 7));
+    Twice<float> scale(scales);
+    Twice<std::int32_t> index(lists.index);
+    const auto op = [&](bool gpu, std::uint8_t* packed, Quantize::Mode mode) {
+      const ListedTokens listed{rows.at(gpu), lists.first.data(), index.at(gpu), c.values};
+      return Quantize{listed, codec, scale.at(gpu), c.scaled ? scale_row.data() : nullptr, packed, mode};
+    };
+    const std::int64_t bytes = packed_bytes(op(false, nullptr, Quantize::Mode::kEncode).tokens, codec);
+    const auto codes = both<std::uint8_t>(bytes, [&](bool gpu, std::uint8_t* out) { return op(gpu, out, Quantize::Mode::kEncode); });
+    ASSERT_TRUE(equal(codes));
 
-    const DeviceBuffer<std::int32_t> index(lists.index);
-    const DeviceBuffer<float> device_scale(scale);
-    const ListedTokens on_gpu{rows.device(), lists.first.data(), index.data(), c.values};
-    const auto packed = same_in_every_order([&] {
-      const DeviceBuffer<std::uint8_t> out(bytes);
-      run_cuda(Quantize{on_gpu, codec, device_scale.data(), lines, out.data()}, cuda());
-      return out.to_host(cuda().stream());
-    });
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      ASSERT_EQ(int{packed[i]}, int{expected[i]}) << "byte " << i << " of " << expected.size();
-    decode<T>(codec, c, rows, on_host, on_gpu, expected, scale, lines);
-  }
-
-  template <class T>
-  void decode(const GroupCodec& codec, const Case& c, RowsFixture<T>& rows, const ListedTokens& on_host, const ListedTokens& on_gpu,
-              std::vector<std::uint8_t> packed, const std::vector<float>& scale, const std::int32_t* lines) {
-    const DeviceBuffer<std::uint8_t> device_packed(packed);
-    const DeviceBuffer<float> device_scale(scale);
+    Twice<std::uint8_t> packed(codes.expected);
     const std::vector<float> k = rows.k, v = rows.v;
     for (const auto mode : {Quantize::Mode::kWrite, Quantize::Mode::kSubtract, Quantize::Mode::kAdd}) {
       rows.k = k, rows.v = v;
       rows.upload();
-      const ListedTokens fresh{rows.device(), on_gpu.first, on_gpu.index, c.values};
-      run_cuda(Quantize{fresh, codec, device_scale.data(), lines, device_packed.data(), mode}, cuda());
-      run_cpu(Quantize{on_host, codec, scale.data(), lines, packed.data(), mode});
+      run_both([&](bool gpu) { return op(gpu, packed.at(gpu), mode); });
       expect_rounded<T>(rows.device_keys(cuda()), rows.k);
       expect_rounded<T>(rows.device_values(cuda()), rows.v);
     }
-    rows.k = k, rows.v = v;
   }
 
   template <class T>

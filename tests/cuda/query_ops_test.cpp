@@ -2,36 +2,28 @@
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/attention/pass_attention/pass_attention.h"
+#include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/mean_query_op.h"
+#include "policies/kv/scorer/chosen_heads/chosen_heads.h"
+#include "policies/kv/scorer/chunk_attention/chunk_attention.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
 namespace {
 
-class QueryOpsCuda : public CudaTest {
- protected:
-  template <class F>
-  std::vector<float> device_floats(std::int64_t n, F&& run) {
-    return same_in_every_order([&] {
-      const DeviceBuffer<float> out(n);
-      run(out.data());
-      return out.to_host(cuda().stream());
-    });
-  }
-};
+class QueryOpsCuda : public CudaTest {};
 
 // Means of at most 300 numbers in fp32, in another order.
 TEST_F(QueryOpsCuda, MeanQuery) {
   using Kind = MeanQuery::Kind;
   for (const auto& [width, kind] : {std::pair{1, Kind::kMean}, {96, Kind::kMean}, {1030, Kind::kMean}, {40, Kind::kProbe}}) {
     const QueriesFixture queries({0, 1, 128, 300}, {0, 4, 200, 500}, 1, width, 1);
-    std::vector<float> expected(static_cast<std::size_t>(4 * width));
-    run_cpu(MeanQuery{4, width, queries.host(), expected.data(), kind});
-    const auto got = device_floats(4LL * width, [&, width = width, kind = kind](float* out) {
-      run_cuda(MeanQuery{4, width, queries.device(), out, kind}, cuda());
+    const auto means = both<float>(4LL * width, [&, width = width, kind = kind](bool gpu, float* out) {
+      return MeanQuery{4, width, queries.at(gpu), out, kind};
     });
-    EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
+    EXPECT_TRUE(all_near(means, 1e-6, 1e-5));
   }
 }
 
@@ -46,11 +38,11 @@ TEST_F(QueryOpsCuda, SentenceQuery) {
   const Ints fresh{0, 0, 0, 1};
   RowArrays<float> sums(Longs(4, kWidth + 1), 2.5F);
   for (int step = 0; step < 2; ++step) {
-    std::vector<float> expected(4 * kWidth);
-    run_cpu(MeanQuery{4, kWidth, queries.host(), expected.data(), kSentence, sentence_of.host(), fresh.data(), sums.host()});
-    const DeviceBuffer<float> mean(4 * kWidth);
-    run_cuda(MeanQuery{4, kWidth, queries.device(), mean.data(), kSentence, sentence_of.device(), fresh.data(), sums.device()}, cuda());
-    EXPECT_EQ(mean.to_host(cuda().stream()), expected);
+    Twice<float> mean(4 * kWidth);
+    run_both([&](bool gpu) {
+      return MeanQuery{4, kWidth, queries.at(gpu), mean.at(gpu), kSentence, sentence_of.at(gpu), fresh.data(), sums.at(gpu)};
+    });
+    EXPECT_EQ(mean.device(cuda()), mean.host());
     EXPECT_EQ(sums.device_contents(cuda()), sums.contents());
   }
 }
@@ -74,12 +66,9 @@ TEST_F(QueryOpsCuda, TokenScores) {
                                            : std::vector<Kind>{Kind::kPosition,   Kind::kRandom,  Kind::kRingSet, Kind::kRingClear,
                                                                Kind::kRecurrence, Kind::kLastHit, Kind::kHits};
     for (const Kind kind : kinds) {
-      std::vector<float> expected(static_cast<std::size_t>(rows.first.back()));
-      run_cpu(TokenScores{rows.host(), kind, 1, 70, end.data(), seeds.data(), expected.data()});
-      const auto got = device_floats(rows.first.back(), [&](float* out) {
-        run_cuda(TokenScores{rows.device(), kind, 1, 70, end.data(), seeds.data(), out}, cuda());
-      });
-      EXPECT_TRUE(all_near(got, expected, 0, kind == Kind::kRecurrence || kind == Kind::kSpread ? 1e-6 : 0)) << static_cast<int>(kind);
+      const auto scores = both<float>(
+          rows.first.back(), [&](bool gpu, float* out) { return TokenScores{rows.at(gpu), kind, 1, 70, end.data(), seeds.data(), out}; });
+      EXPECT_TRUE(all_near(scores, 0, kind == Kind::kRecurrence || kind == Kind::kSpread ? 1e-6 : 0)) << static_cast<int>(kind);
     }
   }
 }
@@ -97,13 +86,14 @@ TEST_F(QueryOpsCuda, CountScoresOfListedMass) {
   for (std::int64_t i = 2; i < 3; ++i) index[static_cast<std::size_t>(i)] = 0;
   for (std::int64_t i = 3; i < 203; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
   for (std::int64_t i = 203; i < 280; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i - 203);
-  const DeviceBuffer<std::int32_t> device_index(index);
+  Twice<std::int32_t> listed(index);
   for (const double share : {0.0, 0.5, 0.975, 1.0}) {
-    Ints counted(4, -1), counts(4, -1);
-    constexpr auto kMass = CountScores::Kind::kListedMass;
-    run_cpu(CountScores{4, lists.data(), nullptr, kMass, share, counted.data(), 1, nullptr, index.data(), rows.host(), 1});
-    run_cuda(CountScores{4, lists.data(), nullptr, kMass, share, counts.data(), 1, nullptr, device_index.data(), rows.device(), 1}, cuda());
-    EXPECT_EQ(counts, counted);
+    Ints counts[2] = {Ints(4, -1), Ints(4, -1)};
+    run_both([&](bool gpu) {
+      constexpr auto kMass = CountScores::Kind::kListedMass;
+      return CountScores{4, lists.data(), nullptr, kMass, share, counts[gpu].data(), 1, nullptr, listed.at(gpu), rows.at(gpu), 1};
+    });
+    EXPECT_EQ(counts[1], counts[0]);
   }
 }
 
@@ -116,15 +106,74 @@ TEST_F(QueryOpsCuda, RankMeans) {
     Ints shortest;
     for (std::size_t p = 0; p < len.size() / 2; ++p) shortest.push_back(std::min(len[2 * p], len[2 * p + 1]));
     const Longs out_first = prefix_sums(shortest);
-    std::vector<float> scores = random_elements<float>(first.back(), 13);
     const auto pools = static_cast<std::int32_t>(shortest.size());
-    std::vector<float> expected(static_cast<std::size_t>(out_first.back()));
-    run_cpu(RankMeans{pools, per_pool, first.data(), scores.data(), out_first.data(), expected.data()});
-    const DeviceBuffer<float> device_scores(scores);
-    const DeviceBuffer<float> out(out_first.back());
-    run_cuda(RankMeans{pools, per_pool, first.data(), device_scores.data(), out_first.data(), out.data()}, cuda());
-    EXPECT_EQ(out.to_host(cuda().stream()), expected);
+    Twice<float> scores = normals(first.back(), 13), out(out_first.back());
+    run_both([&](bool gpu) { return RankMeans{pools, per_pool, first.data(), scores.at(gpu), out_first.data(), out.at(gpu)}; });
+    EXPECT_EQ(out.device(cuda()), out.host());
   }
+}
+
+// Probabilities of logits that are sums of 20 products in fp32, in another order than the CPU's.
+class QueryLinesCuda : public CudaTest {
+ protected:
+  template <class T, class Op>
+  void check(RowsFixture<T>& rows, const Op& op) {
+    EXPECT_TRUE(all_near(both<float>(rows.first.back(), op), 1e-5, 1e-4));
+  }
+};
+
+TEST_F(QueryLinesCuda, ChosenHeadsEqualCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 0, 70, 70, 33, 33}, 1);
+  const QueriesFixture queries({1, 5, 3}, {0, 60, 500}, 4, 20, 2);
+  const Ints heads{3, 0, 2};
+  for (const bool finds : {false, true})
+    check(rows, [&](bool gpu, float* out) {
+      return ChosenHeads{rows.at(gpu), queries.at(gpu), finds ? nullptr : heads.data(), 3, finds, 4, 8, out};
+    });
+}
+
+TEST_F(QueryLinesCuda, ChunkAttentionEqualsCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8, .num_words = 2}, {5, 5, 70, 70, 33, 40}, 5);
+  const QueriesFixture queries({0, 50, 1}, {5, 60, 500}, 4, 20, 6);
+  for (const bool flag : {false, true}) {
+    run_both([&](bool gpu) { return ChunkAttention{rows.at(gpu), queries.at(gpu), 16, flag, flag, 1}; });
+    const std::vector<std::uint32_t> got = rows.device_words(cuda());
+    const std::size_t slots = rows.position.size();
+    rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
+      EXPECT_NEAR(std::bit_cast<float>(got[slots + slot]), std::bit_cast<float>(rows.words[slots + slot]), 1e-4) << r << " " << i;
+    });
+  }
+}
+
+TEST_F(QueryLinesCuda, ProjectedNormsEqualCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 1, 9, 30}, 7);
+  Twice<float> w_o = normals(300 * 80, 8);
+  for (const auto kind : {ProjectedNorms::Kind::kL1, ProjectedNorms::Kind::kL2})
+    check(rows, [&](bool gpu, float* out) { return ProjectedNorms{rows.at(gpu), w_o.at(gpu), 300, kind, out}; });
+}
+
+TEST_F(QueryLinesCuda, PassAttentionEqualsCpuVersion) {
+  const std::int32_t hidden_dim = 30;
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 3, 60, 45}, 9);
+  const QueriesFixture queries({2, 5, 7}, {800, 900, 901}, 4, 20, 10);
+  Twice<float> keys = normals(7 * 2 * 20, 11), hidden = normals(7 * hidden_dim, 12, 5.0F), w_o = normals(hidden_dim * 80, 13);
+  Twice<float> gradient(std::vector<float>{3, 0.5F, 2, 7, 1, 0.25F, 4});
+  using Norms = PassAttention::Norms;
+  std::vector<PassQueries> one[2], other[2];
+  std::vector<std::span<const PassQueries>> pass[2];
+  for (const bool gpu : {false, true}) {
+    const Queries* q = queries.at(gpu);
+    const float *k = keys.at(gpu), *h = hidden.at(gpu), *g = gradient.at(gpu);
+    one[gpu] = {{q[0], k, 0, 9, h, g}}, other[gpu] = {{q[1], k, 0, 40, h, g}, {q[2], k, 30, 70, h, g}};
+    pass[gpu] = {one[gpu], other[gpu]};
+  }
+  for (const Norms norms : {Norms::kNone, Norms::kHidden, Norms::kGradient})
+    check(rows, [&](bool gpu, float* out) {
+      const bool sums = norms == Norms::kHidden;
+      const auto reduce = sums ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax;
+      const auto group = sums ? PassAttention::Group::kMean : PassAttention::Group::kMax;
+      return PassAttention{rows.at(gpu), pass[gpu], 4, reduce, group, norms, w_o.at(gpu), hidden_dim, out};
+    });
 }
 
 }  // namespace

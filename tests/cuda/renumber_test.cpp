@@ -42,17 +42,15 @@ class RenumberCuda : public CudaTest {
   template <class T>
   void check(std::int32_t head_dim, const std::vector<std::int32_t>& lengths, bool has_rope) {
     const Lists lists(lengths, head_dim);
-    const DeviceBuffer<std::int32_t> index(lists.index);
+    Twice<std::int32_t> index(lists.index);
     const RowsShape shape{2, 1, head_dim, 16, 0};
     RowsFixture<T> rows(shape, lengths, 5), out({2, 1, head_dim, 8, 0}, lengths, 6);
-    run_cuda(TurnKeys{rows.device(), lists.places(index.data(), has_rope), true, out.device()}, cuda());
-    run_cpu(TurnKeys{rows.host(), lists.places(lists.index.data(), has_rope), true, out.host()});
+    run_both([&](bool gpu) { return TurnKeys{rows.at(gpu), lists.places(index.at(gpu), has_rope), true, out.at(gpu)}; });
     expect_near<T>(out.device_keys(cuda()), out.k);
     expect_near<T>(out.device_values(cuda()), out.v);
     EXPECT_EQ(out.device_positions(cuda()), out.position);
     expect_near<T>(rows.device_keys(cuda()), rows.k);
-    run_cuda(TurnKeys{rows.device(), lists.places(index.data(), has_rope)}, cuda());
-    run_cpu(TurnKeys{rows.host(), lists.places(lists.index.data(), has_rope)});
+    run_both([&](bool gpu) { return TurnKeys{rows.at(gpu), lists.places(index.at(gpu), has_rope)}; });
     expect_near<T>(rows.device_keys(cuda()), rows.k);
     expect_near<T>(rows.device_values(cuda()), rows.v);
   }

@@ -52,6 +52,7 @@ class RowsFixture {
     return view(reinterpret_cast<float*>(device_k_.data()), reinterpret_cast<float*>(device_v_.data()), device_position_.data(),
                 device_words_.data(), kElementType<T>);
   }
+  KvRows at(bool gpu) { return gpu ? device() : host(); }
 
   // Copies the host's arrays to device memory.
   void upload() {
@@ -65,8 +66,21 @@ class RowsFixture {
     return device_position_.to_host(cuda.stream());
   }
   [[nodiscard]] std::vector<std::uint32_t> device_words(const CudaContext& cuda) const { return device_words_.to_host(cuda.stream()); }
+  // Words, positions and the bits of keys and values of all slots, in device memory and in CPU memory; NaN is one number.
+  [[nodiscard]] std::vector<std::uint32_t> device_bits(const CudaContext& cuda) const {
+    return bits_of(device_words(cuda), device_positions(cuda), device_keys(cuda), device_values(cuda));
+  }
+  [[nodiscard]] std::vector<std::uint32_t> bits() const { return bits_of(words, position, k, v); }
 
  private:
+  static std::vector<std::uint32_t> bits_of(std::vector<std::uint32_t> all, const std::vector<std::int32_t>& positions,
+                                            const std::vector<float>& keys, const std::vector<float>& values) {
+    all.insert(all.end(), positions.begin(), positions.end());
+    for (const std::vector<float>* x : {&keys, &values})
+      for (const float f : *x) all.push_back(std::isnan(f) ? 0x7FC00000U : std::bit_cast<std::uint32_t>(f));
+    return all;
+  }
+
   static std::vector<T> rounded(const std::vector<float>& x) {
     std::vector<T> y(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) y[i] = from_float<T>(x[i]);
@@ -130,6 +144,7 @@ class QueriesFixture {
   }
   [[nodiscard]] const Queries* host() const { return host_.data(); }
   [[nodiscard]] const Queries* device() const { return device_.data(); }
+  [[nodiscard]] const Queries* at(bool gpu) const { return gpu ? device() : host(); }
 
  private:
   std::vector<std::vector<float>> data_;
@@ -151,6 +166,7 @@ class RowArrays {
     return host_pointers_.data();
   }
   T* const* device() { return device_pointers_.data(); }
+  T* const* at(bool gpu) { return gpu ? device() : host(); }
   std::vector<T>& row(std::size_t r) { return host_[r]; }
   void upload() {
     device_.clear(), device_pointers_.clear();

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling_cuda.h"
@@ -7,8 +6,6 @@
 
 namespace kvlab {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class SamplingCuda : public CudaTest {
  protected:
@@ -71,14 +68,14 @@ TEST_F(SamplingCuda, TiesGoToTheLowestToken) {
   EXPECT_EQ(sample(logits, {}, {}, 1, kVocabulary)[0], 0);
   logits[777] = logits[778] = logits[19999] = 2.0F;
   EXPECT_EQ(sample(logits, {}, {}, 1, kVocabulary)[0], 777);
-  logits[12000] = logits[4000] = kInfinity;
+  logits[12000] = logits[4000] = kInf;
   EXPECT_EQ(sample(logits, {}, {}, 1, kVocabulary)[0], 4000);
   EXPECT_EQ(sample(logits, {1.0F}, {3}, 1, kVocabulary)[0], 4000);
 }
 
 TEST_F(SamplingCuda, NeverPicksNanOrMinusInfinity) {
   constexpr std::int64_t kVocabulary = 700;
-  std::vector<float> logits(kVocabulary, -kInfinity);
+  std::vector<float> logits(kVocabulary, -kInf);
   for (std::size_t i = 0; i < kVocabulary; i += 2) logits[i] = std::nanf("");
   EXPECT_EQ(sample(logits, {}, {}, 1, kVocabulary)[0], 0);
   EXPECT_EQ(sample(logits, {0.5F}, {4}, 1, kVocabulary)[0], 0);
@@ -105,13 +102,7 @@ TEST_F(SamplingCuda, DrawsFromTheSoftmax) {
   const std::vector<float> temperatures(kRows, temperature);
   std::vector<std::int32_t> on_cpu(kRows);
   run_cpu(Sampling{logits.data(), temperatures.data(), key.data(), on_cpu.data(), kRows, kVocabulary});
-  const DeviceBuffer<float> device_logits(logits), device_temperature(temperatures);
-  const DeviceBuffer<std::uint64_t> device_key(key);
-  const DeviceBuffer<std::int32_t> token(64);
-  run_cuda(DeviceSampling{device_logits.data(), device_temperature.data(), device_key.data(), token.data(), 64, kVocabulary, 0,
-                          ElementType::kF32},
-           cuda());
-  const auto some = token.to_host(cuda().stream());
+  const auto some = sample(logits, temperatures, key, 64, kVocabulary);
   EXPECT_TRUE(std::equal(some.begin(), some.end(), on_cpu.begin()));
   std::vector<double> seen(kVocabulary), pairs(kVocabulary * kVocabulary);
   for (std::size_t r = 0; r < on_cpu.size(); ++r) {

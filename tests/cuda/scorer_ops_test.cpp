@@ -15,6 +15,7 @@
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
+#include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_model_op.h"
@@ -23,24 +24,6 @@
 namespace kvlab {
 namespace {
 
-// An array in CPU memory, and a copy in device memory.
-template <class T>
-class Twice {
- public:
-  explicit Twice(const std::vector<T>& x) : host_(x), device_(x) {}
-  explicit Twice(std::int64_t n) : Twice(std::vector<T>(static_cast<std::size_t>(n))) {}
-  T* at(bool gpu) { return gpu ? device_.data() : host_.data(); }
-  [[nodiscard]] const std::vector<T>& host() const { return host_; }
-  [[nodiscard]] std::vector<T> device(const CudaContext& cuda) const { return device_.to_host(cuda.stream()); }
-
- private:
-  std::vector<T> host_;
-  DeviceBuffer<T> device_;
-};
-Twice<float> normals(std::int64_t n, std::uint64_t seed, float deviation = 1.0F) {
-  return Twice<float>(random_elements<float>(n, seed, deviation));
-}
-
 const Ints kScorerLen{0, 0, 1, 1, 37, 37, 300, 300};  // two KV heads
 const Ints kScorerEnd{0, 1, 37, 300};
 
@@ -48,14 +31,8 @@ class ScorerOpsCuda : public CudaTest {
  protected:
   // op(gpu, out) of `n` numbers that begin as `start`.
   template <class Op>
-  void check(const std::vector<float>& start, double tolerance, Op&& op) {
-    std::vector<float> expected = start;
-    run_cpu(op(false, expected.data()));
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> out(start);
-      run_cuda(op(true, out.data()), cuda());
-      return out.to_host(cuda().stream());
-    });
+  void check(const std::vector<float>& start, double tolerance, const Op& op) {
+    const auto [got, expected] = both(start, op);
     for (std::size_t i = 0; i < got.size(); ++i)
       ASSERT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) <= tolerance * (1 + std::abs(expected[i])))
           << "element " << i << " is " << got[i] << ", expected " << expected[i];
@@ -65,8 +42,7 @@ class ScorerOpsCuda : public CudaTest {
   void check_words(RowsFixture<T>& rows, double tolerance, Op&& op) {
     rows.upload();
     const std::vector<std::uint32_t> before = rows.words;
-    run_cpu(op(false, rows.host()));
-    run_cuda(op(true, rows.device()), cuda());
+    run_both([&](bool gpu) { return op(gpu, rows.at(gpu)); });
     const std::vector<std::uint32_t> got = rows.device_words(cuda());
     std::int64_t changed = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
@@ -81,16 +57,12 @@ class ScorerOpsCuda : public CudaTest {
 TEST_F(ScorerOpsCuda, ReduceHeadsToTheLargestOfTheFirstRow) {
   const Longs first{0, 5, 10, 15, 18, 21, 24};
   Twice<float> x = normals(24, 1);
-  const auto rows_at = [&](bool gpu) {
-    std::vector<float*> rows;
-    for (std::size_t r = 0; r < 6; ++r) rows.push_back(x.at(gpu) + first[r]);
-    return rows;
-  };
-  const auto host = rows_at(false), device = rows_at(true);
+  std::vector<float*> rows[2];
+  for (const bool gpu : {false, true})
+    for (std::size_t r = 0; r < 6; ++r) rows[gpu].push_back(x.at(gpu) + first[r]);
   const Ints len{5, 5, 5, 3, 3, 3};
   const KvRows kv{.num_rows = 6, .kv_heads = 3, .len = len.data(), .first = first.data()};
-  run_cpu(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, host.data()});
-  run_cuda(ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, device.data()}, cuda());
+  run_both([&](bool gpu) { return ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, rows[gpu].data()}; });
   EXPECT_EQ(x.device(cuda()), x.host());
   EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
 }
@@ -101,8 +73,7 @@ TEST_F(ScorerOpsCuda, HeadScoresAreLogits) {
     RowsFixture<T> rows(shape, kScorerLen, 3);
     const QueriesFixture queries({1, 1, 3, 2}, kScorerEnd, shape.kv_heads * shape.group, shape.head_dim, 4);
     check(std::vector<float>(338), 0, [&](bool gpu, float* out) {
-      return HeadScores{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out,
-                        HeadScores::Kind::kLogits};
+      return HeadScores{rows.at(gpu), queries.at(gpu), first.data(), out, HeadScores::Kind::kLogits};
     });
   };
   check_type(float{}, {2, 3, 33, 8});
@@ -120,11 +91,9 @@ TEST_F(ScorerOpsCuda, AttentionVotes) {
   rows.upload();
   const QueriesFixture queries({0, 1, 9, 20}, {0, 0, 36, 299}, 4, 32, 4);
   const auto stats = [&](bool gpu, const KvRows& kv, const AttentionStats::Votes& votes) {
-    return AttentionStats{.kv = kv, .queries = gpu ? queries.device() : queries.host(), .votes = votes};
+    return AttentionStats{.kv = kv, .queries = queries.at(gpu), .votes = votes};
   };
-  check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) {
-    return stats(gpu, gpu ? rows.device() : rows.host(), {1.5F, first.data(), out});
-  });
+  check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) { return stats(gpu, rows.at(gpu), {1.5F, first.data(), out}); });
   const Ints base{0, 0, 5, 260}, recent{4, 1, 10, 30};
   check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) { return stats(gpu, kv, {1.5F, {}, {}, base.data(), recent.data(), 4}); });
 }
@@ -141,11 +110,8 @@ TEST_F(ScorerOpsCuda, QuotaSelect) {
   Twice<float> scores(coarse);
   const Ints widths{1, 5, 33};
   for (const std::int32_t kept : {20, 130, 700}) {
-    Twice<std::int32_t> index(kept);
-    for (const bool gpu : {false, true}) {
-      const QuotaSelect op{700, 5, 690, kept, widths.data(), 3, scores.at(gpu), index.at(gpu)};
-      gpu ? run_cuda(op, cuda()) : run_cpu(op);
-    }
+    Twice<std::int32_t> index(Ints(static_cast<std::size_t>(kept)));
+    run_both([&](bool gpu) { return QuotaSelect{700, 5, 690, kept, widths.data(), 3, scores.at(gpu), index.at(gpu)}; });
     EXPECT_EQ(index.device(cuda()), index.host()) << kept;
   }
 }
@@ -162,7 +128,7 @@ struct TokenModels {
   }
   TokenModel of(TokenModel::Kind kind, bool gpu, const KvRows& kv, std::int32_t mid_dim) {
     TokenModel op{kv, kind, news.data(), news.data(), 1, kHidden, mid_dim};
-    op.hidden = gpu ? hidden.device() : hidden.host();
+    op.hidden = hidden.at(gpu);
     return op;
   }
 };
@@ -205,7 +171,7 @@ TEST_F(ScorerOpsCuda, TokenModelOfQueryKeyAndValue) {
   check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
     TokenModel op = m.of(TokenModel::Kind::kQkv, gpu, kv, kMid);
     op.count = news.data(), op.from_end = appended.data(), op.begin = begin.data();
-    op.queries = gpu ? queries.device() : queries.host(), op.keys = gpu ? keys.device() : keys.host();
+    op.queries = queries.at(gpu), op.keys = keys.at(gpu);
     op.w1 = w1.at(gpu), op.w2 = w2.at(gpu);
     return op;
   });
@@ -217,19 +183,14 @@ TEST_F(ScorerOpsCuda, RecentAttention) {
   RowsFixture<f16> rows({2, 3, 48, 8}, kScorerLen, 3);
   const QueriesFixture queries({0, 1, 8, 5}, {0, 0, 36, 299}, 6, 48, 4);
   RowArrays<float> ring(Longs(4, kRing * 6 * 48), 0.25F);
-  run_cpu(CopyQueries{4, 6, 48, queries.host(), ring.host(), CopyQueries::Kind::kRing, kRing});
-  run_cuda(CopyQueries{4, 6, 48, queries.device(), ring.device(), CopyQueries::Kind::kRing, kRing}, cuda());
+  run_both([&](bool gpu) { return CopyQueries{4, 6, 48, queries.at(gpu), ring.at(gpu), CopyQueries::Kind::kRing, kRing}; });
   EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
-  std::vector<Queries> host_rings, device_rings;
-  for (std::size_t s = 0; s < 4; ++s)
-    host_rings.push_back({ring.host()[s], kScorerEnd[s], 0}), device_rings.push_back({ring.device()[s], kScorerEnd[s], 0});
+  std::vector<Queries> rings[2];
+  for (const bool gpu : {false, true})
+    for (std::size_t s = 0; s < 4; ++s) rings[gpu].push_back({ring.at(gpu)[s], kScorerEnd[s], 0});
   check(std::vector<float>(676), 1e-6, [&](bool gpu, float* out) {
-    const KvRows kv = gpu ? rows.device() : rows.host();
-    return RecentAttention{.kv = kv,
-                           .queries = (gpu ? device_rings : host_rings).data(),
-                           .kind = RecentAttention::Kind::kScores,
-                           .steps = kRing,
-                           .scores = out};
+    constexpr auto kScores = RecentAttention::Kind::kScores;
+    return RecentAttention{.kv = rows.at(gpu), .queries = rings[gpu].data(), .kind = kScores, .steps = kRing, .scores = out};
   });
 }
 
@@ -239,17 +200,14 @@ TEST_F(ScorerOpsCuda, KeyRedundancy) {
     std::copy_n(rows.host().key(3, i / 2), 48, rows.host().key(3, i));
   rows.upload();
   for (const float similar : {0.3F, -0.5F})
-    check(std::vector<float>(98), 1e-6, [&](bool gpu, float* out) {
-      return KeyRedundancy{gpu ? rows.device() : rows.host(), similar, out};
-    });
+    check(std::vector<float>(98), 1e-6, [&](bool gpu, float* out) { return KeyRedundancy{rows.at(gpu), similar, out}; });
 }
 
 TEST_F(ScorerOpsCuda, CenterScores) {
   RowsFixture<bf16> rows({2, 3, 48, 8}, kScorerLen, 3);
   const QueriesFixture queries({0, 1, 37, 100}, {0, 0, 36, 299}, 6, 48, 4);
   RowArrays<float> sum(Longs(4, 6 * 48), 0.5F), size(Longs(4, 6 * 24), 0.5F);
-  run_cpu(QueryCenters{queries.host(), 4, 6, 48, sum.host(), size.host()});
-  run_cuda(QueryCenters{queries.device(), 4, 6, 48, sum.device(), size.device()}, cuda());
+  run_both([&](bool gpu) { return QueryCenters{queries.at(gpu), 4, 6, 48, sum.at(gpu), size.at(gpu)}; });
   EXPECT_TRUE(all_near(sum.device_contents(cuda()), sum.contents(), 0, 1e-6));
   EXPECT_TRUE(all_near(size.device_contents(cuda()), size.contents(), 0, 1e-6));
   const Ints count{1, 1, 37, 100};
@@ -257,42 +215,22 @@ TEST_F(ScorerOpsCuda, CenterScores) {
   for (int i = 0; i < 4 * 24; ++i) frequencies.push_back(std::pow(0.7F, static_cast<float>(i % 24)));
   for (const float* const f : {static_cast<const float*>(frequencies.data()), static_cast<const float*>(nullptr)})
     check(std::vector<float>(676), 1e-5, [&](bool gpu, float* out) {
-      return CenterScores{gpu ? rows.device() : rows.host(),
-                          gpu ? sum.device() : sum.host(),
-                          gpu ? size.device() : size.host(),
-                          count.data(),
-                          f,
-                          kScorerEnd.data(),
-                          9,
-                          out};
+      return CenterScores{rows.at(gpu), sum.at(gpu), size.at(gpu), count.data(), f, kScorerEnd.data(), 9, out};
     });
 }
 
 TEST_F(ScorerOpsCuda, TokenLists) {
   using Kind = TokenLists::Kind;
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
-  Twice<std::int32_t> listed(12), token(2 * 16), index(Ints{15, 0, 3, 3, 7, 9, 1, 2, 3, 4, 14, 12});
-  Ints slot(32), device_slot(32);
+  Twice<std::int32_t> listed(Ints(12)), token(Ints(2 * 16)), index(Ints{15, 0, 3, 3, 7, 9, 1, 2, 3, 4, 14, 12});
+  Ints slots[2] = {Ints(32), Ints(32)};
   const auto lists = [&](bool gpu, Kind kind, float* scores = nullptr) {
-    return TokenLists{gpu ? rows.device() : rows.host(),
-                      2,
-                      6,
-                      20,
-                      30,
-                      listed.at(gpu),
-                      token.at(gpu),
-                      (gpu ? device_slot : slot).data(),
-                      index.at(gpu),
-                      scores,
-                      kind};
+    return TokenLists{rows.at(gpu), 2, 6, 20, 30, listed.at(gpu), token.at(gpu), slots[gpu].data(), index.at(gpu), scores, kind};
   };
-  for (const Kind kind : {Kind::kFirst, Kind::kCandidates, Kind::kChosen}) {
-    run_cpu(lists(false, kind));
-    run_cuda(lists(true, kind), cuda());
-  }
+  for (const Kind kind : {Kind::kFirst, Kind::kCandidates, Kind::kChosen}) run_both([&](bool gpu) { return lists(gpu, kind); });
   EXPECT_EQ(token.device(cuda()), token.host());
-  EXPECT_EQ(device_slot, slot);
-  EXPECT_EQ(slot[16 + 7], rows.host().slot(5, 21));
+  EXPECT_EQ(slots[1], slots[0]);
+  EXPECT_EQ(slots[0][16 + 7], rows.host().slot(5, 21));
   EXPECT_EQ(listed.device(cuda()), listed.host());
   EXPECT_EQ(listed.host()[0], 29);
   check(random_elements<float>(676, 9), 0, [&](bool gpu, float* scores) { return lists(gpu, Kind::kKeep, scores); });
@@ -306,8 +244,7 @@ TEST_F(ScorerOpsCuda, ProtectLowersImages) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i % 3 == 0 ? 9 : static_cast<std::int32_t>(i % 50);
   const Longs first{0, 2000, 4000, 6000, 8000};
   check(scores, 0, [&](bool gpu, float* x) {
-    return Protect{
-        .kv = gpu ? rows.device() : rows.host(), .scores = x, .lowers = true, .ids_first = first.data(), .ids = ids.data(), .id = 9};
+    return Protect{.kv = rows.at(gpu), .scores = x, .lowers = true, .ids_first = first.data(), .ids = ids.data(), .id = 9};
   });
 }
 
@@ -316,7 +253,7 @@ TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
   const std::vector<float> draws = random_elements<float>(1400, 9);
   std::vector<float> found(1406);
   const auto drawn = [&](bool gpu, float* x) {
-    return TokenScores{.kv = gpu ? rows.device() : rows.host(), .kind = TokenScores::Kind::kDrawn, .scores = x, .draws = draws.data()};
+    return TokenScores{.kv = rows.at(gpu), .kind = TokenScores::Kind::kDrawn, .scores = x, .draws = draws.data()};
   };
   run_cpu(drawn(false, found.data()));
   EXPECT_TRUE(std::equal(draws.begin(), draws.end(), found.begin()) && std::equal(found.begin() + 1400, found.end(), draws.begin()));
@@ -326,10 +263,11 @@ TEST_F(ScorerOpsCuda, DrawsBeginWithEachSequence) {
 TEST_F(ScorerOpsCuda, RowParts) {
   RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
   Twice<std::int32_t> position(Ints(rows.position.size(), -1));
-  KvRows host = rows.host(), device = rows.device();
-  host.position = position.at(false), device.position = position.at(true);
-  run_cpu(TokenCopy{.tokens = {host, host.first}, .kind = TokenCopy::Kind::kNumbers});
-  run_cuda(TokenCopy{.tokens = {device, device.first}, .kind = TokenCopy::Kind::kNumbers}, cuda());
+  run_both([&](bool gpu) {
+    KvRows kv = rows.at(gpu);
+    kv.position = position.at(gpu);
+    return TokenCopy{.tokens = {kv, kv.first}, .kind = TokenCopy::Kind::kNumbers};
+  });
   EXPECT_EQ(position.device(cuda()), position.host());
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);
@@ -345,7 +283,7 @@ TEST_F(ScorerOpsCuda, GatedChunks) {
   RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 8}, kScorerLen, 4);
   const Ints budget{0, 0, 1, 1, 20, 20, 130, 130};
   check(random_elements<float>(rows.first.back(), 10), 0, [&](bool gpu, float* x) {
-    return GatedChunks{gpu ? rows.device() : rows.host(), 10, 4, budget.data(), x};
+    return GatedChunks{rows.at(gpu), 10, 4, budget.data(), x};
   });
 }
 
@@ -354,6 +292,34 @@ TEST_F(ScorerOpsCuda, BestUnits) {
   const Ints begin{3, 0}, len{60, 330};
   check(random_elements<float>(400, 9), 0,
         [&](bool, float* x) { return Pool1d{2, first.data(), begin.data(), len.data(), x, 15, Pool1d::Kind::kBestUnit, false, 5}; });
+}
+
+// In double like the CPU version: what differs is the order of sums, at a condition of at most 1e6.
+TEST_F(ScorerOpsCuda, LeverageOfKeys) {
+  const std::int32_t d = 16, kv_heads = 2;
+  RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 1, 5, 70, 40, 130}, 1);
+  std::int32_t positions = 0;
+  rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) { positions = std::max(positions, rows.position[slot] + 1); });
+  RowArrays<float> keys(Longs(3, positions * kv_heads * d));
+  for (std::size_t s = 0; s < 3; ++s) keys.row(s) = random_elements<float>(positions * kv_heads * d, 10 + s);
+  keys.upload();
+  for (const std::int32_t sketch : {0, 7}) {
+    const auto leverage = both<float>(246, [&](bool gpu, float* out) {
+      return Leverage{.kv = rows.at(gpu), .keys = keys.at(gpu), .sketch_dim = sketch, .seed = 3, .out = out};
+    });
+    EXPECT_TRUE(all_near(leverage, 1e-6, 1e-6));
+  }
+}
+
+TEST_F(ScorerOpsCuda, LeverageOfValues) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 16, .page_tokens = 8}, {0, 1, 5, 70}, 2);
+  Twice<float> mean = normals(8 * 16, 3);
+  for (const std::int32_t sinks : {0, 4}) {
+    const auto leverage = both<float>(76, [&](bool gpu, float* out) {
+      return Leverage{.kv = rows.at(gpu), .kind = Leverage::Kind::kValues, .mean = mean.at(gpu), .sinks = sinks, .out = out};
+    });
+    EXPECT_TRUE(all_near(leverage, 1e-6, 1e-5));
+  }
 }
 
 }  // namespace

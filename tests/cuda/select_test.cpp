@@ -31,17 +31,11 @@ class SelectCuda : public CudaTest {
  protected:
   void check_top_k(const Ints& len, const Ints& keep, std::uint64_t seed) {
     const Longs first = prefix_sums(len), index_first = prefix_sums(keep);
-    const std::vector<float> scores = drawn_scores(first.back(), seed);
-    Ints expected(static_cast<std::size_t>(index_first.back()));
+    Twice<float> scores(drawn_scores(first.back(), seed));
     const auto rows = static_cast<std::int32_t>(len.size());
-    run_cpu(TopK{rows, first.data(), scores.data(), keep.data(), index_first.data(), expected.data()});
-    const DeviceBuffer<float> device_scores(scores);
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<std::int32_t> index(index_first.back());
-      run_cuda(TopK{rows, first.data(), device_scores.data(), keep.data(), index_first.data(), index.data()}, cuda());
-      return index.to_host(cuda().stream());
-    });
-    EXPECT_EQ(got, expected);
+    EXPECT_TRUE(equal(both<std::int32_t>(index_first.back(), [&](bool gpu, std::int32_t* index) {
+      return TopK{rows, first.data(), scores.at(gpu), keep.data(), index_first.data(), index};
+    })));
   }
 };
 
@@ -97,24 +91,25 @@ TEST_F(SelectCuda, PooledCountsEqualCpuVersion) {
     for (std::int32_t p = 0; p < pools; ++p)
       budget.push_back(
           static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(first[(p + 1) * per_pool] - first[p * per_pool] + 20)));
-    const std::vector<float> scores = drawn_scores(first.back(), 100 + static_cast<std::uint64_t>(round));
-    const DeviceBuffer<float> device_scores(scores);
+    Twice<float> scores(drawn_scores(first.back(), 100 + static_cast<std::uint64_t>(round)));
     for (const bool with_floor : {false, true}) {
       SCOPED_TRACE(testing::Message() << "round " << round << (with_floor ? " with floors" : ""));
-      Ints expected(len.size(), -1), got(len.size(), -1);
-      TopK op{pools * per_pool, first.data(), scores.data()};
-      op.kind = TopK::Kind::kCounts, op.rows_per_pool = per_pool, op.budget = budget.data();
-      op.floor_tokens = with_floor ? floor.data() : nullptr, op.count = expected.data();
-      run_cpu(op);
-      op.scores = device_scores.data(), op.count = got.data();
-      run_cuda(op, cuda());
-      EXPECT_EQ(got, expected);
+      Ints counts[2] = {Ints(len.size(), -1), Ints(len.size(), -1)};
+      const auto op_of = [&](bool gpu) {
+        TopK op{pools * per_pool, first.data(), scores.at(gpu)};
+        op.kind = TopK::Kind::kCounts, op.rows_per_pool = per_pool, op.budget = budget.data();
+        op.floor_tokens = with_floor ? floor.data() : nullptr, op.count = counts[gpu].data();
+        return op;
+      };
+      run_both(op_of);
+      EXPECT_EQ(counts[1], counts[0]);
       std::vector<const float*> apart;
-      for (std::size_t r = 0; r < len.size(); ++r) apart.push_back(device_scores.data() + first[r]);
-      std::fill(got.begin(), got.end(), -1);
+      for (std::size_t r = 0; r < len.size(); ++r) apart.push_back(scores.at(true) + first[r]);
+      std::fill(counts[1].begin(), counts[1].end(), -1);
+      TopK op = op_of(true);
       op.scores = nullptr, op.row_scores = apart.data();
       run_cuda(op, cuda());
-      EXPECT_EQ(got, expected);
+      EXPECT_EQ(counts[1], counts[0]);
     }
   }
 }
@@ -123,12 +118,11 @@ TEST_F(SelectCuda, CountScoresEqualsCpuVersion) {
   const Ints len{0, 1, 5000, 64, 300, 7};
   const Longs first = prefix_sums(len);
   const auto check = [&](const std::vector<float>& scores, CountScores::Kind kind, std::initializer_list<double> limits) {
-    const DeviceBuffer<float> device_scores(scores);
+    Twice<float> x(scores);
     for (const double limit : limits) {
-      Ints expected(6, -1), got(6, -1);
-      run_cpu(CountScores{6, first.data(), scores.data(), kind, limit, expected.data()});
-      run_cuda(CountScores{6, first.data(), device_scores.data(), kind, limit, got.data()}, cuda());
-      EXPECT_EQ(got, expected) << limit;
+      Ints counts[2] = {Ints(6, -1), Ints(6, -1)};
+      run_both([&](bool gpu) { return CountScores{6, first.data(), x.at(gpu), kind, limit, counts[gpu].data()}; });
+      EXPECT_EQ(counts[1], counts[0]) << limit;
     }
   };
   std::vector<float> scores = drawn_scores(first.back(), 30);

@@ -31,52 +31,13 @@ struct SparsePrompts {
   DeviceBuffer<std::int32_t> blocks, columns;
 };
 
-struct SparseRows {
-  std::vector<float> out, log_sum;
-};
-
-// The formula in double precision.
-template <class T>
-SparseRows sparse_reference(const PagedPrompts<T>& p, const SparsePrompts<T>& lists, const DevicePrefill& a) {
-  const auto d = static_cast<std::size_t>(p.head_dim);
-  SparseRows result;
-  for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
-    const auto s = static_cast<std::size_t>(prompt);
-    const DrawnSparseKeys& of = lists.of_prompt[s];
-    for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t) {
-      for (std::int32_t h = 0; h < p.q_heads; ++h) {
-        const std::size_t row = p.row_of(prompt, h);
-        const std::int32_t own = p.kv_before[row] + t;
-        const std::vector<double> z = p.logits(prompt, t, h, own + 1, a.scale);
-        std::vector<double> out(d, 0.0);
-        double sum = 0, top = -INFINITY;
-        std::vector<std::int32_t> seen;
-        for (std::int32_t i = 0; i <= own; ++i)
-          if (sees(of.keys(), of.list_of(h, t), i, own, a.window)) seen.push_back(i), top = std::max(top, z[static_cast<std::size_t>(i)]);
-        for (const std::int32_t i : seen) {
-          const double e = std::exp(z[static_cast<std::size_t>(i)] - top);
-          sum += e;
-          for (std::size_t c = 0; c < d; ++c) out[c] += e * static_cast<double>(to_float(p.v[p.slot(row, i) * d + c]));
-        }
-        for (const double x : out) result.out.push_back(static_cast<float>(sum > 0 ? x / sum : 0.0));
-        result.log_sum.push_back(static_cast<float>(sum > 0 ? top + std::log(sum) : -INFINITY));
-      }
-    }
-  }
-  return result;
-}
-
-// As of attention_prefill: probabilities and the result are rounded to T.
-template <class T>
-constexpr double kSparseTolerance = kElementType<T> == ElementType::kBf16 ? 0x1p-7 : 0x1p-10;
-
 struct SparseOptions {
   std::int32_t block = 64, window = 0;
   DrawnSparseKeys::Chances chances{.block = 0.5};
   int tuning = -1;
 };
 
-class SparsePrefillCuda : public CudaTest {
+class SparsePrefillCuda : public PrefillTest {
  protected:
   template <class T>
   void check(const PagedPrompts<T>& p, const SparseOptions& options, std::uint64_t seed) {
@@ -86,21 +47,11 @@ class SparsePrefillCuda : public CudaTest {
     const SparsePrompts<T> lists(p, options.block, options.chances, seed);
     DeviceSparsePrefill a{device.prefill(), lists.on_device()};
     a.prefill.window = options.window, a.prefill.tuning = options.tuning;
-    const std::int64_t lines = static_cast<std::int64_t>(p.tokens()) * p.q_heads;
-    std::vector<float> log_sum;
-    const auto out = same_in_every_order([&] {
-      const DeviceBuffer<T> device_out(lines * p.head_dim);
-      const DeviceBuffer<float> device_log_sum(lines);
-      a.prefill.out = device_out.data(), a.prefill.log_sum = device_log_sum.data();
-      run_cuda(a, cuda());
-      log_sum = device_log_sum.to_host(cuda().stream());
-      return device_out.to_host(cuda().stream());
-    });
-    const SparseRows expected = sparse_reference(p, lists, a.prefill);
-    EXPECT_TRUE(all_near(floats(out), expected.out, kSparseTolerance<T>, kSparseTolerance<T>));
-    for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
-      ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))
-          << i << ": " << log_sum[i] << ", expected " << expected.log_sum[i];
+    const auto sees_listed = [&](std::int32_t prompt, std::int32_t h, std::int32_t t, std::int32_t i, std::int32_t end) {
+      const DrawnSparseKeys& of = lists.of_prompt[static_cast<std::size_t>(prompt)];
+      return sees(of.keys(), of.list_of(h, t), i, end - 1, options.window);
+    };
+    check_attended(p, a, a.prefill, attended(p, a.prefill.scale, true, sees_listed));
   }
 };
 
@@ -163,7 +114,7 @@ TEST_F(SparsePrefillCuda, RoundedOperandsEqualTheCpuVersion) {
   a.keys.blocks = blocks.data(), a.keys.columns = columns.data();
   Ops ops(cuda());
   ops(a);
-  EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, kSparseTolerance<f16>, kSparseTolerance<f16>));
+  EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, kTolerance<f16>, kTolerance<f16>));
   EXPECT_TRUE(all_near(log_sum.to_host(cuda().stream()), expected_log_sum, 1e-4, 1e-4));
 }
 
@@ -184,12 +135,7 @@ TEST_F(SparsePrefillCuda, RefusesWhatItDoesNotTake) {
     DeviceSparsePrefill a{device.prefill(), lists.on_device()};
     a.prefill.out = out.data();
     change(a);
-    try {
-      run_cuda(a, cuda());
-      FAIL() << "took " << word;
-    } catch (const CudaError& e) {
-      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
-    }
+    EXPECT_THAT(cuda_error_of([&] { run_cuda(a, cuda()); }), testing::HasSubstr(word));
   };
   refuses([](DeviceSparsePrefill& a) { a.keys.block = 40; }, "blocks of 40 tokens");
   refuses([](DeviceSparsePrefill& a) { a.prefill.head_dim = 96; }, "head_dim 96");

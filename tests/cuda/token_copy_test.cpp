@@ -24,14 +24,13 @@ class TokenCopyCuda : public CudaTest {
     std::vector<float>& pool = values ? f.rows.v : f.rows.k;
     for (std::size_t i = 0; i < pool.size(); i += 97) pool[i] = std::numeric_limits<float>::infinity();
     f.rows.upload();
-    const std::vector<std::uint8_t> mask = some_channels(4, d, keep);
-    const DeviceBuffer<std::uint8_t> device_mask(mask);
+    Twice<std::uint8_t> mask(some_channels(4, d, keep));
     const auto n = static_cast<std::size_t>(f.first.back() * (keep > 0 ? keep : d));
     std::vector<float> stored(n, 5.0F);
     const DeviceBuffer<T> device_stored(std::vector<T>(n, from_float<T>(5.0F)));
     TokenCopy a{.tokens = f.host(values), .stored = stored.data(), .keep = keep}, b = a;
     b.tokens = f.device(values), b.stored = device_stored.data();
-    if (keep > 0) a.channels = mask.data(), b.channels = device_mask.data();
+    if (keep > 0) a.channels = mask.at(false), b.channels = mask.at(true);
     run_cpu(a);
     run_cuda(b, cuda());
     EXPECT_EQ(floats(device_stored.to_host(cuda().stream())), stored);
@@ -57,17 +56,13 @@ TEST_F(TokenCopyCuda, WordsEqualCpuVersion) {
     std::mt19937_64 random(6);
     for (std::uint32_t& w : rows.words) w = static_cast<std::uint32_t>(random());
     rows.upload();
-    const auto n = static_cast<std::size_t>((1 + words) * rows.first.back());
-    std::vector<std::uint32_t> stored(n, 1);
-    const DeviceBuffer<std::uint32_t> device_stored(static_cast<std::int64_t>(n));
-    run_cpu(copy_words(rows.host(), TokenCopy::Way::kFromPages, stored.data()));
-    run_cuda(copy_words(rows.device(), TokenCopy::Way::kFromPages, device_stored.data()), cuda());
-    EXPECT_EQ(device_stored.to_host(cuda().stream()), stored);
+    Twice<std::uint32_t> stored((1 + words) * rows.first.back());
+    run_both([&](bool gpu) { return copy_words(rows.at(gpu), TokenCopy::Way::kFromPages, stored.at(gpu)); });
+    EXPECT_EQ(stored.device(cuda()), stored.host());
     std::fill(rows.words.begin(), rows.words.end(), 9);
     std::fill(rows.position.begin(), rows.position.end(), -4);
     rows.upload();
-    run_cpu(copy_words(rows.host(), TokenCopy::Way::kIntoPages, stored.data()));
-    run_cuda(copy_words(rows.device(), TokenCopy::Way::kIntoPages, device_stored.data()), cuda());
+    run_both([&](bool gpu) { return copy_words(rows.at(gpu), TokenCopy::Way::kIntoPages, stored.at(gpu)); });
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
     EXPECT_EQ(rows.device_positions(cuda()), rows.position);
   }

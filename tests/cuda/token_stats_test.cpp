@@ -20,12 +20,11 @@ class TokenStatsCuda : public CudaTest {
     const QueriesFixture q({queries == 1 ? 0 : 1, queries}, {10, last}, 4, 64, 2);
     const std::size_t slots = rows.position.size();
     op.first_word = 1;
-    for (int step = 0; step < 2; ++step) {
-      op.kv = rows.host(), op.queries = q.host();
-      run_cpu(op);
-      op.kv = rows.device(), op.queries = q.device();
-      run_cuda(op, cuda());
-    }
+    for (int step = 0; step < 2; ++step)
+      run_both([&](bool gpu) {
+        op.kv = rows.at(gpu), op.queries = q.at(gpu);
+        return op;
+      });
     const std::vector<std::uint32_t> got = rows.device_words(cuda());
     rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
       for (std::int32_t w = 1; w < 1 + op.num_words(); ++w) {
@@ -91,8 +90,7 @@ TEST_F(TokenStatsCuda, ProbeSums) {
   const QueriesFixture pieces({2, 1, 3}, {10, 20, 60}, 4, 64, 4);
   const Longs first{0, 1, 3};
   const Ints end{40, 200};
-  run_cpu(ProbeSums{rows.host(), 1, first.data(), pieces.host(), end.data()});
-  run_cuda(ProbeSums{rows.device(), 1, first.data(), pieces.device(), end.data()}, cuda());
+  run_both([&](bool gpu) { return ProbeSums{rows.at(gpu), 1, first.data(), pieces.at(gpu), end.data()}; });
   const std::vector<std::uint32_t> got = rows.device_words(cuda());
   rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
     const std::size_t at = rows.position.size() + slot;
@@ -103,15 +101,13 @@ TEST_F(TokenStatsCuda, ProbeSums) {
 TEST_F(TokenStatsCuda, LagScores) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 80, .page_tokens = 16}, {0, 40, 300, 290}, 5);
   const Ints begin{0, 4, 0, 3}, partitions{0, 0, 4, 5};
-  for (const std::int32_t lag : {1, 48}) {
+  for (const std::int32_t lag : {1, 48})
     for (const bool ranks : {false, true}) {
-      std::vector<float> expected = random_elements<float>(rows.first.back(), 6);
-      const DeviceBuffer<float> device(expected);
-      run_cpu(LagScores{rows.host(), begin.data(), partitions.data(), lag, ranks, 1e-6F, expected.data()});
-      run_cuda(LagScores{rows.device(), begin.data(), partitions.data(), lag, ranks, 1e-6F, device.data()}, cuda());
-      EXPECT_TRUE(all_near(device.to_host(cuda().stream()), expected, 1e-6, ranks && lag > 1 ? 0.0 : 1e-5));
+      const auto scores = both(random_elements<float>(rows.first.back(), 6), [&](bool gpu, float* x) {
+        return LagScores{rows.at(gpu), begin.data(), partitions.data(), lag, ranks, 1e-6F, x};
+      });
+      EXPECT_TRUE(all_near(scores, 1e-6, ranks && lag > 1 ? 0.0 : 1e-5));
     }
-  }
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/allocate/count_scores_op.h"
 #include "kernels/select/nearest_keys_op.h"
+#include "kernels/select/query_drift_op.h"
 #include "kernels/select/unit_lists_op.h"
+#include "kernels/storage/take_due_op.h"
+#include "policies/kv/selector/code_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -29,6 +33,7 @@ struct ListedUnits {
   }
   [[nodiscard]] UnitLists host() const { return {first.data(), unit.data(), nullptr, count.data()}; }
   [[nodiscard]] UnitLists device() const { return {first.data(), device_unit.data(), nullptr, count.data()}; }
+  [[nodiscard]] UnitLists at(bool gpu) const { return gpu ? device() : host(); }
   [[nodiscard]] UnitLists device_apart() const { return {nullptr, nullptr, device_rows.data(), count.data()}; }
   Ints count, unit;
   Longs first;
@@ -56,13 +61,11 @@ TEST_F(UnitListsCuda, TokensOfUnits) {
     op.base = bases ? base.data() : nullptr, op.head = bases ? head.data() : nullptr, op.lists = lists().host();
     Longs first(1, 0);
     for (std::int32_t r = 0; r < 6; ++r) first.push_back(first.back() + op.tokens(r));
-    Ints expected(static_cast<std::size_t>(first.back()));
-    op.first = first.data(), op.out = expected.data();
-    run_cpu(op);
-    const DeviceBuffer<std::int32_t> index(first.back());
-    op.lists = bases ? lists().device() : lists().device_apart(), op.out = index.data();
-    run_cuda(op, cuda());
-    EXPECT_EQ(index.to_host(cuda().stream()), expected);
+    op.first = first.data();
+    EXPECT_TRUE(equal(both<std::int32_t>(first.back(), [&](bool gpu, std::int32_t* out) {
+      op.lists = gpu && !bases ? lists().device_apart() : lists().at(gpu), op.out = out;
+      return op;
+    })));
   }
 }
 
@@ -76,47 +79,40 @@ TEST_F(UnitListsCuda, CopyUnits) {
   for (std::int32_t& p : pick) p = std::abs(p);
   Ints expected(510);
   const auto copy = [&](CopyUnits::Kind kind, const Longs& to_first, const std::int32_t* picks, std::int32_t* out, bool gpu) {
-    return CopyUnits{6, gpu ? lists().device() : lists().host(), kind, nullptr, to_first.data(), picks, out};
+    return CopyUnits{6, lists().at(gpu), kind, nullptr, to_first.data(), picks, out};
   };
   run_cpu(copy(CopyUnits::Kind::kPick, first, pick.data(), expected.data(), false));
   const DeviceBuffer<std::int32_t> out(pick);  // in place
   run_cuda(copy(CopyUnits::Kind::kPick, first, out.data(), out.data(), true), cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
-  Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(copy(CopyUnits::Kind::kAll, whole, nullptr, copied.data(), false));
-  const DeviceBuffer<std::int32_t> all(whole.back());
-  run_cuda(copy(CopyUnits::Kind::kAll, whole, nullptr, all.data(), true), cuda());
-  EXPECT_EQ(all.to_host(cuda().stream()), copied);
+  EXPECT_TRUE(equal(
+      both<std::int32_t>(whole.back(), [&](bool gpu, std::int32_t* to) { return copy(CopyUnits::Kind::kAll, whole, nullptr, to, gpu); })));
 }
 
 TEST_F(UnitListsCuda, UnionUnits) {
   const Longs first{0, 50, 700, 800};
-  Ints expected(800, -1), expected_count(3), got_count(3);
-  run_cpu(UnionUnits{3, 2, lists().host(), first.data(), expected.data(), expected_count.data()});
-  const DeviceBuffer<std::int32_t> got(Ints(800, -1));
-  run_cuda(UnionUnits{3, 2, lists().device(), first.data(), got.data(), got_count.data()}, cuda());
-  EXPECT_EQ(got_count, expected_count);
-  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+  Ints count[2] = {Ints(3), Ints(3)};
+  const auto units = both(
+      Ints(800, -1), [&](bool gpu, std::int32_t* out) { return UnionUnits{3, 2, lists().at(gpu), first.data(), out, count[gpu].data()}; });
+  EXPECT_EQ(count[1], count[0]);
+  EXPECT_TRUE(equal(units));
 }
 
 TEST_F(UnitListsCuda, RankedUnits) {
   const Longs score_first{0, 700, 1400, 2100, 2800, 3500, 4200};
-  std::vector<float> scores = random_elements<float>(4200, 3);
-  for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
-  const DeviceBuffer<float> device_scores(scores);
+  std::vector<float> x = random_elements<float>(4200, 3);
+  for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0.5F;  // ties go to the lower unit
+  Twice<float> scores(x);
   RowArrays<std::int32_t> ranked(Longs(6, 600), -3);
-  run_cpu(SortUnits{6, lists().host(), SortUnits::Kind::kByScore, score_first.data(), scores.data(), ranked.host()});
-  run_cuda(SortUnits{6, lists().device(), SortUnits::Kind::kByScore, score_first.data(), device_scores.data(), ranked.device()}, cuda());
+  run_both([&](bool gpu) {
+    return SortUnits{6, lists().at(gpu), SortUnits::Kind::kByScore, score_first.data(), scores.at(gpu), ranked.at(gpu)};
+  });
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
   const Longs first{0, 0, 1, 11, 411, 412, 445};
-  Ints expected(445);
-  const DeviceBuffer<std::int32_t> got(445);
-  SortUnits best{6, {.rows = ranked.host()}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), expected.data()};
-  run_cpu(best);
-  best.lists.rows = ranked.device(), best.unit = got.data();
-  run_cuda(best, cuda());
-  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+  EXPECT_TRUE(equal(both<std::int32_t>(445, [&](bool gpu, std::int32_t* best) {
+    return SortUnits{6, {.rows = ranked.at(gpu)}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), best};
+  })));
 }
 
 TEST_F(UnitListsCuda, TrackReuse) {
@@ -129,19 +125,13 @@ TEST_F(UnitListsCuda, TrackReuse) {
     for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
-  const DeviceBuffer<std::int32_t> device_unit(unit);
-  TrackReuse reuse;
-  reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
-  const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
-    Ints hits(3, -1);
-    reuse.asked = reuse.now = UnitLists{first.data(), units};
-    reuse.last = lists, reuse.hits = hits.data();
-    op_on(reuse);
-    return hits;
-  };
-  const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
-  EXPECT_EQ(expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
-  EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
+  Twice<std::int32_t> units(unit);
+  Ints hits[2] = {Ints(3, -1), Ints(3, -1)};
+  run_both([&](bool gpu) {
+    const UnitLists asked{first.data(), units.at(gpu)};
+    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), hits[gpu].data()};
+  });
+  for (const Ints& x : hits) EXPECT_EQ(x, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
   EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }
 
@@ -154,15 +144,91 @@ TEST_F(UnitListsCuda, NearestKeys) {
   for (std::size_t r = 0; r < 4; ++r)
     for (int h = 0; h < 5; ++h) counts.push_back(keep[r]);
   const Longs index_first = prefix_sums(counts);
-  Ints expected(static_cast<std::size_t>(index_first.back()));
-  run_cpu(NearestKeys{rows.host(), queries.host(), begin.data(), end.data(), keep.data(), 1, index_first.data(), expected.data()});
+  EXPECT_TRUE(equal(both<std::int32_t>(index_first.back(), [&](bool gpu, std::int32_t* out) {
+    return NearestKeys{rows.at(gpu), queries.at(gpu), begin.data(), end.data(), keep.data(), 1, index_first.data(), out};
+  })));
+}
+
+class ListOpsCuda : public CudaTest {};
+
+// Two of three sequences begin with the same pages; what is due there is taken once, by the earlier one.
+TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8, .num_words = 1}, {300, 300, 40, 40, 310, 310}, 1);
+  for (std::int32_t head = 0; head < 2; ++head)
+    std::copy_n(rows.page.begin() + rows.page_begin[head], 30, rows.page.begin() + rows.page_begin[4 + head]);
+  const std::vector<std::uint32_t> before = rows.words;
+  const Longs first{0, 290, 580, 610, 640, 940, 1240};
+  Ints expected(1240, -7);
+  run_cpu(TakeDue{rows.host(), 0, 1, 10, 1, first.data(), expected.data()});
   const auto got = same_in_every_order([&] {
-    const DeviceBuffer<std::int32_t> index(index_first.back());
-    run_cuda(NearestKeys{rows.device(), queries.device(), begin.data(), end.data(), keep.data(), 1, index_first.data(), index.data()},
-             cuda());
-    return index.to_host(cuda().stream());
+    rows.words = before;
+    rows.upload();
+    const DeviceBuffer<std::int32_t> out(Ints(1240, -7));
+    run_cuda(TakeDue{rows.device(), 0, 1, 10, 1, first.data(), out.data()}, cuda());
+    return out.to_host(cuda().stream());
   });
   EXPECT_EQ(got, expected);
+  EXPECT_EQ(std::count_if(got.begin() + 640, got.begin() + 940, [](std::int32_t i) { return i >= 0; }), 60) << "310 - 240 taken - 10";
+}
+
+TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
+  const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
+  Ints index{2, 4, 9};
+  for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
+  for (std::int32_t i = 0; i < 60; ++i) index.push_back(i < 30 ? i : -1);  // more room for high ones than tokens
+  std::vector<float> x = random_elements<float>(815, 3);
+  for (float& score : x) score = std::round(score * 4);
+  Twice<float> scores(x);
+  Twice<std::int32_t> listed(index), high(141), low(222);
+  run_both([&](bool gpu) {
+    const UnitLists lists{first.data(), listed.at(gpu)};
+    return SelectUnits{4,       1,       SelectUnits::Kind::kSplit, lists,        row_first.data(), scores.at(gpu),
+                       nullptr, nullptr, high_first.data(),         high.at(gpu), low.at(gpu)};
+  });
+  EXPECT_EQ(high.device(cuda()), high.host());
+  EXPECT_EQ(low.device(cuda()), low.host());
+}
+
+TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
+  const std::int32_t width = 300;
+  const QueriesFixture queries({1, 2, 3, 1}, {5, 6, 7, 8}, 1, width, 4);
+  const Ints rule{QueryDrift::kIfTurned, QueryDrift::kAlways, QueryDrift::kNever, QueryDrift::kIfTurned};
+  RowArrays<float> reference({width, width, width, width});
+  for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
+  reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
+  reference.upload();
+  Ints drifts[2] = {Ints(4, -1), Ints(4, -1)};
+  run_both([&](bool gpu) { return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), drifts[gpu].data()}; });
+  for (const Ints& found : drifts) EXPECT_EQ(found, (Ints{1, 1, 0, 0}));
+  EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
+}
+
+TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
+  const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
+  const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
+  const Longs first{0, 300, 600, 601, 601};
+  RowArrays<float> basis({width * d, width * d, width * d, width * d}), partial({300 * width, 300 * width, width, 0});
+  for (std::size_t r = 0; r < 4; ++r) {
+    basis.row(r) = random_elements<float>(width * d, 10 + r);
+    partial.row(r) = random_elements<float>(static_cast<std::int64_t>(partial.row(r).size()), 20 + r, 0.3F);
+  }
+  basis.upload(), partial.upload();
+  const Ints vectors(4, width), begin(4);
+  const auto [got, expected] = both<float>(601, [&](bool gpu, float* out) {
+    CodeScores a{4, kv_heads, group, d, 2, CodeScores::Kind::kBelowTop};
+    a.queries = queries.at(gpu), a.vectors = vectors.data(), a.begin = begin.data(), a.first = first.data();
+    a.vector = basis.at(gpu), a.coefficients = partial.at(gpu), a.scores = out;
+    return a;
+  });
+  EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products
+  const Ints cap{10, 500, 3, 3};
+  Twice<float> scores(expected);
+  Ints count[2] = {Ints(4, -1), Ints(4, -1)};
+  run_both([&](bool gpu) {
+    constexpr auto kMeanAbove = CountScores::Kind::kMeanAbove;
+    return CountScores{4, first.data(), scores.at(gpu), kMeanAbove, -4.0, count[gpu].data(), kv_heads, cap.data()};
+  });
+  EXPECT_EQ(count[1], count[0]);
 }
 
 }  // namespace

@@ -6,57 +6,33 @@
 #include <vector>
 
 #include "base/half.h"
-#include "base/random.h"
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "policies/kv/cache/kv_store.h"
 #include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/probe_sums.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
 
-// One sequence with the given keys [tokens, heads, head_dim], all tokens of all rows listed.
-struct Listed {
-  Listed(std::int32_t heads, std::int32_t head_dim, std::vector<float> keys)
-      : k(std::move(keys)), store({1, heads, heads, head_dim, 16}, 1, 1, true) {
-    const auto tokens = static_cast<std::int32_t>(k.size()) / (heads * head_dim);
-    store.append(0, k.data(), k.data(), tokens, 0);
-    const KvRows kv = store.rows();
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      first.push_back(first.back() + kv.len[r]);
-      for (std::int32_t i = 0; i < kv.len[r]; ++i) index.push_back(i);
-    }
-    tokens_of = {kv, first.data(), index.data(), false};
-  }
-  std::vector<float> k;
-  KvStore store;
-  std::vector<std::int64_t> first{0};
-  std::vector<std::int32_t> index;
-  ListedTokens tokens_of;
+struct Listed : ListedRows {
+  Listed(std::int32_t heads, std::int32_t head_dim, const std::vector<float>& keys) : ListedRows(heads, head_dim, keys, keys) {}
 };
 
-std::vector<float> normals(std::size_t n) {
-  std::vector<float> x(n);
-  for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(Draw{17, Purpose::kTest, 1, i}.normal());
-  return x;
-}
+std::vector<float> normals(std::int64_t n) { return drawn_normals(n, 17, 1); }
 
 TEST(Outliers, HandComputedPerToken) {
   Listed rows(1, 5, {1, 9, 2, -8, 1, 4, 4, 4, 4, 4});
-  Outliers outliers;
-  outliers.tokens = rows.tokens_of;
-  outliers.share = 0.4;  // one at each end
+  Outliers outliers{.tokens = rows.listed, .share = 0.4, .place = {}};  // one at each end
   ASSERT_EQ(outlier_numbers(outliers), 4);
-  std::vector<std::uint16_t> value(4);
-  std::vector<std::uint16_t> place(4);
+  std::vector<std::uint16_t> value(4), place(4);
   outliers.value = value.data(), outliers.place.narrow = place.data();
   run_cpu(outliers);
   EXPECT_EQ(place, (std::vector<std::uint16_t>{1, 3, 0, 4}));
-  const float* const x = rows.tokens_of.kv.key(0, 0);
+  const float* const x = rows.listed.kv.key(0, 0);
   EXPECT_EQ(std::vector<float>(x, x + 5), (std::vector<float>{1, 1, 2, 1, 1}));  // the mean of the first token is 1
   run_cpu(unpacking(outliers));
   EXPECT_EQ(std::vector<float>(x, x + 10), rows.k);
@@ -64,10 +40,7 @@ TEST(Outliers, HandComputedPerToken) {
 
 TEST(Outliers, PerChannelTakesAcrossTokens) {
   Listed rows(2, 3, normals(10 * 6));
-  Outliers outliers;
-  outliers.tokens = rows.tokens_of;
-  outliers.per_channel = true;
-  outliers.share = 0.2;
+  Outliers outliers{.tokens = rows.listed, .per_channel = true, .share = 0.2, .place = {}};
   std::vector<std::uint16_t> value(static_cast<std::size_t>(outlier_numbers(outliers)));
   std::vector<std::int32_t> place(value.size());
   ASSERT_EQ(value.size(), 2U * 3 * 2);
@@ -96,21 +69,21 @@ TEST(Outliers, PerChannelTakesAcrossTokens) {
 
 TEST(DeltaCode, ErrorIsHalfAStepAndTheSizeIsBelowTheBound) {
   for (const std::int32_t tokens : {1, 9, 10, 11, 200}) {
-    Listed rows(2, 16, normals(static_cast<std::size_t>(tokens) * 32));
+    Listed rows(2, 16, normals(tokens * 32));
     std::int32_t bytes[] = {5, 5};
-    run_cpu(DeltaCode{rows.tokens_of, 10, 16, bytes});
+    run_cpu(DeltaCode{rows.listed, 10, 16, bytes});
     for (std::int32_t r = 0; r < 2; ++r) {
       EXPECT_LE(bytes[r], 5 + delta_code_bound(tokens, 16, 10, 16));
       EXPECT_GE(bytes[r], 5 + 2 * tokens + (tokens + 9) / 10 * 16);
       for (std::int32_t i = 0; i < tokens; ++i) {
-        const float* const anchor = rows.tokens_of.kv.key(r, i / 10 * 10);
+        const float* const anchor = rows.listed.kv.key(r, i / 10 * 10);
         float largest = 0;
         for (std::int32_t c = 0; c < 16; ++c) {
           const float x = rows.k[static_cast<std::size_t>((i * 2 + r) * 16 + c)];
           largest = std::max(largest, std::fabs(i % 10 == 0 ? x : x - anchor[c]));
         }
         for (std::int32_t c = 0; c < 16; ++c)
-          EXPECT_NEAR(rows.tokens_of.kv.key(r, i)[c], rows.k[static_cast<std::size_t>((i * 2 + r) * 16 + c)],
+          EXPECT_NEAR(rows.listed.kv.key(r, i)[c], rows.k[static_cast<std::size_t>((i * 2 + r) * 16 + c)],
                       largest / (i % 10 == 0 ? 127 : 7) * 0.505F + 1e-6F);
       }
     }
@@ -123,7 +96,7 @@ TEST(DeltaCode, EqualTokensCostAnchorsAndScalesAlone) {
     for (std::int32_t c = 0; c < 8; ++c) k.push_back(static_cast<float>(c) - 3);
   Listed rows(1, 8, k);
   std::int32_t bytes = 0;
-  run_cpu(DeltaCode{rows.tokens_of, 10, 16, &bytes});
+  run_cpu(DeltaCode{rows.listed, 10, 16, &bytes});
   EXPECT_LE(bytes, 20 * 2 + 2 * 8 + 20);  // differences hold the anchors' rounding at most
 }
 
@@ -133,11 +106,9 @@ TEST(ExponentCode, HuffmanLengthsByHand) {
   count[7] = 8, count[9] = 4, count[1] = 2, count[200] = 2;
   std::vector<std::int32_t> length(256, -1);
   huffman_lengths(count.data(), length.data());
-  EXPECT_EQ(length[7], 1);
-  EXPECT_EQ(length[9], 2);
-  EXPECT_EQ(length[1], 3);
-  EXPECT_EQ(length[200], 3);
-  EXPECT_EQ(length[0], 0);
+  std::vector<std::int32_t> expected(256, 0);
+  expected[7] = 1, expected[9] = 2, expected[1] = expected[200] = 3;
+  EXPECT_EQ(length, expected);
   std::fill(count.begin(), count.end(), 0);
   huffman_lengths(count.data(), length.data());
   EXPECT_EQ(length, std::vector<std::int32_t>(256, 0));
@@ -152,7 +123,7 @@ TEST(ExponentCode, SizeByHand) {
   for (std::int32_t i = 0; i < 65; ++i) k.insert(k.end(), {1.0F, -1.5F, 2.0F, 4.5F});
   Listed rows(1, 4, k);
   std::int32_t bytes = 0;
-  run_cpu(ExponentCode{rows.tokens_of, &bytes});
+  run_cpu(ExponentCode{rows.listed, &bytes});
   EXPECT_EQ(bytes, kExponentTable + (64 * (32 + 6) / 8 + 4) + (5 + 4));
 }
 
@@ -164,7 +135,7 @@ TEST(ExponentCode, BetweenEntropyAndEntropyPlusOneBit) {
   for (const double n : count)
     if (n > 0) entropy -= n * std::log2(n / (64 * 64));
   std::int32_t bytes = 0;
-  run_cpu(ExponentCode{rows.tokens_of, &bytes});
+  run_cpu(ExponentCode{rows.listed, &bytes});
   const double raw = 64 * 64 + kExponentTable + 4;
   EXPECT_GE(bytes, raw + entropy / 8);
   EXPECT_LE(bytes, raw + (entropy + 64 * 64) / 8 + 1);
@@ -176,19 +147,19 @@ TEST(ExponentCode, ComesBackBitForBit) {
   const float odd[] = {0.0F, -0.0F, 1e-40F, -3e38F, INFINITY, -INFINITY, 1e-20F, 65536.0F};
   for (std::size_t i = 0; i < k.size(); i += 97) k[i] = odd[i / 97 % 8];
   Listed rows(2, 24, k);
-  std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_exponent_bytes(rows.tokens_of))), lengths(kExponentTable);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_exponent_bytes(rows.listed))), lengths(kExponentTable);
   std::int32_t bytes[2] = {0, 0};
   std::int64_t begin[2], end[2];
-  run_cpu(ExponentCode{rows.tokens_of, bytes, packed.data(), lengths.data(), begin, end});
+  run_cpu(ExponentCode{rows.listed, bytes, packed.data(), lengths.data(), begin, end});
   EXPECT_EQ(end[0] - begin[0] + kExponentTable, bytes[0]);
   EXPECT_EQ(end[1] - begin[1], bytes[1]);
   EXPECT_LT(bytes[0] + bytes[1], 2 * 150 * 2 * 24 * 3 / 4);
-  std::fill_n(rows.tokens_of.kv.k, rows.tokens_of.kv.pool_tokens * 24, 7.0F);
-  run_cpu(ExponentCode{rows.tokens_of, nullptr, packed.data(), lengths.data(), begin, end, true});
+  std::fill_n(rows.listed.kv.k, rows.listed.kv.pool_tokens * 24, 7.0F);
+  run_cpu(ExponentCode{rows.listed, nullptr, packed.data(), lengths.data(), begin, end, true});
   for (std::int32_t r = 0; r < 2; ++r)
     for (std::int32_t i = 0; i < 150; ++i)
       for (std::int32_t c = 0; c < 24; ++c)
-        ASSERT_EQ(float_to_bfloat16(rows.tokens_of.kv.key(r, i)[c]), float_to_bfloat16(k[static_cast<std::size_t>((i * 2 + r) * 24 + c)]));
+        ASSERT_EQ(float_to_bfloat16(rows.listed.kv.key(r, i)[c]), float_to_bfloat16(k[static_cast<std::size_t>((i * 2 + r) * 24 + c)]));
 }
 
 // One channel and q = 1: scores are the keys, so the weights are (1), (1, 1, 2) / 4 and (1, 1, 2, 1) / 5.
@@ -199,10 +170,10 @@ TEST(ProbeSums, HandComputed) {
   const Queries pieces[] = {{q, 1, 0}, {q + 1, 2, 2}};  // probes at positions 0, 2 and 3
   const std::int64_t first[] = {0, 2};
   const std::int32_t end[] = {4};
-  const ProbeSums sums{rows.tokens_of.kv, 0, first, pieces, end};
+  const ProbeSums sums{rows.listed.kv, 0, first, pieces, end};
   run_cpu(sums);
   const float expected[] = {1 + 0.25F + 0.2F, 0.25F + 0.2F, 0.5F + 0.4F, 0.2F};
-  for (std::int32_t i = 0; i < 4; ++i) EXPECT_NEAR(std::bit_cast<float>(rows.tokens_of.kv.word(0, 0, i)), expected[i], 1e-6F) << i;
+  for (std::int32_t i = 0; i < 4; ++i) EXPECT_NEAR(std::bit_cast<float>(rows.listed.kv.word(0, 0, i)), expected[i], 1e-6F) << i;
   // The first probe sees 1 token, the others 3 and 4; K is read once.
   EXPECT_EQ(
       call(sums),
@@ -211,7 +182,7 @@ TEST(ProbeSums, HandComputed) {
 
 TEST(TokenScores, DividesByTheProbesThatSee) {
   Listed rows(1, 2, std::vector<float>(12, 0.0F));
-  const KvRows& kv = rows.tokens_of.kv;
+  const KvRows& kv = rows.listed.kv;
   for (std::int32_t i = 0; i < 6; ++i) kv.word(0, 0, i) = std::bit_cast<std::uint32_t>(12.0F);
   const std::int64_t first[] = {0, 2};
   const std::int32_t begin[] = {1, 4}, end[] = {3, 5};  // probes 1, 2, 4
@@ -222,7 +193,7 @@ TEST(TokenScores, DividesByTheProbesThatSee) {
 
 TEST(CountScores, FewestListedTokensThatHoldTheShare) {
   Listed rows(1, 2, std::vector<float>(10, 0.0F));
-  const KvRows& kv = rows.tokens_of.kv;
+  const KvRows& kv = rows.listed.kv;
   const float mass[] = {1, 6, 2, 0, 1};
   for (std::int32_t i = 0; i < 5; ++i) kv.word(0, 0, i) = std::bit_cast<std::uint32_t>(mass[i]);
   for (const auto& [share, expected] :

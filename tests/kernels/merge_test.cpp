@@ -8,12 +8,14 @@
 #include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
+#include "policies/kv/disposal/merge_window_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 using Ints = std::vector<std::int32_t>;
+using Floats = std::vector<float>;
 
 TEST(CopyUnits, OthersAreTheComplementOfEveryRow) {
   SmallLayer layer({{1, 0}, {1, 0}, {1, 0}}, {{1, 0}, {1, 0}, {1, 0}}, 4);
@@ -56,7 +58,7 @@ TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
       std::vector<std::int64_t> first;
       for (std::int32_t i = 0; i <= 2; ++i) first.push_back(kv.first[i] - lists.first[static_cast<std::size_t>(i)]);
       std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
-      std::vector<float> similarity(dropped.size());
+      Floats similarity(dropped.size());
       parted.dropped_first = first.data();
       const UnitLists kept{parted.kept_first, parted.kept};
       run_cpu(CopyUnits{parted.kv.num_rows, kept, CopyUnits::Kind::kOthers, nullptr, first.data(), nullptr, dropped.data()});
@@ -78,47 +80,44 @@ TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
   }
 }
 
-TEST(NearestAnchor, TakesTheEarlierOfTwoAtTheSameDistance) {
-  SmallLayer layer(SmallLayer::Vectors(8, {1, 0}), SmallLayer::Vectors(8, {1, 0}), 2);
-  const KeptLists lists({{1, 5}, {}});
+// Places of the kept tokens that the dropped ones are linked to.
+Ints linked(const SmallLayer::Vectors& keys, std::initializer_list<Ints> kept, KeyLinks::Kind kind, float min_cosine) {
+  SmallLayer layer(keys, SmallLayer::Vectors(keys.size(), {1, 0}), static_cast<std::int32_t>(kept.size()));
+  const KeptLists lists(kept);
   Parted parted(layer, lists);
-  run_cpu(KeyLinks{.parts = parted.rows, .kind = KeyLinks::Kind::kNearest, .target = parted.target.data()});
-  EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  run_cpu(KeyLinks{parted.rows, kind, min_cosine, parted.target.data()});
+  return parted.target;
 }
 
+TEST(NearestAnchor, TakesTheEarlierOfTwoAtTheSameDistance) {
+  EXPECT_EQ(linked(SmallLayer::Vectors(8, {1, 0}), {{1, 5}, {}}, KeyLinks::Kind::kNearest, KeyLinks{}.min_cosine),
+            (Ints{0, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
+}
+
+// Tokens 0-2 alike, 3-6 alike, 7 of norm 0.
+const SmallLayer::Vectors kTwoRuns{{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}};
+
 TEST(KeyRuns, LinksNeighboursUpToTheKeptTokens) {
-  // Tokens 0-2 alike, 3-6 alike, 7 of norm 0. Kept: 1 and 6.
-  SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
-  const KeptLists lists({{1, 6}});
-  Parted parted(layer, lists);
-  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, 0.75F, parted.target.data()});
-  EXPECT_EQ(parted.dropped, (Ints{0, 2, 3, 4, 5, 7}));
-  EXPECT_EQ(parted.target, (Ints{0, 0, 1, 1, 1, -1}));
-  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, -1.0F,
-                   parted.target.data()});  // all but the key of norm 0 are linked: the nearer kept token
-  EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, -1}));
+  EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, 0.75F), (Ints{0, 0, 1, 1, 1, -1}));  // tokens 0, 2, 3, 4, 5, 7
+  // All but the key of norm 0 are linked: the nearer kept token.
+  EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, -1.0F), (Ints{0, 0, 0, 1, 1, -1}));
 }
 
 TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
-  SmallLayer layer({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, SmallLayer::Vectors(4, {1, 0}), 2);
-  const KeptLists lists({{0, 3}, {}});
-  Parted parted(layer, lists);
-  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, 0.75F, parted.target.data()});
-  EXPECT_EQ(parted.target, (Ints{-1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(linked({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, {{0, 3}, {}}, KeyLinks::Kind::kRuns, 0.75F), Ints(6, -1));
 }
 
 TEST(KeyPivots, LowersAllButTheBestOfEachRun) {
   const float inf = std::numeric_limits<float>::infinity();
-  // Tokens 0-2 alike, 3-6 alike, 7 of norm 0; token 0 is protected and token 5 splits its run.
-  SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
-  std::vector<float> scores = {inf, 0.25F, 0.5F, 0.5F, 0.5F, inf, 0.0F, 0.125F};
+  SmallLayer layer(kTwoRuns, SmallLayer::Vectors(8, {1, 0}));
+  Floats scores = {inf, 0.25F, 0.5F, 0.5F, 0.5F, inf, 0.0F, 0.125F};  // token 0 is protected and token 5 splits its run
   run_cpu(KeyLinks{{layer.store.rows()}, KeyLinks::Kind::kPivots, 0.75F, nullptr, scores.data()});
-  EXPECT_EQ(scores, (std::vector<float>{inf, -4.0F, 0.5F, 0.5F, -2.0F, inf, 0.0F, 0.125F}));
+  EXPECT_EQ(scores, (Floats{inf, -4.0F, 0.5F, 0.5F, -2.0F, inf, 0.0F, 0.125F}));
 }
 
 TEST(KeyPivots, KeepsTheOrderOfThoseThatItLowers) {
   SmallLayer layer(SmallLayer::Vectors(5, {1, 0}), SmallLayer::Vectors(5, {1, 0}));
-  std::vector<float> scores = {1e-6F, 0.0F, 2.0F, 1e-3F, 1.0F};
+  Floats scores = {1e-6F, 0.0F, 2.0F, 1e-3F, 1.0F};
   run_cpu(KeyLinks{{layer.store.rows()}, KeyLinks::Kind::kPivots, 0.75F, nullptr, scores.data()});
   EXPECT_EQ(scores[2], 2.0F);
   EXPECT_LT(scores[1], scores[0]);
@@ -131,21 +130,17 @@ TEST(MergeGate, RunningMeanPerSequence) {
   SmallLayer layer(SmallLayer::Vectors(3, {1, 0}), SmallLayer::Vectors(3, {1, 0}));
   const KeptLists lists({{0}});
   Parted parted(layer, lists);
-  const std::vector<float> similarity = {0.2F, 0.6F};
   float thresholds[] = {9, -2};
   const std::int32_t line = 1;
-  MergeGate gate{parted.rows, similarity.data(), parted.target.data(), true, thresholds, &line, 0.25F, 0, false};
-  parted.target = {0, 0};
-  gate.target = parted.target.data();
-  run_cpu(gate);
+  const auto gated = [&](const Floats& similarity) {
+    parted.target = {0, 0};
+    run_cpu(MergeGate{parted.rows, similarity.data(), parted.target.data(), true, thresholds, &line, 0.25F, 0, false});
+    return parted.target;
+  };
+  EXPECT_EQ(gated({0.2F, 0.6F}), (Ints{-1, 0}));
   EXPECT_FLOAT_EQ(thresholds[1], 0.4F);
-  EXPECT_EQ(parted.target, (Ints{-1, 0}));
-  const std::vector<float> later = {0.5F, 0.9F};
-  parted.target = {0, 0};
-  gate.similarity = later.data();
-  run_cpu(gate);
+  EXPECT_EQ(gated({0.5F, 0.9F}), (Ints{0, 0}));
   EXPECT_FLOAT_EQ(thresholds[1], 0.75F * 0.4F + 0.25F * 0.7F);
-  EXPECT_EQ(parted.target, (Ints{0, 0}));
   EXPECT_EQ(thresholds[0], 9);
 }
 
@@ -153,14 +148,13 @@ TEST(MergeGate, HeadsDecideTogether) {
   SmallLayer layer(SmallLayer::Vectors(3, {1, 0}), SmallLayer::Vectors(3, {1, 0}), 2);
   const KeptLists lists({{0}, {0}});
   Parted parted(layer, lists);
-  const std::vector<float> similarity = {0.9F, 0.1F, 0.3F, 0.2F};
-  MergeGate gate{parted.rows, similarity.data(), parted.target.data(), false, nullptr, nullptr, 0.5F, 0.5F, true};
-  run_cpu(gate);
+  const Floats similarity = {0.9F, 0.1F, 0.3F, 0.2F};
+  run_cpu(MergeGate{parted.rows, similarity.data(), parted.target.data(), false, nullptr, nullptr, 0.5F, 0.5F, true});
   EXPECT_EQ(parted.target, (Ints{0, -1, 0, -1}));  // means 0.6 and 0.15
 }
 
 // Token 0 (k = (1,0), v = (2,0)) takes in token 1 ((0,1), (0,4)) and token 2 ((1,1), (6,0)).
-std::vector<float> merged(MergeInto merge, bool value) {
+Floats merged(MergeInto merge, bool value) {
   SmallLayer layer({{1, 0}, {0, 1}, {1, 1}}, {{2, 0}, {0, 4}, {6, 0}});
   const KeptLists lists({{0}});
   Parted parted(layer, lists);
@@ -170,7 +164,7 @@ std::vector<float> merged(MergeInto merge, bool value) {
   return value ? layer.value(0, 0) : layer.key(0, 0);
 }
 
-void expect_near(const std::vector<float>& found, const std::vector<double>& expected) {
+void expect_near(const Floats& found, const std::vector<double>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << i;
 }
@@ -222,9 +216,56 @@ TEST(MergeInto, ZeroNormsAndNegativeSimilaritiesChangeNothingBad) {
   for (const auto weight : {MergeInto::Weight::kNormShare, MergeInto::Weight::kSimilarity}) {
     merge.weight = weight;
     run_cpu(merge);
-    EXPECT_EQ(layer.key(0, 0), (std::vector<float>{1, 0}));
-    EXPECT_EQ(layer.value(0, 0), (std::vector<float>{0, 0}));
+    EXPECT_EQ(layer.key(0, 0), (Floats{1, 0}));
+    EXPECT_EQ(layer.value(0, 0), (Floats{0, 0}));
   }
+}
+
+// Values after a merge of one row with these masses; token i has value {10^i, -10^i}.
+Floats merged_by_mass(const Floats& mass, const Ints& kept, std::int32_t window, std::int64_t seed = 1) {
+  SmallLayer::Vectors k, v;
+  float x = 1;
+  for (std::size_t i = 0; i < mass.size(); ++i, x *= 10) k.push_back({1, 2}), v.push_back({x, -x});
+  SmallLayer layer(k, v);
+  const KeptLists lists({kept});
+  Parted parted(layer, lists);
+  run_cpu(MergeWindow{parted.rows, window, mass.data(), &seed});
+  Floats first;
+  for (const std::int32_t i : kept) {
+    first.push_back(layer.value(0, i)[0]);
+    EXPECT_EQ(layer.value(0, i)[1], -first.back());
+    EXPECT_EQ(layer.key(0, i), (Floats{1, 2}));
+  }
+  return first;
+}
+
+TEST(MergeWindow, SpreadsOverTheKeptTokensBehind) {
+  EXPECT_EQ(merged_by_mass({2, 1, 1, 1}, {1, 2, 3}, 2), (Floats{10.5F, 100.5F, 1000}));
+  EXPECT_EQ(merged_by_mass({1, 2, 1, 1}, {0, 2, 3}, 2), (Floats{1, 105, 1005}));
+  EXPECT_EQ(merged_by_mass({3, 9, 1, 2}, {2, 3}, 1), (Floats{111, 1000}));  // two tokens join the same one
+}
+
+// Near the end of the row the value is divided by the tokens that there are.
+TEST(MergeWindow, ShorterWindowAtTheEnd) {
+  EXPECT_EQ(merged_by_mass({1, 9, 1, 1}, {0, 2, 3}, 32), (Floats{1, 105, 1005}));
+  EXPECT_EQ(merged_by_mass({1, 1, 1, 9}, {0, 1, 2}, 32), (Floats{1, 10, 100}));  // no later token: deleted
+  EXPECT_EQ(merged_by_mass({1}, {}, 32), Floats{});
+}
+
+TEST(MergeWindow, MassesOfZeroAreHarmless) {
+  EXPECT_EQ(merged_by_mass({1, 0, 0}, {1, 2}, 2), (Floats{10.5F, 100.5F}));  // infinite ratio: certain
+  EXPECT_EQ(merged_by_mass({0, 0, 0}, {1, 2}, 2), (Floats{10, 100}));        // 0 / 0: never
+  EXPECT_EQ(merged_by_mass({0, 1, 1}, {1, 2}, 2), (Floats{10, 100}));
+}
+
+TEST(MergeWindow, JoinsWithTheRatioAsProbability) {
+  int joined = 0;
+  for (std::int64_t seed = 0; seed < 4000; ++seed) {
+    const Floats a = merged_by_mass({1, 3, 5}, {1, 2}, 2, seed);
+    EXPECT_EQ(a, merged_by_mass({1, 3, 5}, {1, 2}, 2, seed));
+    joined += a[0] > 10 ? 1 : 0;
+  }
+  EXPECT_NEAR(joined / 4000.0, 0.25, 0.03);  // 4 deviations
 }
 
 }  // namespace

@@ -9,40 +9,34 @@
 #include <vector>
 
 #include "base/half.h"
-#include "base/random.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/take_due_op.h"
-#include "policies/kv/cache/kv_store.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
 
-float normal(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{11, Purpose::kTest, stream, i}.normal()); }
-
-// One sequence, all tokens of all rows listed.
-struct Rows {
-  Rows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens, float spread = 1.0F)
-      : store({1, heads, heads, head_dim, 16}, 1, 1, true) {
-    const auto n = static_cast<std::size_t>(tokens * heads * head_dim);
-    k.resize(n), v.resize(n);
-    for (std::size_t i = 0; i < n; ++i) k[i] = spread * normal(i, 1) + 0.5F, v[i] = spread * normal(i, 2);
-    store.append(0, k.data(), v.data(), tokens, 0);
-    const KvRows kv = store.rows();
-    first.assign(1, 0);
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      first.push_back(first.back() + kv.len[r]);
-      for (std::int32_t i = 0; i < kv.len[r]; ++i) index.push_back(i);
-    }
-    listed = {kv, first.data(), index.data(), false};
-  }
-  KvStore store;
-  std::vector<float> k, v;  // [tokens, heads, head_dim]
-  std::vector<std::int64_t> first;
-  std::vector<std::int32_t> index;
-  ListedTokens listed;
+struct Rows : ListedRows {
+  Rows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens)
+      : ListedRows(heads, head_dim, drawn_normals(tokens * heads * head_dim, 11, 1, 0.5F),
+                   drawn_normals(tokens * heads * head_dim, 11, 2)) {}
 };
+
+void encode(const ListedTokens& tokens, const GroupCodec& codec, std::uint8_t* packed, Quantize::Mode mode) {
+  run_cpu(Quantize{tokens, codec, nullptr, nullptr, packed, mode});
+}
+std::vector<std::uint8_t> encoded(const ListedTokens& tokens, const GroupCodec& codec) {
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(tokens, codec)));
+  run_cpu(Quantize{tokens, codec, nullptr, nullptr, packed.data()});
+  return packed;
+}
+// The tokens become what comes back from their codes.
+void decode_in_place(const ListedTokens& tokens, const GroupCodec& codec) {
+  std::vector<std::uint8_t> packed = encoded(tokens, codec);
+  encode(tokens, codec, packed.data(), Quantize::Mode::kWrite);
+}
 
 // Codes and numbers decoded bit by bit, as the layout in group_codec.h says.
 struct PlainGroup {
@@ -62,59 +56,45 @@ PlainGroup plain_decode(const std::uint8_t* packed, std::int32_t n, std::int32_t
   return g;
 }
 
+// Codes of a group, and what comes back.
+struct Group {
+  Group(const GroupCodec& codec, const std::vector<float>& x) : back(x.size(), -99.0F) {
+    const auto n = static_cast<std::int32_t>(x.size());
+    packed.resize(static_cast<std::size_t>(group_bytes(codec, n)));
+    encode_group(codec, x.data(), n, packed.data());
+    decode_group(codec, packed.data(), n, back.data());
+  }
+  std::vector<std::uint8_t> packed;
+  std::vector<float> back;
+};
+
 TEST(GroupCodec, HandComputedCodes) {
-  const GroupCodec codec{GroupCodec::Axis::kToken, 2, 0, false};
-  const float x[] = {-1.0F, 0.0F, 0.4F, 1.0F, 2.0F};  // step 1
-  std::uint8_t packed[6];
-  ASSERT_EQ(group_bytes(codec, 5), 6);
-  encode_group(codec, x, 5, packed);
-  EXPECT_EQ(packed[4], 0 | 1 << 2 | 1 << 4 | 2 << 6);
-  EXPECT_EQ(packed[5], 3);
-  float back[5];
-  decode_group(codec, packed, 5, back);
-  const float expected[] = {-1.0F, 0.0F, 0.0F, 1.0F, 2.0F};
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(back[i], expected[i]);
+  const Group g({GroupCodec::Axis::kToken, 2, 0, false}, {-1.0F, 0.0F, 0.4F, 1.0F, 2.0F});  // step 1
+  ASSERT_EQ(g.packed.size(), 6U);
+  EXPECT_EQ(g.packed[4], 0 | 1 << 2 | 1 << 4 | 2 << 6);
+  EXPECT_EQ(g.packed[5], 3);
+  EXPECT_EQ(g.back, (std::vector<float>{-1.0F, 0.0F, 0.0F, 1.0F, 2.0F}));
 }
 
 TEST(GroupCodec, SymmetricCodesKeepZeroAndSign) {
-  const GroupCodec codec{GroupCodec::Axis::kToken, 4, 0, true};
-  const float x[] = {-7.0F, 0.0F, 3.2F, 7.0F};
-  std::uint8_t packed[4];
-  ASSERT_EQ(group_bytes(codec, 4), 4);
-  encode_group(codec, x, 4, packed);
-  float back[4];
-  decode_group(codec, packed, 4, back);
-  const float expected[] = {-7.0F, 0.0F, 3.0F, 7.0F};
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(back[i], expected[i]);
+  const Group g({GroupCodec::Axis::kToken, 4, 0, true}, {-7.0F, 0.0F, 3.2F, 7.0F});
+  EXPECT_EQ(g.packed.size(), 4U);
+  EXPECT_EQ(g.back, (std::vector<float>{-7.0F, 0.0F, 3.0F, 7.0F}));
 }
 
 TEST(GroupCodec, ConstantGroupsComeBackExactly) {
-  for (const bool symmetric : {false, true}) {
-    for (const float value : {0.0F, 2.5F, -1.25F, 65504.0F}) {
-      const GroupCodec codec{GroupCodec::Axis::kToken, 3, 0, symmetric};
-      const std::vector<float> x(7, value);
-      std::vector<std::uint8_t> packed(static_cast<std::size_t>(group_bytes(codec, 7)));
-      std::vector<float> back(7, -99.0F);
-      encode_group(codec, x.data(), 7, packed.data());
-      decode_group(codec, packed.data(), 7, back.data());
-      for (const float b : back) EXPECT_NEAR(b, value, symmetric ? std::fabs(value) * 1e-3F : 0.0F);
-    }
-  }
+  for (const bool symmetric : {false, true})
+    for (const float value : {0.0F, 2.5F, -1.25F, 65504.0F})
+      for (const float b : Group({GroupCodec::Axis::kToken, 3, 0, symmetric}, std::vector<float>(7, value)).back)
+        EXPECT_NEAR(b, value, symmetric ? std::fabs(value) * 1e-3F : 0.0F);
 }
 
 TEST(GroupCodec, NeverStoresNanOrInfinity) {
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  for (const bool symmetric : {false, true}) {
+  for (const bool symmetric : {false, true})
     for (const auto& x : std::vector<std::vector<float>>{
-             {nan, nan, nan}, {nan, 1.0F, 2.0F}, {inf, 1.0F, -inf}, {1e30F, -1e30F, 1e-40F}, {1e-9F, 2e-9F, 3e-9F}}) {
-      const GroupCodec codec{GroupCodec::Axis::kToken, 4, 0, symmetric};
-      std::vector<std::uint8_t> packed(static_cast<std::size_t>(group_bytes(codec, 3)));
-      std::vector<float> back(3);
-      encode_group(codec, x.data(), 3, packed.data());
-      decode_group(codec, packed.data(), 3, back.data());
-      for (const float b : back) EXPECT_TRUE(std::isfinite(b));
-    }
-  }
+             {nan, nan, nan}, {nan, 1.0F, 2.0F}, {inf, 1.0F, -inf}, {1e30F, -1e30F, 1e-40F}, {1e-9F, 2e-9F, 3e-9F}})
+      for (const float b : Group({GroupCodec::Axis::kToken, 4, 0, symmetric}, x).back) EXPECT_TRUE(std::isfinite(b));
 }
 
 TEST(Quantize, ErrorIsAtMostHalfAStepAndFallsWithBits) {
@@ -124,9 +104,7 @@ TEST(Quantize, ErrorIsAtMostHalfAStepAndFallsWithBits) {
       for (const std::int32_t bits : {1, 2, 3, 4, 5, 8}) {
         Rows rows(2, 20, tokens);
         const GroupCodec codec{axis, bits, axis == GroupCodec::Axis::kToken ? 8 : 32, false};
-        std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(rows.listed, codec)));
-        run_cpu(Quantize{rows.listed, codec, nullptr, nullptr, packed.data()});
-        run_cpu(Quantize{rows.listed, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kWrite});
+        decode_in_place(rows.listed, codec);
         double total = 0;
         const KvRows& kv = rows.listed.kv;
         for (std::int32_t r = 0; r < 2; ++r) {
@@ -198,11 +176,7 @@ TEST(Quantize, EntriesWithoutTokenChangeNothing) {
     for (std::int32_t i = 30; i < 40; ++i) rows.index[static_cast<std::size_t>(i)] = -1;
     short_list.first[1] = 30;
     const GroupCodec codec{axis, 4, 8, false};
-    for (Rows* x : {&rows, &short_list}) {
-      std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(x->listed, codec)));
-      run_cpu(Quantize{x->listed, codec, nullptr, nullptr, packed.data()});
-      run_cpu(Quantize{x->listed, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kWrite});
-    }
+    for (const Rows* x : {&rows, &short_list}) decode_in_place(x->listed, codec);
     EXPECT_EQ(0, std::memcmp(rows.listed.kv.k, short_list.listed.kv.k, 40 * 8 * sizeof(float)));
   }
 }
@@ -210,12 +184,11 @@ TEST(Quantize, EntriesWithoutTokenChangeNothing) {
 TEST(Quantize, SubtractAndAddRestore) {
   Rows rows(2, 8, 9);
   const GroupCodec codec{GroupCodec::Axis::kToken, 2, 0, false};
-  std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(rows.listed, codec)));
   const ListedTokens values = rows.listed.of_values();
-  run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data()});
-  run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kSubtract});
+  std::vector<std::uint8_t> packed = encoded(values, codec);
+  encode(values, codec, packed.data(), Quantize::Mode::kSubtract);
   EXPECT_GT(std::fabs(values.at(0, 0)[0] - rows.v[0]), 1e-3F);
-  run_cpu(Quantize{values, codec, nullptr, nullptr, packed.data(), Quantize::Mode::kAdd});
+  encode(values, codec, packed.data(), Quantize::Mode::kAdd);
   for (std::int32_t i = 0; i < 9; ++i)
     for (std::int32_t c = 0; c < 8; ++c) EXPECT_NEAR(values.at(1, i)[c], rows.v[static_cast<std::size_t>((i * 2 + 1) * 8 + c)], 1e-5F);
 }
@@ -229,15 +202,12 @@ TEST(Quantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
   const KvRows kv = store.rows();
   const ListedTokens keys{kv, source.first.data(), source.index.data(), false}, values = keys.of_values();
   const GroupCodec k_codec{GroupCodec::Axis::kChannel, bits, 8, false}, v_codec{GroupCodec::Axis::kToken, bits, 8, false};
-  std::vector<std::uint8_t> k_packed(static_cast<std::size_t>(packed_bytes(keys, k_codec)));
-  std::vector<std::uint8_t> v_packed(static_cast<std::size_t>(packed_bytes(values, v_codec)));
-  run_cpu(Quantize{keys, k_codec, nullptr, nullptr, k_packed.data()});
-  run_cpu(Quantize{values, v_codec, nullptr, nullptr, v_packed.data()});
-  run_cpu(Quantize{keys, k_codec, nullptr, nullptr, k_packed.data(), Quantize::Mode::kWrite});
-  run_cpu(Quantize{values, v_codec, nullptr, nullptr, v_packed.data(), Quantize::Mode::kWrite});
+  std::vector<std::uint8_t> k_packed = encoded(keys, k_codec), v_packed = encoded(values, v_codec);
+  encode(keys, k_codec, k_packed.data(), Quantize::Mode::kWrite);
+  encode(values, v_codec, v_packed.data(), Quantize::Mode::kWrite);
 
-  std::vector<float> q(group * d), out(group * d);
-  for (std::size_t i = 0; i < q.size(); ++i) q[i] = normal(i, 5);
+  const std::vector<float> q = drawn_normals(group * d, 11, 5);
+  std::vector<float> out(group * d);
   const Queries queries{q.data(), 1, n - 1};
   Segment segment;
   segment.kv = kv;

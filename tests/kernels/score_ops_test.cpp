@@ -1,14 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
 
-#include "base/random.h"
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/anchor_cosine_op.h"
 #include "kernels/score/mark_top_op.h"
@@ -23,6 +21,7 @@
 #include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/standardize_op.h"
 #include "policies/kv/scorer/whole_chunks_op.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
@@ -32,32 +31,17 @@ using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 using Longs = std::vector<std::int64_t>;
 
-// PositionRows of given positions, two channels, one page of 8 tokens each; pages are in another order than rows.
-struct PositionRows {
-  PositionRows(std::int32_t kv_heads, const std::vector<Ints>& positions) {
-    const auto n = positions.size();
-    first.push_back(0);
-    position.assign(8 * n, 0);
-    k.assign(16 * n, 0);
-    v.assign(16 * n, 0);
-    for (std::size_t r = 0; r < n; ++r) {
-      len.push_back(static_cast<std::int32_t>(positions[r].size()));
-      first.push_back(first.back() + len.back());
-      page_begin.push_back(static_cast<std::int32_t>(r));
-      page.push_back(static_cast<std::int32_t>(n - 1 - r));
-      std::copy(positions[r].begin(), positions[r].end(), position.begin() + static_cast<std::ptrdiff_t>(8 * (n - 1 - r)));
-    }
-    kv.num_rows = static_cast<std::int32_t>(n);
+// Rows of given positions, two channels, one page of 8 tokens each.
+struct PositionRows : PagedRows {
+  PositionRows(std::int32_t kv_heads, const std::vector<Ints>& positions) : PagedRows(lengths(positions), 2, 8) {
     kv.kv_heads = kv_heads;
-    kv.head_dim = 2;
-    kv.len = len.data(), kv.first = first.data(), kv.page_begin = page_begin.data(), kv.page = page.data();
-    kv.page_tokens = 8, kv.pool_tokens = static_cast<std::int64_t>(8 * n);
-    kv.k = k.data(), kv.v = v.data(), kv.position = position.data();
+    for (std::size_t r = 0; r < positions.size(); ++r) std::copy(positions[r].begin(), positions[r].end(), position.begin() + 8 * page[r]);
   }
-  Ints len, page_begin, page, position;
-  Longs first;
-  Floats k, v;
-  KvRows kv;
+  static Ints lengths(const std::vector<Ints>& rows) {
+    Ints all;
+    for (const Ints& row : rows) all.push_back(static_cast<std::int32_t>(row.size()));
+    return all;
+  }
 };
 
 TEST(ScoreMap, ShiftsScalesAndLeavesInfinitiesAlone) {
@@ -75,15 +59,14 @@ TEST(ScoreMap, ShiftsScalesAndLeavesInfinitiesAlone) {
 
 TEST(ReduceHeads, MatchesTokensByPosition) {
   PositionRows rows(2, {{0, 3, 5}, {3, 5, 6, 7}});
-  Floats scores{1, 2, 3, 10, 20, 30, 40};
-  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kMean, scores.data()});
-  EXPECT_EQ(scores, (Floats{1, 6, 11.5F, 6, 11.5F, 30, 40}));
-  scores = {1, 2, 3, 10, 20, 30, 40};
-  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data()});
-  EXPECT_EQ(scores, (Floats{1, 12, 23, 12, 23, 30, 40}));
-  scores = {1, 2, 3, 10, 20, 30, 40};
-  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data(), false});
-  EXPECT_EQ(scores, (Floats{11, 22, 33, 11, 22, 33, 40}));
+  const auto reduced = [&](ReduceHeads::Kind kind, bool by_position) {
+    Floats scores{1, 2, 3, 10, 20, 30, 40};
+    run_cpu(ReduceHeads{rows.kv, kind, scores.data(), by_position});
+    return scores;
+  };
+  EXPECT_EQ(reduced(ReduceHeads::Kind::kMean, true), (Floats{1, 6, 11.5F, 6, 11.5F, 30, 40}));
+  EXPECT_EQ(reduced(ReduceHeads::Kind::kSum, true), (Floats{1, 12, 23, 12, 23, 30, 40}));
+  EXPECT_EQ(reduced(ReduceHeads::Kind::kSum, false), (Floats{11, 22, 33, 11, 22, 33, 40}));
   PositionRows none(2, {{}, {}});
   run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
 }
@@ -91,15 +74,13 @@ TEST(ReduceHeads, MatchesTokensByPosition) {
 TEST(Pool1d, MeansHalvesAndShares) {
   const Longs first{0, 6, 7};
   const Ints begin{1, 0}, len{5, 1};
-  Floats scores{9, 1, 3, 2, 5, 4, 7};
-  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMeanOfTopHalf});
-  EXPECT_EQ(scores, (Floats{9, 2.5F, 2.5F, 2.5F, 5, 5, 7}));
-  scores = {9, 1, 3, 2, 5, 4, 7};
-  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kMean});
-  EXPECT_EQ(scores, (Floats{9, 2, 2, 2, 4.5F, 4.5F, 7}));
-  scores = {9, 1, 3, 4, 5, 5, 0};
-  run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, Pool1d::Kind::kShare});
-  EXPECT_EQ(scores, (Floats{9, 0.125F, 0.375F, 0.5F, 0.5F, 0.5F, 0})) << "a sum of 0 is left alone";
+  const auto pooled = [&](Pool1d::Kind kind, Floats scores) {
+    run_cpu(Pool1d{2, first.data(), begin.data(), len.data(), scores.data(), 3, kind});
+    return scores;
+  };
+  EXPECT_EQ(pooled(Pool1d::Kind::kMeanOfTopHalf, {9, 1, 3, 2, 5, 4, 7}), (Floats{9, 2.5F, 2.5F, 2.5F, 5, 5, 7}));
+  EXPECT_EQ(pooled(Pool1d::Kind::kMean, {9, 1, 3, 2, 5, 4, 7}), (Floats{9, 2, 2, 2, 4.5F, 4.5F, 7}));
+  EXPECT_EQ(pooled(Pool1d::Kind::kShare, {9, 1, 3, 4, 5, 5, 0}), (Floats{9, 0.125F, 0.375F, 0.5F, 0.5F, 0.5F, 0})) << "a sum of 0 stays";
 }
 
 TEST(Standardize, PoolsRowsOfASequence) {
@@ -200,17 +181,14 @@ TEST(WholeChunks, TakesWhatFitsOrAGivenNumber) {
   const Longs first{0, 8};
   const Ints begin{1}, len{6};  // chunks of 4 and 2 tokens, two tokens outside
   const Floats scores{9, 1, 1, 1, 1, 2, 2, 9};
-  std::array<std::pair<std::int32_t, std::int32_t>, 5> cases{{{1, 1}, {3, 2}, {4, 4}, {7, 4}, {8, 8}}};
-  for (auto [keep, expected] : cases) {
-    run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), nullptr, &keep});
-    EXPECT_EQ(keep, expected);
-  }
-  std::int32_t keep = 5;
-  const Ints one{1}, many{9};
-  run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), one.data(), &keep});
-  EXPECT_EQ(keep, 4);
-  run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), many.data(), &keep});
-  EXPECT_EQ(keep, 8);
+  const auto kept = [&](std::int32_t keep, const std::int32_t* chunks) {
+    run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), chunks, &keep});
+    return keep;
+  };
+  for (const auto& [keep, expected] : {std::pair{1, 1}, {3, 2}, {4, 4}, {7, 4}, {8, 8}}) EXPECT_EQ(kept(keep, nullptr), expected);
+  const std::int32_t one = 1, many = 9;
+  EXPECT_EQ(kept(5, &one), 4);
+  EXPECT_EQ(kept(4, &many), 8);
 }
 
 TEST(TokenNorms, AllKindsOfAPagedRow) {
@@ -219,13 +197,14 @@ TEST(TokenNorms, AllKindsOfAPagedRow) {
   std::copy(key.begin(), key.end(), rows.kv.key(0, 0));
   std::copy(value.begin(), value.end(), rows.kv.value(0, 0));
   rows.kv.value(1, 0)[0] = -7;
-  Floats out(3);
-  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kKey, TokenNorms::Kind::kL1, out.data()});
-  EXPECT_EQ(out, (Floats{7, 2, 0}));
-  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kKey, TokenNorms::Kind::kL2, out.data()});
-  EXPECT_EQ(out, (Floats{5, 2, 0}));
-  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2Squared, out.data()});
-  EXPECT_EQ(out, (Floats{2, 169, 49}));
+  const auto norms = [&](TokenNorms::Of of, TokenNorms::Kind kind) {
+    Floats out(3);
+    run_cpu(TokenNorms{rows.kv, of, kind, out.data()});
+    return out;
+  };
+  EXPECT_EQ(norms(TokenNorms::Of::kKey, TokenNorms::Kind::kL1), (Floats{7, 2, 0}));
+  EXPECT_EQ(norms(TokenNorms::Of::kKey, TokenNorms::Kind::kL2), (Floats{5, 2, 0}));
+  EXPECT_EQ(norms(TokenNorms::Of::kValue, TokenNorms::Kind::kL2Squared), (Floats{2, 169, 49}));
   EXPECT_EQ(call(TokenNorms{rows.kv}),
             (OpCall{.op = "token_norms", .rows = 2, .tokens = 3, .outputs = 3, .bytes = 3 * (2 * 2 + 4), .flops = 3 * 4}));
 }
@@ -258,7 +237,7 @@ TEST(ProjectedNorms, MeanOverTheGroup) {
 TEST(Leverage, OfKeysSumsToTheSketchsRank) {
   PositionRows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
   Floats keys;
-  for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(static_cast<float>(Draw{3, Purpose::kTest, i}.normal()));
+  for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(drawn_normal(3, i, 0));
   const float* by_sequence[] = {keys.data()};
   for (const std::int32_t sketch : {0, 1, 2}) {
     Floats out(8);

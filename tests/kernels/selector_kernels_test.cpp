@@ -12,6 +12,7 @@
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/halving_search_op.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
@@ -21,15 +22,9 @@ using Longs = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 
 // One row of keys [n, d] in consecutive slots.
-struct OneRow {
-  OneRow(Floats keys, std::int32_t d) : k(std::move(keys)), n(static_cast<std::int32_t>(k.size()) / d), first{0, n} {
-    kv.num_rows = kv.kv_heads = kv.group = 1, kv.head_dim = d, kv.len = &n, kv.first = first.data();
-    kv.page_begin = kv.page = &zero, kv.page_tokens = std::max(n, 1), kv.pool_tokens = n, kv.k = k.data();
-  }
-  Floats k;
-  std::int32_t n, zero = 0;
-  Longs first;
-  KvRows kv;
+struct OneRow : PagedRows {
+  OneRow(const Floats& keys, std::int32_t d) : OneRow(keys, d, static_cast<std::int32_t>(keys.size()) / d) {}
+  OneRow(const Floats& keys, std::int32_t d, std::int32_t n) : PagedRows({n}, d, n) { std::copy(keys.begin(), keys.end(), k.begin()); }
 };
 
 TEST(PageMeans, WindowsOverlapAndGrowWithTheRow) {
@@ -38,9 +33,9 @@ TEST(PageMeans, WindowsOverlapAndGrowWithTheRow) {
     Floats means(5, -1.0F);
     float* to = means.data();
     const std::int32_t zero = 0;
-    row.n = before;
+    row.len[0] = before;
     run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
-    row.n = 10;
+    row.len[0] = 10;
     const PageSummaries rest{row.kv, 4, 2, &before, &to};
     run_cpu(rest);
     EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F})) << before;
@@ -54,10 +49,10 @@ TEST(PageMeans, OlderKeysAreNotReadAgain) {
   Floats means(5, -1.0F);
   float* to = means.data();
   const std::int32_t zero = 0, before = 7;
-  row.n = before;
+  row.len[0] = before;
   run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
   std::fill_n(row.k.begin(), before, 100.0F);
-  row.n = 10;
+  row.len[0] = 10;
   const PageSummaries rest{row.kv, 4, 2, &before, &to};
   run_cpu(rest);
   EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F}));
@@ -70,10 +65,10 @@ TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {
   Floats bounds(6, 100.0F);
   float* to = bounds.data();
   std::int32_t from = 0;
-  row.n = 2;
+  row.len[0] = 2;
   run_cpu(PageSummaries{row.kv, 3, 3, &from, &to, PageSummaries::Kind::kBounds});
   EXPECT_EQ(bounds, (Floats{-1, 3, 100, 100, 100, 100}));
-  from = 2, row.n = 7;
+  from = 2, row.len[0] = 7;
   const PageSummaries rest{row.kv, 3, 3, &from, &to, PageSummaries::Kind::kBounds};
   run_cpu(rest);
   EXPECT_EQ(bounds, (Floats{-1, 4, -5, 9, 2, 2}));
@@ -161,32 +156,32 @@ TEST(HalvingSearch, FollowsMiddlesAndMissesANeedleBesideThem) {
   }
 }
 
+struct Clustered {
+  Clustered(const Floats& keys, std::int32_t d, std::int32_t clusters, std::int32_t rounds)
+      : row(keys, d), of(static_cast<std::size_t>(row.len[0])), sizes(static_cast<std::size_t>(clusters)), centroids(sizes.size() * 2) {
+    std::int32_t *to = of.data(), *size = sizes.data();
+    float* centroid = centroids.data();
+    run_cpu(ClusterKeys{row.kv, row.len.data(), &clusters, rounds, &to, &centroid, &size});
+  }
+  OneRow row;
+  Ints of, sizes;
+  Floats centroids;
+};
+
 TEST(ClusterKeys, FindsDirectionsAndAveragesKeysAsTheyAre) {
-  OneRow row({1, 0, 0, 2, 3, 0.3F, -0.1F, 1, -2, 0, 5, 0}, 2);
-  const std::int32_t tokens = 6, clusters = 3;
-  Ints cluster_of(6), sizes(3);
-  Floats centroids(6);
-  std::int32_t *of = cluster_of.data(), *size = sizes.data();
-  float* centroid = centroids.data();
-  run_cpu(ClusterKeys{row.kv, &tokens, &clusters, 10, &of, &centroid, &size});  // begins with tokens 1, 3, 5
-  EXPECT_EQ(cluster_of, (Ints{2, 0, 2, 0, 1, 2}));
-  EXPECT_EQ(sizes, (Ints{2, 1, 3}));
-  EXPECT_NEAR(centroids[0], -0.05, 1e-6);
-  EXPECT_NEAR(centroids[1], 1.5, 1e-6);
-  EXPECT_NEAR(centroids[4], 3, 1e-6);
-  EXPECT_NEAR(centroids[5], 0.1, 1e-6);
+  const Clustered c({1, 0, 0, 2, 3, 0.3F, -0.1F, 1, -2, 0, 5, 0}, 2, 3, 10);  // begins with tokens 1, 3, 5
+  EXPECT_EQ(c.of, (Ints{2, 0, 2, 0, 1, 2}));
+  EXPECT_EQ(c.sizes, (Ints{2, 1, 3}));
+  EXPECT_NEAR(c.centroids[0], -0.05, 1e-6);
+  EXPECT_NEAR(c.centroids[1], 1.5, 1e-6);
+  EXPECT_NEAR(c.centroids[4], 3, 1e-6);
+  EXPECT_NEAR(c.centroids[5], 0.1, 1e-6);
 }
 
-TEST(ClusterKeys, OneClusterPerTokenLeavesKeysAlone) {
-  OneRow row({1, 0, 0, 2, -3, 0.3F}, 2);
-  const std::int32_t tokens = 3;
-  Ints cluster_of(3), sizes(3);
-  Floats centroids(6);
-  std::int32_t *of = cluster_of.data(), *size = sizes.data();
-  float* centroid = centroids.data();
-  run_cpu(ClusterKeys{row.kv, &tokens, &tokens, 3, &of, &centroid, &size});
-  EXPECT_EQ(centroids, row.k);
-  EXPECT_EQ(sizes, (Ints{1, 1, 1}));
+TEST(ClusterKeys, OneClusterPerTokenLeavesKeysAsTheyAre) {
+  const Clustered c({1, 0, 0, 2, -3, 0.3F}, 2, 3, 3);
+  EXPECT_EQ(c.centroids, c.row.k);
+  EXPECT_EQ(c.sizes, (Ints{1, 1, 1}));
 }
 
 TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {

@@ -6,56 +6,30 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "base/random.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/sparsify_op.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "policies/kv/cache/kv_store.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
 
-float drawn(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.normal()); }
+float drawn(std::uint64_t i, std::uint64_t stream) { return drawn_normal(13, stream, i); }
 
-// One sequence, all tokens of all rows listed.
-struct ListedRows {
-  ListedRows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens) : store({1, 2 * heads, heads, head_dim, 16}, 1, 0, true) {
-    const auto n = static_cast<std::size_t>(tokens * heads * head_dim);
-    k.resize(n), v.resize(n);
-    for (std::size_t i = 0; i < n; ++i) k[i] = drawn(i, 1), v[i] = drawn(i, 2);
-    load(tokens);
-  }
-  void load(std::int32_t tokens) {
-    for (std::int32_t r = 0; r < store.num_rows(); ++r) store.shrink(r, 0);
-    store.append(0, k.data(), v.data(), tokens, 0);
-    const KvRows kv = store.rows();
-    first.assign(1, 0);
-    index.clear();
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      first.push_back(first.back() + kv.len[r]);
-      for (std::int32_t i = 0; i < kv.len[r]; ++i) index.push_back(i);
-    }
-    listed = {kv, first.data(), index.data(), false};
-  }
-  KvStore store;
-  std::vector<float> k, v;  // [tokens, heads, head_dim]
-  std::vector<std::int64_t> first;
-  std::vector<std::int32_t> index;
-  ListedTokens listed;
+struct DrawnRows : ListedRows {
+  DrawnRows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens)
+      : ListedRows(heads, head_dim, drawn_normals(tokens * heads * head_dim, 13, 1), drawn_normals(tokens * heads * head_dim, 13, 2), 2) {}
 };
 
 TEST(ChannelStats, HandComputed) {
-  ListedRows rows(2, 2, 2);
+  DrawnRows rows(2, 2, 2);
   rows.k = {1, -3, 5, 0, -2, 2, 1, -1};  // token, head, channel
-  rows.load(2);
+  rows.load();
   std::vector<float> out(6, 9.0F);
   const std::int32_t line[] = {2, 0};
-  ChannelStats stats;
-  stats.kv = rows.listed.kv;
-  stats.line = line;
-  stats.out = out.data();
+  ChannelStats stats{.kv = rows.listed.kv, .line = line, .out = out.data()};
   run_cpu(stats);
   EXPECT_EQ(out, (std::vector<float>{5, 1, 9, 9, 2, 3}));
   stats.kind = ChannelStats::Kind::kMeanSquare;
@@ -89,7 +63,7 @@ TEST(ChannelDivisors, PairsShareAFactorAndOutliersGetTheirOwn) {
 }
 
 TEST(Sparsify, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
-  ListedRows rows(1, 4, 3);
+  DrawnRows rows(1, 4, 3);
   const float scores[] = {0, 0, 0, 0, 2, 1, 2, 1};
   const std::int32_t line[] = {1};
   rows.index[2] = -1;
@@ -102,7 +76,7 @@ TEST(Sparsify, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
 TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
   for (const std::int32_t d : {5, 64, 65, 128}) {
     for (const std::int32_t keep : {0, 1, d / 2, d}) {
-      ListedRows rows(2, d, 3);
+      DrawnRows rows(2, d, 3);
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(6 * most_sparse_bytes(d, keep)));
       run_cpu(Sparsify{rows.listed, keep, Sparsify::Kind::kPack, packed.data()});
       run_cpu(Sparsify{rows.listed, keep, Sparsify::Kind::kUnpack, packed.data()});
@@ -121,9 +95,9 @@ TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
 }
 
 TEST(Sparsify, TiesKeepTheLowerChannel) {
-  ListedRows rows(1, 4, 1);
+  DrawnRows rows(1, 4, 1);
   rows.k = {1, -1, 1, -1};
-  rows.load(1);
+  rows.load();
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(4, 2)));
   run_cpu(Sparsify{rows.listed, 2, Sparsify::Kind::kPack, packed.data()});
   EXPECT_EQ(packed[0], 3);  // the bitmap
@@ -137,7 +111,7 @@ TEST(Sparsify, SizesByHand) {
   // With one tile there is nothing to share; two waste at most one number less than two paddings.
   for (std::int32_t keep = 0; keep <= 64; ++keep) EXPECT_EQ(most_sparse_bytes(64, keep), even_sparse_bytes(64, keep));
   EXPECT_EQ(most_sparse_bytes(128, 64), 2 * 12 + 2 * 72);
-  ListedRows rows(4, 128, 200);
+  DrawnRows rows(4, 128, 200);
   const std::int64_t most = most_sparse_bytes(128, 38);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(800 * most));
   run_cpu(Sparsify{rows.listed, 38, Sparsify::Kind::kPack, packed.data()});
@@ -162,10 +136,8 @@ double relative_error(const ListedRows& rows, std::int32_t tokens) {
   return wrong / all;
 }
 
-void approximate(ListedRows& rows, bool joint, std::int32_t rank, std::int32_t rounds) {
-  LowRankFactor factor;
-  factor.tokens = rows.listed;
-  factor.joint_heads = joint, factor.rank = rank, factor.rounds = rounds, factor.seed = 3;
+void approximate(const LowRankFactor& of) {
+  LowRankFactor factor = of;
   std::vector<std::uint16_t> left(static_cast<std::size_t>(left_numbers(factor))), right(static_cast<std::size_t>(right_numbers(factor)));
   factor.left = left.data(), factor.right = right.data();
   run_cpu(factor);
@@ -175,7 +147,7 @@ void approximate(ListedRows& rows, bool joint, std::int32_t rank, std::int32_t r
 TEST(LowRank, AMatrixOfThatRankComesBack) {
   for (const std::int32_t tokens : {1, 2, 5, 40}) {
     for (const bool joint : {false, true}) {
-      ListedRows rows(2, 8, tokens);
+      DrawnRows rows(2, 8, tokens);
       for (std::int32_t i = 0; i < tokens; ++i)
         for (std::int32_t c = 0; c < 16; ++c) {
           float& x = rows.k[static_cast<std::size_t>(i * 16 + c)];
@@ -183,8 +155,8 @@ TEST(LowRank, AMatrixOfThatRankComesBack) {
           for (std::uint64_t j = 0; j < 3; ++j)
             x += drawn(static_cast<std::uint64_t>(i) * 3 + j, 7) * drawn(static_cast<std::uint64_t>(c) * 3 + j, 8);
         }
-      rows.load(tokens);
-      approximate(rows, joint, 3, 2);
+      rows.load();
+      approximate({rows.listed, joint, 3, 2, 3});
       EXPECT_LT(relative_error(rows, tokens), 1e-5) << tokens << joint;  // fp16 factors
     }
   }
@@ -193,8 +165,8 @@ TEST(LowRank, AMatrixOfThatRankComesBack) {
 TEST(LowRank, ErrorFallsWithRankToTheRoundingOfTheFactors) {
   double before = 1.0;
   for (const std::int32_t rank : {1, 2, 4, 8, 16, 20}) {
-    ListedRows rows(2, 8, 30);
-    approximate(rows, true, rank, 4);
+    DrawnRows rows(2, 8, 30);
+    approximate({rows.listed, true, rank, 4, 3});
     const double error = relative_error(rows, 30);
     if (rank <= 16) {
       EXPECT_LT(error, before);
@@ -208,20 +180,18 @@ TEST(LowRank, ErrorFallsWithRankToTheRoundingOfTheFactors) {
 
 // The share of the largest singular value of diag(3, 1, 1, ...) is known: rank 1 leaves the rest.
 TEST(LowRank, FindsTheLargestDirection) {
-  ListedRows rows(1, 4, 4);
+  DrawnRows rows(1, 4, 4);
   rows.k = {3, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
-  rows.load(4);
-  approximate(rows, false, 1, 12);
+  rows.load();
+  approximate({rows.listed, false, 1, 12, 3});
   EXPECT_NEAR(relative_error(rows, 4), 3.0 / 12, 1e-4);
 }
 
 TEST(LowRank, RefusesListsOfDifferentLengthSideBySide) {
-  ListedRows rows(2, 8, 6);
+  DrawnRows rows(2, 8, 6);
   const std::vector<std::int64_t> first{0, 6, 11};
   rows.listed.first = first.data();
-  LowRankFactor factor;
-  factor.tokens = rows.listed;
-  factor.joint_heads = true;
+  const LowRankFactor factor{rows.listed, true};
   EXPECT_THROW(run_cpu(factor), InternalError);
   EXPECT_THROW(run_cpu(unpacking(factor)), InternalError);
 }
@@ -231,7 +201,7 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
   std::vector<float> before(n * heads * d);
   for (std::size_t i = 0; i < before.size(); ++i)  // rank 1 before rotation
     before[i] = drawn(i / (heads * d), 7) * drawn(i % (heads * d), 8);
-  ListedRows rows(heads, d, n);
+  DrawnRows rows(heads, d, n);
   for (std::int32_t i = 0; i < n; ++i)
     for (std::int32_t h = 0; h < heads; ++h)
       for (std::int32_t c = 0; c < d / 2; ++c) {
@@ -240,22 +210,15 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
         rows.k[at] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
         rows.k[at + d / 2] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
       }
-  rows.load(n);
-  ListedRows after(heads, d, n);
+  rows.load();
+  DrawnRows after(heads, d, n);
   after.k = rows.k, after.v = rows.v;
-  after.load(n);
-  approximate(after, true, 1, 4);
+  after.load();
+  approximate({after.listed, true, 1, 4, 3});
   EXPECT_GT(relative_error(after, n), 0.1);  // after rotation the keys have no rank 1
 
-  LowRankFactor factor;
   const float* const pre_rope[] = {before.data()};
-  factor.tokens = rows.listed;
-  factor.joint_heads = true, factor.rank = 1, factor.rounds = 4;
-  factor.pre_rope = pre_rope, factor.is_pre_rope = true;
-  std::vector<std::uint16_t> left(n), right(heads * d);
-  factor.left = left.data(), factor.right = right.data();
-  run_cpu(factor);
-  run_cpu(unpacking(factor));
+  approximate({.tokens = rows.listed, .joint_heads = true, .rank = 1, .rounds = 4, .pre_rope = pre_rope, .is_pre_rope = true});
   EXPECT_LT(relative_error(rows, n), 1e-5);
 }
 

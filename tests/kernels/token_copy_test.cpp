@@ -1,26 +1,17 @@
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "kernels/storage/token_copy_op.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
 
 // One row of three tokens in pages of two, the second page before the first.
-struct Pool {
-  std::vector<float> k{5, 6, 0, 0, 1, 2, 3, 4};  // [4 slots, 2 channels]
-  std::vector<std::int32_t> position{30, 0, 10, 20}, page{1, 0};
-  std::vector<std::uint32_t> words{33, 0, 11, 22};
-  std::int32_t len = 3, begin = 0;
-  std::int64_t first[2] = {0, 3};
-
-  KvRows rows() {
-    KvRows kv;
-    kv.num_rows = 1, kv.head_dim = 2, kv.len = &len, kv.first = first, kv.page_begin = &begin, kv.page = page.data();
-    kv.page_tokens = 2, kv.pool_tokens = 4, kv.num_words = 1;
-    kv.k = k.data(), kv.position = position.data(), kv.words = words.data();
-    return kv;
+struct Pool : PagedRows {
+  Pool() : PagedRows({3}, 2, 2, 1) {
+    std::ranges::copy(std::vector<float>{5, 6, 0, 0, 1, 2, 3, 4}, k.begin());  // [4 slots, 2 channels]
+    std::ranges::copy(std::vector<std::int32_t>{30, 0, 10, 20}, position.begin());
+    std::ranges::copy(std::vector<std::uint32_t>{33, 0, 11, 22}, words.begin());
   }
 };
 
@@ -29,10 +20,10 @@ TEST(TokenCopy, VectorsInTheOrderOfTheList) {
   const std::int64_t first[] = {0, 3};
   const std::int32_t index[] = {0, 2, -1};
   std::vector<float> stored(6, 9);
-  run_cpu(TokenCopy{{pool.rows(), first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kFromPages, stored.data()});
+  run_cpu(TokenCopy{{pool.kv, first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kFromPages, stored.data()});
   EXPECT_EQ(stored, (std::vector<float>{1, 2, 5, 6, 9, 9}));
   stored = {7, 8, 9, 10, 11, 12};
-  run_cpu(TokenCopy{{pool.rows(), first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kIntoPages, stored.data()});
+  run_cpu(TokenCopy{{pool.kv, first, index}, TokenCopy::Kind::kVectors, TokenCopy::Way::kIntoPages, stored.data()});
   EXPECT_EQ(pool.k, (std::vector<float>{9, 10, 0, 0, 7, 8, 3, 4}));
 }
 
@@ -57,7 +48,7 @@ TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
   const std::int32_t index[] = {0, 2};
   const std::uint8_t second = 2;
   std::vector<float> stored(2);
-  TokenCopy copy{.tokens = {pool.rows(), first, index}, .stored = stored.data(), .channels = &second, .keep = 1};
+  TokenCopy copy{.tokens = {pool.kv, first, index}, .stored = stored.data(), .channels = &second, .keep = 1};
   run_cpu(copy);
   EXPECT_EQ(stored, (std::vector<float>{2, 6}));
   copy.way = TokenCopy::Way::kIntoPages;
@@ -68,10 +59,10 @@ TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
 TEST(TokenCopy, PositionsAndStatistics) {
   Pool pool;
   std::vector<std::uint32_t> stored(6);
-  run_cpu(copy_words(pool.rows(), TokenCopy::Way::kFromPages, stored.data()));
+  run_cpu(copy_words(pool.kv, TokenCopy::Way::kFromPages, stored.data()));
   EXPECT_EQ(stored, (std::vector<std::uint32_t>{10, 20, 30, 11, 22, 33}));
   stored = {1, 2, 3, 4, 5, 6};
-  run_cpu(copy_words(pool.rows(), TokenCopy::Way::kIntoPages, stored.data()));
+  run_cpu(copy_words(pool.kv, TokenCopy::Way::kIntoPages, stored.data()));
   EXPECT_EQ(pool.position, (std::vector<std::int32_t>{3, 0, 1, 2}));
   EXPECT_EQ(pool.words, (std::vector<std::uint32_t>{6, 0, 4, 5}));
 }

@@ -10,12 +10,13 @@
 namespace kvlab::test {
 namespace {
 
-TokenStats stats_of(LayerStep& step, TokenStats::Kind kind) {
-  TokenStats a;
-  a.kv = step.kv;
-  a.queries = step.in.step.data();
-  a.kind = kind;
-  return a;
+TokenStats stats_of(LayerStep& step, TokenStats::Kind kind) { return {.kv = step.kv, .queries = step.in.step.data(), .kind = kind}; }
+
+// Each token's score by its statistics when the next position is `end`.
+std::vector<float> scores_of(const KvRows& kv, TokenScores::Kind kind, std::int32_t end, std::int32_t ring_tokens = 0) {
+  std::vector<float> scores(static_cast<std::size_t>(kv.total()));
+  run_cpu(TokenScores{kv, kind, 0, ring_tokens, &end, nullptr, scores.data()});
+  return scores;
 }
 
 float float_word(const KvRows& kv, std::int32_t channel, std::int32_t row, std::int32_t i) {
@@ -51,15 +52,8 @@ TEST(TokenStats, MomentsGiveMeanAndSpread) {
   RandomLayer layer({1, 6, 2, 8, 16}, 1, 70, 5, 2);
   LayerStep step = layer.prompt_step(1);
   run_cpu(stats_of(step, TokenStats::Kind::kMoments));
-  std::vector<float> mean(140), spread(140);
-  const std::int32_t end = 70;
-  TokenScores s{step.kv, TokenScores::Kind::kMean};
-  s.end_position = &end;
-  s.scores = mean.data();
-  run_cpu(s);
-  s.kind = TokenScores::Kind::kSpread;
-  s.scores = spread.data();
-  run_cpu(s);
+  const std::vector<float> mean = scores_of(step.kv, TokenScores::Kind::kMean, 70),
+                           spread = scores_of(step.kv, TokenScores::Kind::kSpread, 70);
   for (const std::int32_t i : {0, 1, 31, 68, 69}) {
     double sum = 0, square = 0;
     for (std::int32_t t = i; t < 70; ++t) {
@@ -80,13 +74,8 @@ TEST(TokenStats, RingHoldsTheLastQueriesOnly) {
   a.ring_tokens = 40;
   ASSERT_EQ(a.num_words(), 2);
   run_cpu(a);
-  std::vector<float> ones(180), zeros(180);
-  const std::int32_t end = 90;
-  TokenScores s{step.kv, TokenScores::Kind::kRingSet, 0, 40, &end, nullptr, ones.data()};
-  run_cpu(s);
-  s.kind = TokenScores::Kind::kRingClear;
-  s.scores = zeros.data();
-  run_cpu(s);
+  const std::vector<float> ones = scores_of(step.kv, TokenScores::Kind::kRingSet, 90, 40),
+                           zeros = scores_of(step.kv, TokenScores::Kind::kRingClear, 90, 40);
   for (std::int32_t r = 0; r < 2; ++r) {
     for (std::int32_t i = 0; i < 90; ++i) {
       int high = 0, seen = 0;
@@ -123,11 +112,9 @@ TEST(TokenStats, RecurrenceKeepsLastHitAndLargestGap) {
 TEST(TokenScores, RecurrenceFormulaByHand) {
   RandomLayer layer({1, 1, 1, 4, 4}, 1, 3, 5, 2);
   const KvRows kv = layer.store.rows();
-  kv.word(0, 0, 0) = 1 + 2, kv.word(1, 0, 0) = 2;  // last hit at position 2, largest gap 2
-  kv.word(0, 0, 1) = 1 + 1;                        // hit once, by itself
-  std::vector<float> scores(3);
-  const std::int32_t end = 5;  // the newest query is at position 4
-  run_cpu(TokenScores{kv, TokenScores::Kind::kRecurrence, 0, 0, &end, nullptr, scores.data()});
+  kv.word(0, 0, 0) = 1 + 2, kv.word(1, 0, 0) = 2;                                      // last hit at position 2, largest gap 2
+  kv.word(0, 0, 1) = 1 + 1;                                                            // hit once, by itself
+  const std::vector<float> scores = scores_of(kv, TokenScores::Kind::kRecurrence, 5);  // the newest query is at position 4
   const auto logistic = [](double x) { return 1 / (1 + std::exp(-x)); };
   EXPECT_NEAR(scores[0], 2 * logistic(-1) + 2 * logistic(-3), 1e-6);
   EXPECT_NEAR(scores[1], 2 * logistic(-3), 1e-6);
