@@ -12,7 +12,7 @@ std::unique_ptr<BlockCache> cache(const std::string& name) {
   return BlockCacheRegistry::make(name, p, "block cache");
 }
 
-BlockPool pool_of(std::uint32_t blocks, std::int32_t pages_per_block = 8) { return {blocks, pages_per_block, cache("lru")}; }
+BlockPool pool_of(std::uint32_t blocks) { return {blocks, 8, cache("lru")}; }
 
 // A request's chain: takes and publishes keys in order.
 std::vector<BlockId> hold(BlockPool& pool, const std::vector<std::uint64_t>& keys) {
@@ -47,17 +47,12 @@ TEST(BlockPool, FreedBlocksGoDeepestFirstToTheBackAndKeepTheirHash) {
   EXPECT_EQ(pool.free_blocks(), 0);
   pool.release_reversed(b);
   pool.release_reversed(a);
-  EXPECT_EQ(pool.free_blocks(), 4);
-  EXPECT_EQ(pool.cached_blocks(), 4);
-  EXPECT_EQ(pool.find(4), b[1]);
+  EXPECT_EQ(std::tuple(pool.free_blocks(), pool.cached_blocks(), pool.find(4)), std::tuple(4, 4, b[1]));
   // Order of eviction: 4 (b's deepest), 3, 2, 1. Taking is what loses the hash.
   pool.take();
-  EXPECT_EQ(pool.find(4), kNoBlock);
-  EXPECT_EQ(pool.find(3), b[0]);
+  EXPECT_EQ(std::tuple(pool.find(4), pool.find(3)), std::tuple(kNoBlock, b[0]));
   pool.take();
-  EXPECT_EQ(pool.find(3), kNoBlock);
-  EXPECT_EQ(pool.find(2), a[1]);
-  EXPECT_EQ(pool.evictions(), 2U);
+  EXPECT_EQ(std::tuple(pool.find(3), pool.find(2), pool.evictions()), std::tuple(kNoBlock, a[1], 2U));
   pool.check();
 }
 
@@ -91,13 +86,12 @@ TEST(BlockPool, EqualContentStaysInTwoBlocksAndTheFirstIsFound) {
 }
 
 TEST(BlockPool, LooseInSplitBlocksComeFirst) {
-  BlockPool pool = pool_of(4, 8);
+  BlockPool pool = pool_of(4);
   const auto cached = hold(pool, {1, 2});
   pool.release_reversed(cached);  // free: two blank, then 2, 1
   EXPECT_EQ(pool.free_after_pages(9), 2);
   pool.take_pages(9);  // splits two blocks, 7 pages are loose
-  EXPECT_EQ(pool.free_blocks(), 2);
-  EXPECT_EQ(pool.loose_pages(), 7);
+  EXPECT_EQ(std::tuple(pool.free_blocks(), pool.loose_pages()), std::tuple(2, 7));
   pool.return_pages(1);
   EXPECT_EQ(pool.loose_pages(), 8);
   EXPECT_EQ(pool.free_blocks(), 3) << "eight loose pages serve as a block";

@@ -6,9 +6,7 @@
 #include <deque>
 #include <memory>
 
-#include "base/config/params.h"
-#include "policies/block_cache/block_cache.h"
-#include "tests/memory_run.h"
+#include "tests/sim/sim_support.h"
 
 namespace kvlab {
 namespace {
@@ -73,14 +71,8 @@ FleetRun run(bool knows_times, const std::string& scheduler, const std::string& 
   requests.push_back(request_at(110, 5000, 10));  // larger than the memory
   VectorTrace trace(requests);
   HostSetup setup;
-  setup.make_scheduler = [&] {
-    Params p = Params::from_text(parameters, "scheduler");
-    return SchedulerRegistry::make(scheduler, p, "scheduler");
-  };
-  setup.make_block_cache = [] {
-    Params p = Params::from_text("{}", "block cache");
-    return BlockCacheRegistry::make("lru", p, "block cache");
-  };
+  setup.make_scheduler = testing::policy<SchedulerRegistry>("scheduler", scheduler, parameters);
+  setup.make_block_cache = testing::policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.memory.num_blocks = 60;
   setup.memory.host_blocks = 30;
@@ -100,15 +92,11 @@ FleetRun run(bool knows_times, const std::string& scheduler, const std::string& 
 void expect_same(const FleetRun& a, const FleetRun& b) {
   ASSERT_EQ(a.requests.size(), b.requests.size());
   for (std::size_t i = 0; i < a.requests.size(); ++i) {
-    EXPECT_EQ(a.requests[i].number, b.requests[i].number);
-    EXPECT_EQ(a.requests[i].queued, b.requests[i].queued);
-    EXPECT_EQ(a.requests[i].first_token, b.requests[i].first_token);
-    EXPECT_EQ(a.requests[i].last_token, b.requests[i].last_token);
-    EXPECT_EQ(a.requests[i].preemptions, b.requests[i].preemptions);
+    const RequestRecord &one = a.requests[i], &other = b.requests[i];
+    EXPECT_EQ(std::tuple(one.number, one.queued, one.first_token, one.last_token, one.preemptions),
+              std::tuple(other.number, other.queued, other.first_token, other.last_token, other.preemptions));
   }
-  EXPECT_EQ(a.events, b.events);
-  EXPECT_EQ(a.received, b.received);
-  EXPECT_EQ(a.summary.preemptions, b.summary.preemptions);
+  EXPECT_EQ(std::tuple(a.events, a.received, a.summary.preemptions), std::tuple(b.events, b.received, b.summary.preemptions));
 }
 
 // Pipelines of one and two steps, with preemption by recompute and by swap.
@@ -122,13 +110,12 @@ TEST(Fleet, TimesKnownAtTheBeginOrTheEndGiveTheSameRun) {
     SCOPED_TRACE(scheduler + " " + parameters);
     const FleetRun known = run(true, scheduler, parameters), learned = run(false, scheduler, parameters);
     expect_same(known, learned);
-    EXPECT_EQ(known.summary.steps, learned.summary.steps);
-    EXPECT_EQ(known.steps.size(), learned.steps.size());
-    EXPECT_EQ(known.summary.busy_frac, learned.summary.busy_frac);
-    EXPECT_EQ(known.summary.kv_used_mean_frac, learned.summary.kv_used_mean_frac);
-    EXPECT_EQ(known.received, 40);
-    EXPECT_EQ(known.summary.latencies.rejected, 1U);
-    EXPECT_EQ(known.summary.latencies.completed, 40U);
+    const auto steps_of = [](const FleetRun& r) {
+      return std::tuple(r.summary.steps, r.steps.size(), r.summary.busy_frac, r.summary.kv_used_mean_frac);
+    };
+    EXPECT_EQ(steps_of(known), steps_of(learned));
+    const auto& latencies = known.summary.latencies;
+    EXPECT_EQ(std::tuple(known.received, latencies.rejected, latencies.completed), std::tuple(40, 1U, 40U));
     EXPECT_GT(known.summary.preemptions, 0U) << "nothing was preempted, so nothing is shown of it";
   }
 }

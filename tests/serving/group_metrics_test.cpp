@@ -48,11 +48,8 @@ TEST(GroupMetrics, TpotAndHitsByGroup) {
   GroupMetrics groups;
   for (const RequestRecord& r : {first, second, never}) groups.add(r, false, false);
   const GroupRow row = groups.finish().classes.at(0);
-  EXPECT_EQ(row.tpot.count, 1U);
-  EXPECT_EQ(row.tpot.p99, 10'000'000);
-  EXPECT_EQ(row.ttft.p50, 200'000'000);
-  EXPECT_EQ(row.prompt_tokens, 150);
-  EXPECT_EQ(row.hit_tokens, 50);
+  EXPECT_EQ(std::tuple(row.tpot.count, row.tpot.p99, row.ttft.p50), std::tuple(1U, 10'000'000, 200'000'000));
+  EXPECT_EQ(std::tuple(row.prompt_tokens, row.hit_tokens), std::tuple(150, 50));
 }
 
 // Those of the client, else of the class, else of the run; the request's own columns replace one limit each.
@@ -75,17 +72,14 @@ TEST(GroupMetrics, TargetsOfClassesAndClients) {
     facts.tbt_slo = Span(own_tbt);
     return targets_of(completed(facts, 1, 1, 1), run);
   };
-  EXPECT_EQ(targets("other", 1).ttft, Span(1'000'000'000));
-  EXPECT_EQ(targets("other", 1).tpot, Span(7));
-  EXPECT_EQ(targets("chat", 1).ttft, Span(500'000'000));
-  EXPECT_EQ(targets("chat", 1).tpot, Span::max()) << "a class's targets take the place of all of the run's";
+  const auto ttft_and_tpot = [](const SloTarget& target) { return std::pair(target.ttft, target.tpot); };
+  EXPECT_EQ(ttft_and_tpot(targets("other", 1)), std::pair(Span(1'000'000'000), Span(7)));
+  EXPECT_EQ(ttft_and_tpot(targets("chat", 1)), std::pair(Span(500'000'000), Span::max())) << "in place of all of the run's";
   EXPECT_EQ(targets("chat", 7).ttft, Span(200'000'000));
   EXPECT_FALSE(targets("batch", 1).is_set);
-  EXPECT_EQ(targets("chat", 1, 42).tbt, Span(42));
-  EXPECT_EQ(targets("chat", 1, 42).tbt_ppm, 990'000);
+  EXPECT_EQ(std::tuple(targets("chat", 1, 42).tbt, targets("chat", 1, 42).tbt_ppm), std::tuple(Span(42), 990'000));
   EXPECT_TRUE(targets("batch", 1, 42).is_set);
-  EXPECT_EQ(targets("batch", 1, 42).tbt_ppm, SloTarget::kEveryGap);
-  EXPECT_EQ(targets("batch", 1, 42).ttft, Span::max());
+  EXPECT_EQ(std::tuple(targets("batch", 1, 42).tbt_ppm, targets("batch", 1, 42).ttft), std::tuple(SloTarget::kEveryGap, Span::max()));
   EXPECT_TRUE(run.has_targets());
   EXPECT_FALSE(Slo{}.has_targets());
 }

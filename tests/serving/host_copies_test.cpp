@@ -58,11 +58,10 @@ TEST(HostCopies, OnlyNewBlocksAreCopiedAgain) {
     EXPECT_EQ(d.state().memory().host_used(), keeps ? 5 : 0);
     EXPECT_EQ(d.step(), "0:1");
     swap_out_and_in(d);
-    ASSERT_EQ(d.copies_out().size(), 3U);
-    EXPECT_EQ(d.copies_out()[0].blocks, 3);
-    EXPECT_EQ(d.copies_out()[1].blocks, keeps ? 2 : 5);
-    EXPECT_EQ(d.copies_out()[1].calls, keeps ? 2 : 5);
-    EXPECT_EQ(d.copies_out()[2].blocks, keeps ? 1 : 5);
+    const auto& out = d.copies_out();
+    ASSERT_EQ(out.size(), 3U);
+    EXPECT_EQ(std::tuple(out[0].blocks, out[1].blocks, out[1].calls, out[2].blocks),
+              keeps ? std::tuple(3, 2, 2, 1) : std::tuple(3, 5, 5, 5));
   }
 }
 
@@ -80,8 +79,7 @@ TEST(HostCopies, AreGivenUpUnderPressure) {
   EXPECT_EQ(d.state().memory().host_used(), 3);
   d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
   EXPECT_EQ(d.state().memory().host_used(), 3);
-  EXPECT_EQ(d.state().counters().swaps, 2U);
-  EXPECT_EQ(d.state().counters().recompute_fallbacks, 1U);
+  EXPECT_EQ(std::tuple(d.state().counters().swaps, d.state().counters().recompute_fallbacks), std::tuple(2U, 1U));
   d.state().check();
 }
 
@@ -157,18 +155,16 @@ TEST(TurnCopies, TheNextTurnCopiesTheRest) {
   EXPECT_EQ(d.copies_out().size(), before) << "the third turn has nothing that the second had not";
 }
 
-TEST(TurnCopies, OtherContentIsCopiedAnew) {
-  ReplicaDriver d("vllm_v1", "{}", turns_memory());
-  serve_first_turn(d, 7, {1, 2, 3});
-  EXPECT_EQ(blocks_out(d, 7, {1, 12, 13, 14, 15}), 4);
-  EXPECT_EQ(d.state().memory().host_used(), 5);
-}
-
-TEST(TurnCopies, OfOtherSessionsStay) {
-  ReplicaDriver d("vllm_v1", "{}", turns_memory());
-  serve_first_turn(d, 7, {1, 2, 3});
-  EXPECT_EQ(blocks_out(d, 8, {1, 2, 3, 4, 5}), 5);
-  EXPECT_EQ(d.state().memory().host_used(), 3 + 5);
+// The first block is the same; a turn of another session has nothing to go on from.
+TEST(TurnCopies, OtherContentIsCopiedAnewAndOtherSessionsStay) {
+  const std::tuple<std::int64_t, std::vector<std::uint64_t>, int, int> cases[] = {{7, {1, 12, 13, 14, 15}, 4, 5},
+                                                                                  {8, {1, 2, 3, 4, 5}, 5, 3 + 5}};
+  for (const auto& [session, content, out, used] : cases) {
+    ReplicaDriver d("vllm_v1", "{}", turns_memory());
+    serve_first_turn(d, 7, {1, 2, 3});
+    EXPECT_EQ(blocks_out(d, session, content), out);
+    EXPECT_EQ(d.state().memory().host_used(), used);
+  }
 }
 
 TEST(TurnCopies, AreGivenUpUnderPressure) {
@@ -183,14 +179,13 @@ TEST(TurnCopies, AreGivenUpUnderPressure) {
 
 // Without hashes the next turn cannot be matched with this one; without swap_keeps_turns no copy is kept.
 TEST(TurnCopies, NeedNamesAndTheSetting) {
-  ReplicaDriver unnamed("vllm_v1", "{}", turns_memory());
-  serve_first_turn(unnamed, 7, {});
-  EXPECT_EQ(unnamed.state().memory().host_used(), 0);
-  Memory off = turns_memory();
-  off.swap.keeps_turns = false;
-  ReplicaDriver d("vllm_v1", "{}", off);
-  serve_first_turn(d, 7, {1, 2, 3});
-  EXPECT_EQ(d.state().memory().host_used(), 0);
+  for (const bool keeps : {true, false}) {
+    Memory memory = turns_memory();
+    memory.swap.keeps_turns = keeps;
+    ReplicaDriver d("vllm_v1", "{}", memory);
+    serve_first_turn(d, 7, keeps ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>{1, 2, 3});
+    EXPECT_EQ(d.state().memory().host_used(), 0);
+  }
 }
 
 // A prompt is swapped out after its first chunk of 4 tokens: the copy has all of these.
@@ -210,9 +205,8 @@ TEST(TurnCopies, CountUpToTheComputedTokens) {
 
 TEST(TurnCopies, ARequestWithoutASessionIsRefused) {
   ReplicaDriver d("vllm_v1", "{}", turns_memory());
-  EXPECT_THAT(error_of([&] {
-                d.arrive(12, 3, {1, 2, 3});
-              }),
+  const std::vector<std::uint64_t> content{1, 2, 3};
+  EXPECT_THAT(error_of([&] { d.arrive(12, 3, content); }),
               ::testing::HasSubstr("request 0 of the trace (counted from 0) has no 'session'"));
 }
 

@@ -4,10 +4,8 @@
 #include <map>
 #include <memory>
 
-#include "base/config/params.h"
-#include "policies/block_cache/block_cache.h"
 #include "serving/fleet.h"
-#include "tests/memory_run.h"
+#include "tests/sim/sim_support.h"
 
 namespace kvlab {
 namespace {
@@ -74,14 +72,8 @@ IdleRun run_paused(const std::vector<int>& pauses_s, const Loop& loop) {
   PausedSessions trace(pauses_s, loop);
   HostSetup setup;
   setup.stop.after_time = seconds(loop.stop_after_s);
-  setup.make_scheduler = [] {
-    Params p = Params::from_text("{}", "scheduler");
-    return SchedulerRegistry::make("vllm_v1", p, "scheduler");
-  };
-  setup.make_block_cache = [] {
-    Params p = Params::from_text("{}", "block cache");
-    return BlockCacheRegistry::make("lru", p, "block cache");
-  };
+  setup.make_scheduler = testing::policy<SchedulerRegistry>("scheduler", "vllm_v1", "{}");
+  setup.make_block_cache = testing::policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.memory.num_blocks = 60;
   test::Recorder sink;

@@ -49,8 +49,7 @@ TEST(LogHistogram, ARunCountsLikeItsMembers) {
       run.add(value);
     }
   }
-  EXPECT_EQ(in_runs.count(), 9U);
-  EXPECT_EQ(in_runs.max(), 5000);
+  EXPECT_EQ(std::tuple(in_runs.count(), in_runs.max()), std::tuple(9U, 5000));
   EXPECT_DOUBLE_EQ(in_runs.mean(), one_by_one.mean());
   for (const double frac : {0.0, 0.2, 0.5, 0.9, 1.0}) EXPECT_DOUBLE_EQ(in_runs.quantile(frac), one_by_one.quantile(frac)) << frac;
 }
@@ -64,9 +63,7 @@ TEST(LogHistogram, ProgressionsCountLikeTheirMembers) {
     LogHistogram whole, single;
     whole.add_progression(first, step, terms, 3);
     for (std::int64_t t = 0; t < terms; ++t) single.add(first + t * step, 3);
-    EXPECT_EQ(whole.count(), single.count());
-    EXPECT_EQ(whole.max(), single.max());
-    EXPECT_EQ(whole.mean(), single.mean());
+    EXPECT_EQ(std::tuple(whole.count(), whole.max(), whole.mean()), std::tuple(single.count(), single.max(), single.mean()));
     for (double q = 0; q <= 1; q += 0.01) ASSERT_EQ(whole.quantile(q), single.quantile(q)) << first << " " << step << " " << terms;
   }
 }
@@ -211,15 +208,16 @@ TEST(MetricsCollector, TheSloOfGaps) {
     if (is_cut_off) r.outcome = Outcome::kUnfinished;
     metrics.add(r, is_cut_off ? kStart + Span(121'000'000) : kNever);
     const auto all = metrics.finish();
-    return std::pair(all.judged, all.attained);
+    return std::tuple(all.judged, all.attained);
   };
-  using Counts = std::pair<std::uint64_t, std::uint64_t>;
-  EXPECT_EQ(judged_and_attained(GapState::kWithin, false), Counts(1, 1));
-  EXPECT_EQ(judged_and_attained(GapState::kLastChance, false), Counts(1, 1));
-  EXPECT_EQ(judged_and_attained(GapState::kMissed, false), Counts(1, 0));
-  EXPECT_EQ(judged_and_attained(GapState::kWithin, true), Counts(0, 0)) << "21 ms are one late gap, and it may have one";
-  EXPECT_EQ(judged_and_attained(GapState::kLastChance, true), Counts(1, 0));
-  EXPECT_EQ(judged_and_attained(GapState::kMissed, true), Counts(1, 0));
+  // 21 ms are one late gap, and a request within its limit may have one.
+  for (const auto& [gaps, is_cut_off, judged, attained] : {std::tuple{GapState::kWithin, false, 1, 1},
+                                                           {GapState::kLastChance, false, 1, 1},
+                                                           {GapState::kMissed, false, 1, 0},
+                                                           {GapState::kWithin, true, 0, 0},
+                                                           {GapState::kLastChance, true, 1, 0},
+                                                           {GapState::kMissed, true, 1, 0}})
+    EXPECT_EQ(judged_and_attained(gaps, is_cut_off), std::tuple(judged, attained)) << static_cast<int>(gaps) << is_cut_off;
 }
 
 // By nearest rank, floor((1 - p) n) of n gaps may be late.
@@ -227,9 +225,7 @@ TEST(SloTarget, LateGapsAllowed) {
   SloTarget target;
   EXPECT_EQ(target.late_gaps_allowed(1000), 0) << "every gap counts";
   target.tbt_ppm = 990'000;
-  EXPECT_EQ(target.late_gaps_allowed(99), 0);
-  EXPECT_EQ(target.late_gaps_allowed(100), 1);
-  EXPECT_EQ(target.late_gaps_allowed(0), 0);
+  EXPECT_EQ(std::tuple(target.late_gaps_allowed(99), target.late_gaps_allowed(100), target.late_gaps_allowed(0)), std::tuple(0, 1, 0));
   target.tbt_ppm = 500'000;
   EXPECT_EQ(target.late_gaps_allowed(3), 1);
 }
@@ -243,8 +239,7 @@ TEST(ContiguousAllocator, FitsAndMerges) {
   EXPECT_EQ(memory.reserve(10), 90);  // best fit: the smaller hole
   EXPECT_EQ(memory.reserve(31), -1);
   memory.release(50, 40);  // 40 at 50: total 70 free, largest 40
-  EXPECT_EQ(memory.free_tokens(), 70);
-  EXPECT_EQ(memory.largest_hole(), 40);
+  EXPECT_EQ(std::tuple(memory.free_tokens(), memory.largest_hole()), std::tuple(70, 40));
   EXPECT_EQ(memory.reserve(41), -1) << "external fragmentation";
   memory.release(30, 20);  // all three holes touch
   EXPECT_EQ(memory.largest_hole(), 90);

@@ -36,8 +36,7 @@ TEST(NodeStore, LeadingBlocksAreFoundOnceTheyAreHere) {
   store.check(3);
   store.end_write(write);
   store.check(0);
-  EXPECT_EQ(store.leading_blocks(long_one.request), 3);
-  EXPECT_EQ(store.leading_blocks(other.request), 0);
+  EXPECT_EQ(std::tuple(store.leading_blocks(long_one.request), store.leading_blocks(other.request)), std::tuple(3, 0));
   EXPECT_EQ(store.begin_write(long_one.request, 4).fresh.size(), 1U);  // blocks that are here are not written again
   EXPECT_EQ(store.use().written_blocks, 3);
 }
@@ -58,9 +57,8 @@ TEST(NodeStore, TheLeastRecentlyUsedIsGivenUpTheDeepestBlockFirst) {
   keep(store, b);
   store.unpin(store.pin(a.request, 0, 3));  // a is read
   keep(store, c);
-  EXPECT_EQ(store.leading_blocks(a.request), 3);
-  EXPECT_EQ(store.leading_blocks(b.request), 1);
-  EXPECT_EQ(store.leading_blocks(c.request), 2);
+  EXPECT_EQ(std::tuple(store.leading_blocks(a.request), store.leading_blocks(b.request), store.leading_blocks(c.request)),
+            std::tuple(3, 1, 2));
   EXPECT_EQ(store.pool().evictions(), 2U);
 }
 
@@ -75,12 +73,10 @@ TEST(NodeStore, PinnedBlocksStay) {
   EXPECT_EQ(write.fresh.size(), 1U);
   EXPECT_EQ(store.use().no_room_blocks, 2);
   store.end_write(write);
-  EXPECT_EQ(store.leading_blocks(a.request), 2);
-  EXPECT_EQ(store.leading_blocks(b.request), 1);
+  EXPECT_EQ(std::tuple(store.leading_blocks(a.request), store.leading_blocks(b.request)), std::tuple(2, 1));
   store.unpin(pins);
   keep(store, b);
-  EXPECT_EQ(store.leading_blocks(b.request), 3);
-  EXPECT_EQ(store.leading_blocks(a.request), 0);
+  EXPECT_EQ(std::tuple(store.leading_blocks(b.request), store.leading_blocks(a.request)), std::tuple(3, 0));
 }
 
 // The slower of two writes of one content stores nothing.
@@ -91,8 +87,7 @@ TEST(NodeStore, ContentIsKeptOnce) {
   EXPECT_EQ(second.fresh.size(), 3U);
   store.end_write(second);
   store.end_write(first);
-  EXPECT_EQ(store.use().written_blocks, 3);
-  EXPECT_EQ(store.pool().cached_blocks(), 3);
+  EXPECT_EQ(std::tuple(store.use().written_blocks, store.pool().cached_blocks()), std::tuple(3, 3));
   store.check(0);
 }
 

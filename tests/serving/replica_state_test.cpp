@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <optional>
+#include <tuple>
 
 #include "policies/kv/grouped_layers.h"
 #include "tests/serving/sink_window.h"
@@ -71,6 +72,13 @@ class DrivenReplica {
     return request;
   }
 
+  // Its prompt is computed in one step.
+  RequestId arrive_and_run(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content = {}) {
+    const RequestId r = arrive(prompt, output, content);
+    EXPECT_TRUE(run(r, prompt));
+    return r;
+  }
+
   // Room for m tokens, admitted if it waits, and a step in flight.
   bool start(RequestId r, std::int32_t m, InFlightStep& step) {
     const bool fits = state_->try_allocate(r, m);
@@ -102,6 +110,8 @@ class DrivenReplica {
 
   ReplicaState& state() { return *state_; }
   const BlockPool& pool() { return state_->pool(); }
+  // Free blocks, and pages of cut sequences.
+  auto room() { return std::tuple(state_->free_blocks(), pool().private_pages()); }
   const Request& request(RequestId r) { return state_->table()[r]; }
 
  private:
@@ -121,8 +131,7 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
     for (const std::vector<std::uint64_t>& content : {kFiveBlocks, {}}) {
       std::vector<SeqState> charged;
       DrivenReplica r({.blocks = 20, .kept_tokens = kKept, .charged = &charged, .prefix_caching = caches});
-      const RequestId id = r.arrive(20, 30, content);
-      ASSERT_TRUE(r.run(id, 20));
+      const RequestId id = r.arrive_and_run(20, 30, content);
       ASSERT_TRUE(r.run(id, 1));
       ASSERT_EQ(charged.size(), 2U);
       for (const SeqState& seq : charged) EXPECT_EQ(seq.is_named, caches && !content.empty());
@@ -136,21 +145,17 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
 TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
   const auto found = [](std::int32_t fresh, std::int32_t prompt) {
     DrivenReplica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
-    EXPECT_TRUE(r.run(r.arrive(17, 2, {11, 12, 13, 14}), 17));
+    r.arrive_and_run(17, 2, {11, 12, 13, 14});
     const std::vector<std::uint64_t> content = kFiveBlocks;
     EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(prompt, 2, content)),
               r.state().lookup(r.arrive(prompt, 2, content)));
-    const RequestId unnamed = r.arrive(prompt, 2);
-    EXPECT_TRUE(r.run(unnamed, prompt));
+    const RequestId unnamed = r.arrive_and_run(prompt, 2);
     r.preempt(unnamed);
     return std::pair(r.state().lookup(r.arrive(prompt, 2, content)), r.state().lookup(unnamed));
   };
-  EXPECT_EQ(found(1, 20), std::pair(16, 20));
-  EXPECT_EQ(found(4, 20), std::pair(16, 16));
-  EXPECT_EQ(found(5, 20), std::pair(12, 12));
-  EXPECT_EQ(found(5, 21), std::pair(16, 16));
-  EXPECT_EQ(found(30, 20), std::pair(0, 0));
-  EXPECT_EQ(found(INT32_MAX, 20), std::pair(0, 0));
+  for (const auto& [fresh, prompt, named, unnamed] :
+       {std::tuple{1, 20, 16, 20}, {4, 20, 16, 16}, {5, 20, 12, 12}, {5, 21, 16, 16}, {30, 20, 0, 0}, {INT32_MAX, 20, 0, 0}})
+    EXPECT_EQ(found(fresh, prompt), std::pair(named, unnamed)) << fresh << " of " << prompt;
 }
 
 // Three groups of layers with a window of 8 tokens have a page each per 4 tokens, beside blocks of two pages.
@@ -178,12 +183,10 @@ TEST(ReplicaStreaming, PagesThatAWindowHasLeftGoBackBeforeTheNextStep) {
 TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   DrivenReplica r({.blocks = 8, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
-  EXPECT_EQ(r.state().blocks_needed(id, 20), 7);
-  EXPECT_EQ(r.state().peak_blocks(id), 7);
+  EXPECT_EQ(std::tuple(r.state().blocks_needed(id, 20), r.state().peak_blocks(id)), std::tuple(7, 7));
   InFlightStep step;
   ASSERT_TRUE(r.start(id, 20, step));
-  EXPECT_EQ(r.state().free_blocks(), 1) << "old blocks and new pages together";
-  EXPECT_EQ(r.pool().private_pages(), 4);
+  EXPECT_EQ(r.room(), std::tuple(1, 4)) << "old blocks and new pages together";
   ASSERT_EQ(step.policy.ops.size(), 1U);
   EXPECT_EQ(step.policy.ops[0].bytes, 8);
   EXPECT_TRUE(step.entries[0].leaves_hashed);
@@ -194,17 +197,14 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(21, 1, kFiveBlocks)), 20);
   for (int i = 0; i < 28; ++i) {
     ASSERT_TRUE(r.run(id, 1));
-    ASSERT_EQ(r.pool().private_pages(), 4);
-    ASSERT_EQ(r.state().free_blocks(), 6);
-    ASSERT_EQ(r.request(id).kept_tokens, 8);
-    ASSERT_EQ(r.state().memory().wasted_tokens(), 0);
+    ASSERT_EQ(r.room(), std::tuple(6, 4));
+    ASSERT_EQ(std::tuple(r.request(id).kept_tokens, r.state().memory().wasted_tokens()), std::tuple(8, 0));
   }
   EXPECT_EQ(r.request(id).computed_tokens, 48);
   ASSERT_TRUE(r.run(id, 1));
   ASSERT_EQ(r.state().outbox().size(), 1U);
   EXPECT_EQ(r.state().outbox()[0].outcome, Outcome::kCompleted);
-  EXPECT_EQ(r.state().free_blocks(), 8);
-  EXPECT_EQ(r.pool().private_pages(), 0);
+  EXPECT_EQ(r.room(), std::tuple(8, 0));
 }
 
 // One block less than the peak: never received; one that others hold: all or nothing.
@@ -214,8 +214,7 @@ TEST(ReplicaStreaming, ThePeakMustFit) {
   ASSERT_EQ(small.state().outbox().size(), 1U);
   EXPECT_EQ(small.state().outbox()[0].outcome, Outcome::kRejected);
   DrivenReplica r({.blocks = 7, .kept_tokens = kKept});
-  const RequestId other = r.arrive(1, 9);
-  ASSERT_TRUE(r.run(other, 1));
+  r.arrive_and_run(1, 9);
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
   InFlightStep step;
   EXPECT_FALSE(r.start(id, 20, step));
@@ -230,23 +229,20 @@ TEST(ReplicaStreaming, ChunksAndAFollower) {
   const RequestId leader = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(leader, 12));
   EXPECT_FALSE(r.request(leader).left_hashed);
-  EXPECT_EQ(r.state().free_blocks(), 9);
-  EXPECT_EQ(r.state().blocks_needed(leader, 8), 4);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().blocks_needed(leader, 8)), std::tuple(9, 4));
   ASSERT_TRUE(r.run(leader, 8));
   EXPECT_TRUE(r.request(leader).left_hashed);
   const RequestId follower = r.arrive(20, 9, kFiveBlocks);
   EXPECT_EQ(r.state().lookup(follower), 16);
   EXPECT_EQ(r.state().blocks_needed(follower, 4), 4 + 1 + 2) << "free hits, the last block, the pages";
   ASSERT_TRUE(r.run(follower, 4));
-  EXPECT_EQ(r.pool().private_pages(), 8);
-  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(r.room(), std::tuple(8, 8));
 }
 
 // A short prompt grows until the budget of 8 is full; the ninth token cuts it: 3 old blocks and 2 of pages for one step.
 TEST(ReplicaStreaming, CutWhileDecoding) {
   DrivenReplica r({.blocks = 10, .kept_tokens = kKept});
-  const RequestId id = r.arrive(4, 20);
-  ASSERT_TRUE(r.run(id, 4));
+  const RequestId id = r.arrive_and_run(4, 20);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(r.run(id, 1));
   EXPECT_FALSE(r.request(id).left_hashed);
   EXPECT_EQ(r.state().free_blocks(), 8);
@@ -254,8 +250,7 @@ TEST(ReplicaStreaming, CutWhileDecoding) {
   ASSERT_TRUE(r.start(id, 1, step));
   EXPECT_EQ(r.state().free_blocks(), 5);
   r.finish(step);
-  EXPECT_EQ(r.state().free_blocks(), 8);
-  EXPECT_EQ(r.pool().private_pages(), 4);
+  EXPECT_EQ(r.room(), std::tuple(8, 4));
 }
 
 // With a second step in flight over the cut, the old blocks return with the output of the step that cut.
@@ -278,16 +273,13 @@ TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
 // A cut sequence has no hashes to come back by, so it is swapped though recompute was asked for.
 TEST(ReplicaStreaming, PreemptionSwaps) {
   DrivenReplica r({.blocks = 8, .host_blocks = 2, .kept_tokens = kKept});
-  const RequestId id = r.arrive(20, 9, kFiveBlocks);
-  ASSERT_TRUE(r.run(id, 20));
+  const RequestId id = r.arrive_and_run(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 1));
   r.preempt(id);
   EXPECT_TRUE(r.state().info(id).is_swapped);
-  EXPECT_EQ(r.state().free_blocks(), 8);
-  EXPECT_EQ(r.state().memory().num_swapped(), 1);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().num_swapped()), std::tuple(8, 1));
   ASSERT_EQ(r.state().swap_copies().size(), 1U);
-  EXPECT_EQ(r.state().swap_copies()[0].blocks, 2);
-  EXPECT_TRUE(r.state().swap_copies()[0].to_host);
+  EXPECT_EQ(std::tuple(r.state().swap_copies()[0].blocks, r.state().swap_copies()[0].to_host), std::tuple(2, true));
   EXPECT_EQ(r.state().info(id).computed_tokens, 21);
   ASSERT_TRUE(r.state().try_swap_in(id, 1));
   r.check();
@@ -297,9 +289,8 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
   r.check();
   EXPECT_EQ(r.state().memory().num_swapped(), 0);
   ASSERT_TRUE(r.run(id, 1));
-  EXPECT_EQ(r.state().counters().swaps, 1U);
-  EXPECT_EQ(r.state().counters().recompute_fallbacks, 0U);
-  EXPECT_EQ(r.state().counters().recomputed_tokens, 0);
+  const auto& counters = r.state().counters();
+  EXPECT_EQ(std::tuple(counters.swaps, counters.recompute_fallbacks, counters.recomputed_tokens), std::tuple(1U, 0U, 0));
   r.preempt(id);
   EXPECT_TRUE(r.state().info(id).is_swapped) << "host memory was given back by the swap-in";
 }
@@ -307,16 +298,13 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
 // One host block is not two: recompute, counted. The tokens come back in chunks, each with room of its own.
 TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
   DrivenReplica r({.blocks = 8, .host_blocks = 1, .kept_tokens = kKept});
-  const RequestId id = r.arrive(20, 9, kFiveBlocks);
-  ASSERT_TRUE(r.run(id, 20));
+  const RequestId id = r.arrive_and_run(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 1));
   r.preempt(id);
   EXPECT_FALSE(r.state().info(id).is_swapped);
   EXPECT_TRUE(r.state().swap_copies().empty());
-  EXPECT_EQ(r.state().counters().recompute_fallbacks, 1U);
-  EXPECT_EQ(r.state().counters().preemptions, 1U);
-  EXPECT_EQ(r.state().info(id).computed_tokens, 0);
-  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(std::tuple(r.state().counters().recompute_fallbacks, r.state().counters().preemptions), std::tuple(1U, 1U));
+  EXPECT_EQ(std::tuple(r.state().info(id).computed_tokens, r.state().free_blocks()), std::tuple(0, 8));
   EXPECT_EQ(r.state().lookup(id), 0) << "the uncut prompt in the cache is not what it held";
   EXPECT_EQ(r.state().blocks_needed(id, 10), 2) << "pieces no longer than the budget of 8";
   ASSERT_TRUE(r.run(id, 10));
@@ -326,15 +314,13 @@ TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
   EXPECT_EQ(r.pool().private_pages(), 2 * 4) << "8 kept and a piece of 8 of the 12 new tokens";
   EXPECT_TRUE(step.entries[0].emits);
   r.finish(step);
-  EXPECT_EQ(r.pool().private_pages(), 4);
-  EXPECT_EQ(r.state().counters().recomputed_tokens, 21);
-  EXPECT_EQ(r.state().info(id).output_tokens, 3);
+  EXPECT_EQ(std::tuple(r.pool().private_pages(), r.state().counters().recomputed_tokens, r.state().info(id).output_tokens),
+            std::tuple(4, 21, 3));
 }
 
 TEST(ReplicaStreaming, RecomputeMayBeChosen) {
   DrivenReplica r({.blocks = 8, .host_blocks = 9, .kept_tokens = kKept, .on_preempt = Footprint::OnPreempt::kRecomputeChunked});
-  const RequestId id = r.arrive(20, 9);
-  ASSERT_TRUE(r.run(id, 20));
+  const RequestId id = r.arrive_and_run(20, 9);
   r.preempt(id, Preemption::kSwap);
   EXPECT_FALSE(r.state().info(id).is_swapped);
   EXPECT_EQ(r.state().counters().recompute_fallbacks, 0U) << "no fallback: this was asked for";
@@ -347,25 +333,21 @@ TEST(ReplicaPreemption, UnnamedContentFindsItsOwnBlocks) {
   EXPECT_EQ(r.state().lookup(id), 0);
   ASSERT_TRUE(r.run(id, 12));
   r.preempt(id);
-  EXPECT_EQ(r.state().free_blocks(), 5);
-  EXPECT_EQ(r.state().lookup(id), 12);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().lookup(id)), std::tuple(5, 12));
   const RequestId twin = r.arrive(12, 9);
   EXPECT_EQ(r.state().lookup(twin), 0) << "nobody else finds them";
   EXPECT_EQ(r.state().blocks_needed(id, 1), 4);
   ASSERT_TRUE(r.run(id, 1));
-  EXPECT_EQ(r.state().info(id).computed_tokens, 13);
-  EXPECT_EQ(r.state().info(id).output_tokens, 2);
+  EXPECT_EQ(std::tuple(r.state().info(id).computed_tokens, r.state().info(id).output_tokens), std::tuple(13, 2));
   EXPECT_EQ(r.state().counters().recomputed_tokens, 0);
 }
 
 // Blank blocks are taken first, then the deepest it left: another request of 3 blocks leaves 2 of its 3.
 TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
   DrivenReplica r({.blocks = 5});
-  const RequestId id = r.arrive(12, 9);
-  ASSERT_TRUE(r.run(id, 12));
+  const RequestId id = r.arrive_and_run(12, 9);
   r.preempt(id);
-  const RequestId other = r.arrive(12, 1);
-  ASSERT_TRUE(r.run(other, 12));
+  r.arrive_and_run(12, 1);
   EXPECT_EQ(r.state().lookup(id), 8);
   ASSERT_TRUE(r.run(id, 5));
   EXPECT_EQ(r.state().counters().recomputed_tokens, 4);
@@ -376,8 +358,7 @@ TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
 // The trace names the prompt's three blocks; the fourth was generated.
 TEST(ReplicaPreemption, GeneratedBlocksAreFoundBehindNamedOnes) {
   DrivenReplica r({.blocks = 9});
-  const RequestId id = r.arrive(12, 9, {1, 2, 3});
-  ASSERT_TRUE(r.run(id, 12));
+  const RequestId id = r.arrive_and_run(12, 9, {1, 2, 3});
   for (int t = 0; t < 5; ++t) ASSERT_TRUE(r.run(id, 1));
   r.preempt(id);
   EXPECT_EQ(r.state().lookup(id), 16);
@@ -391,8 +372,7 @@ TEST(ReplicaPreemption, GeneratedBlocksAreFoundBehindNamedOnes) {
 
 TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
   DrivenReplica r({.blocks = 5, .prefix_caching = false});
-  const RequestId id = r.arrive(12, 9, {1, 2, 3});
-  ASSERT_TRUE(r.run(id, 12));
+  const RequestId id = r.arrive_and_run(12, 9, {1, 2, 3});
   r.preempt(id);
   EXPECT_EQ(r.state().lookup(id), 0);
   ASSERT_TRUE(r.run(id, 13));
@@ -401,12 +381,10 @@ TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
 
 TEST(ReplicaPreemption, SwappedWholeSequencesComeBack) {
   DrivenReplica r({.blocks = 5, .host_blocks = 3});
-  const RequestId id = r.arrive(12, 9, {1, 2, 3, 4});
-  ASSERT_TRUE(r.run(id, 12));
+  const RequestId id = r.arrive_and_run(12, 9, {1, 2, 3, 4});
   r.preempt(id, Preemption::kSwap);
   EXPECT_EQ(r.state().counters().swaps, 1U);
-  const RequestId other = r.arrive(8, 9);
-  ASSERT_TRUE(r.run(other, 8));
+  const RequestId other = r.arrive_and_run(8, 9);
   EXPECT_FALSE(r.state().try_swap_in(id, 1)) << "4 blocks for 13 tokens, 3 free";
   r.check();
   r.preempt(other, Preemption::kSwap);
@@ -429,8 +407,7 @@ TEST(ReplicaContiguous, ReservesWholeRanges) {
   r.check();
   EXPECT_FALSE(r.state().try_reserve(c, 8));
   r.check();
-  EXPECT_EQ(r.state().free_blocks(), 1);
-  EXPECT_EQ(r.state().memory().wasted_tokens(), 36);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().wasted_tokens()), std::tuple(1, 36));
   EXPECT_FALSE(r.state().try_allocate(a, 17));
   ASSERT_TRUE(r.run(a, 10));
   EXPECT_EQ(r.state().memory().wasted_tokens(), 26);
@@ -449,11 +426,9 @@ TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
   const RequestId a = r.arrive(10, 6);
   ASSERT_TRUE(r.state().try_reserve(a, 40));
   ASSERT_TRUE(r.run(a, 10));
-  EXPECT_EQ(r.state().free_blocks(), 0);
-  EXPECT_EQ(r.state().memory().external_fragmentation_ppm(), 0);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().external_fragmentation_ppm()), std::tuple(0, 0));
   r.preempt(a);
-  EXPECT_EQ(r.state().free_blocks(), 10);
-  EXPECT_EQ(r.state().memory().wasted_tokens(), 0);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().wasted_tokens()), std::tuple(10, 0));
   ASSERT_TRUE(r.state().try_reserve(a, 16));
   ASSERT_TRUE(r.run(a, 11));
   EXPECT_EQ(r.state().counters().recomputed_tokens, 10);
@@ -482,8 +457,7 @@ TEST(ReplicaState, BlocksAheadAreNotPublished) {
   DrivenReplica r({.blocks = 8});
   const RequestId id = r.arrive(12, 4, {1, 2, 3});
   ASSERT_TRUE(r.state().try_allocate(id, 4, 8));
-  EXPECT_EQ(r.state().free_blocks(), 5);
-  EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, {})), 0);
+  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, {}))), std::tuple(5, 0));
   const std::vector<std::uint64_t> content{1, 2, 3};
   EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, content)), 4);
 }
@@ -497,8 +471,7 @@ TEST(ReplicaState, DrainListsWhatIsStillHere) {
   r.state().drain(unfinished);
   ASSERT_EQ(unfinished.size(), 2U);
   EXPECT_EQ(unfinished[0].outcome, Outcome::kUnfinished);
-  EXPECT_EQ(unfinished[0].output_tokens, 1);
-  EXPECT_EQ(unfinished[1].output_tokens, 0);
+  EXPECT_EQ(std::tuple(unfinished[0].output_tokens, unfinished[1].output_tokens), std::tuple(1, 0));
 }
 
 }  // namespace

@@ -39,10 +39,8 @@ TEST(CopiesOut, BlocksAreBusyUntilTheirCopyEnds) {
   copies.begin(RequestId{1}, first, Picoseconds{100});
   copies.begin(RequestId{7}, second, Picoseconds{250});
   EXPECT_EQ(copies.free_at(std::array{BlockId{3}}), Picoseconds{100});
-  EXPECT_EQ(copies.free_at(first), Picoseconds{250});
-  EXPECT_EQ(copies.free_at(others), Picoseconds{});
-  EXPECT_EQ(copies.end_of(RequestId{1}), Picoseconds{100});
-  EXPECT_EQ(copies.end_of(RequestId{1000}), Picoseconds{});
+  EXPECT_EQ(std::tuple(copies.free_at(first), copies.free_at(others), copies.end_of(RequestId{1}), copies.end_of(RequestId{1000})),
+            std::tuple(Picoseconds{250}, Picoseconds{}, Picoseconds{100}, Picoseconds{}));
   EXPECT_EQ(copies.last(), Picoseconds{250});
   copies.forget(RequestId{1});
   EXPECT_EQ(copies.end_of(RequestId{1}), Picoseconds{});

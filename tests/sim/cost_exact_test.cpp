@@ -1,3 +1,4 @@
+#include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
@@ -20,12 +21,7 @@ bool adds_up(const StepCost& c) {
 // Rows of a decode batch, one by one, so that totals and extremes stay consistent along a span.
 struct Rows {
   std::vector<std::int32_t> kv;
-  [[nodiscard]] StepShape shape(const AttentionWindows& windows) const {
-    StepShape shape;
-    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, windows);
-    shape.head_rows = shape.decodes;
-    return shape;
-  }
+  [[nodiscard]] StepShape shape(const AttentionWindows& windows) const { return rows_shape(kv, windows); }
   void grow(std::int64_t steps) {
     for (std::int32_t& tokens : kv) tokens += static_cast<std::int32_t>(steps);
   }
@@ -104,21 +100,16 @@ RC_GTEST_PROP(CostExactness, TinyBundleWithSkew, ()) {
   check_span(*make_cost_model(setup));
 }
 
-class RealBundle : public ::testing::TestWithParam<const char*> {};
+using RealBundle = RealBundleTest;
 
 TEST_P(RealBundle, SpansAreExact) {
-  const std::string path = real_bundle(GetParam());
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
-  const CostSetup setup = setup_of("profile: {bundle: {path: " + path + "}}\n");
-  const auto cost = make_cost_model(setup);
+  const auto cost = make_cost_model(setup_);
   EXPECT_TRUE(rc::check([&] { check_span(*cost); }));
 }
 
 // Decode cost is a continuous function of the tokens up to the rounding of slopes: cell edges have no jumps.
 TEST_P(RealBundle, CellsMeetAtTheirEdges) {
-  const std::string path = real_bundle(GetParam());
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
-  const auto cost = make_cost_model(setup_of("profile: {bundle: {path: " + path + "}}\n"));
+  const auto cost = make_cost_model(setup_);
   for (const int rows : {1, 3, 37, 256, 300}) {
     for (std::int64_t tokens = rows; tokens < rows * 20'000LL;) {
       const auto even = [&](std::int64_t kv) { return decode_shape(rows, kv, 1, 1); };

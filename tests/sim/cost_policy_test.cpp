@@ -5,17 +5,14 @@
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
-
 namespace {
 
 constexpr Picoseconds kMicrosecond{1'000'000};
 
 // The tiny bundle as a profile of ours with times of three operations: compact 1000 bytes 2 us, 3000 bytes 4 us; top_k by logarithms,
 // 100 bytes 1 us, 10,000 bytes 100 us; copies from the host 1 MiB 110 us, 2 MiB 220 us.
-struct WithPolicyTimes {
-  WithPolicyTimes() {
-    bundle.write("model.yaml", kTinyModel);
-    bundle.write("card.yaml", kTinyCard);
+struct PolicyPrices : ::testing::Test {
+  PolicyPrices() {
     write_tiny_bundle(bundle);
     Profile p = read_bundle(bundle.path(), 1);
     p.policy = PolicyTimes({{"compact", 2, 10, 10, 1000, 0, 2 * kMicrosecond, 0.01},
@@ -29,9 +26,10 @@ struct WithPolicyTimes {
     write_kvlab_profile(p, folder.path());
     written = profile_hash(p);
   }
-  [[nodiscard]] CostSetup setup() const {
-    return setup_of("profile: {kvlab: {path: " + folder.path() + "}}\nmodel: " + bundle.path() + "/model.yaml\nhardware: " + bundle.path() +
-                    "/card.yaml\n");
+  [[nodiscard]] CostSetup load() const { return load_from(folder.path()); }
+  // The profile of a folder and its options.
+  [[nodiscard]] CostSetup load_from(const std::string& profile) const {
+    return setup_of(roofline_experiment(bundle, "profile: {kvlab: {path: " + profile + "}}\n"));
   }
   TempFolder bundle, folder;
   std::string written;
@@ -84,10 +82,9 @@ TEST(PolicyTimes, WithoutFlopsStepsOfRecipesAreStraightLines) {
   EXPECT_NEAR(times.at("at_rest/kivi2", 2000, 0)->ps, 5e6, 1);
 }
 
-TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
-  const WithPolicyTimes profile;
-  const CostSetup setup = profile.setup();
-  EXPECT_EQ(setup.profile_hash, profile.written) << "read back as written";
+TEST_F(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
+  const CostSetup setup = load();
+  EXPECT_EQ(setup.profile_hash, written) << "read back as written";
   EXPECT_EQ(setup.profile->tile_rows, 1);
   const auto price = [&](const PolicyOp& op) { return setup.prices->policy(op).ps; };
   const auto us = [](double x) { return ::testing::DoubleNear(x * kMicrosecond.real(), 1e-3); };
@@ -103,22 +100,17 @@ TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
   EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), in_table(220, 0, 0)) << "two copies of 1 MiB from the host";
 }
 
-TEST(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
-  const WithPolicyTimes profile;
-  const CostSetup with = profile.setup();
-  const std::string roofline = "model: " + profile.bundle.path() + "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n";
+TEST_F(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
+  const CostSetup with = load();
   const PolicyOp pool{"pool1d", 3, 90'000, 100};
-  EXPECT_EQ(with.prices->policy(pool).ps, setup_of(roofline).prices->policy(pool).ps);
+  EXPECT_EQ(with.prices->policy(pool).ps, setup_of(roofline_experiment(bundle)).prices->policy(pool).ps);
   EXPECT_GT(with.prices->policy(pool).ps[static_cast<std::size_t>(Footing::kRoofline)], 0);
 }
 
-TEST(PolicyPrices, CountInTheCostOfAStep) {
-  const WithPolicyTimes profile;
-  const auto cost = make_cost_model(profile.setup());
+TEST_F(PolicyPrices, CountInTheCostOfAStep) {
+  const auto cost = make_cost_model(load());
   const std::vector<PolicyOp> ops{{"compact", 1, 1000, 0}, {"pool1d", 1, 1000, 0}};
-  StepShape shape;
-  shape.decodes = 1, shape.decode_kv_tokens = shape.decode_kv_max = shape.decode_kv_min = 63, shape.decode_kv_squares = 63 * 63,
-  shape.head_rows = 1;
+  StepShape shape = rows_shape({63});
   const StepCost without = cost->step(shape);
   shape.ops = ops;
   const StepCost step = cost->step(shape);
@@ -126,9 +118,8 @@ TEST(PolicyPrices, CountInTheCostOfAStep) {
   EXPECT_EQ(step.of(Footing::kInside) - without.of(Footing::kInside), 2 * kMicrosecond);
 }
 
-TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
-  WithPolicyTimes profile;
-  const CostSetup setup = profile.setup();
+TEST_F(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
+  const CostSetup setup = load();
   EXPECT_TRUE(lint_profile(*setup.profile, setup.model, setup.hardware).empty());
   Profile fast = *setup.profile;
   fast.policy = PolicyTimes(
@@ -139,39 +130,33 @@ TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
   EXPECT_THAT(findings[1].text, HasSubstr("host_to_device at bytes 1048576"));
 }
 
-TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
-  const WithPolicyTimes profile;
-  profile.folder.write("tp1/policy.csv", "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\ncompact,1,1,1,0,0,5,0\n");
-  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), HasSubstr("policy.csv:2: 'bytes' is 0"));
+TEST_F(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
+  folder.write("tp1/policy.csv", "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\ncompact,1,1,1,0,0,5,0\n");
+  EXPECT_THAT(error_of([&] { static_cast<void>(load()); }), HasSubstr("policy.csv:2: 'bytes' is 0"));
 }
 
-TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
-  const WithPolicyTimes profile;
-  Profile p = read_kvlab_profile(profile.folder.path(), 1);
+TEST_F(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
+  Profile p = read_kvlab_profile(folder.path(), 1);
   EXPECT_EQ(p.kv_reads, KvReads::kStored);
   p.kv_reads = KvReads::kDecoded;
   const TempFolder own;
   write_kvlab_profile(p, own.path());
-  const auto with = [&](const std::string& option) {
-    return setup_of("profile: {kvlab: {path: " + own.path() + option + "}}\nmodel: " + profile.bundle.path() +
-                    "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n");
-  };
+  const auto with = [&](const std::string& option) { return load_from(own.path() + option); };
   EXPECT_EQ(with("").profile->kv_reads, KvReads::kDecoded) << "as it was measured";
   EXPECT_EQ(with(", kv_reads: decoded").profile->kv_reads, KvReads::kDecoded);
   EXPECT_EQ(with(", kv_reads: stored").profile->kv_reads, KvReads::kStored);
   EXPECT_EQ(with(", kv_reads: unpacked").profile->kv_reads, KvReads::kUnpacked);
-  EXPECT_NE(with("").profile_hash, profile.written);
-  EXPECT_NE(with(", kv_reads: unpacked").profile_hash, profile.written);
+  EXPECT_NE(with("").profile_hash, written);
+  EXPECT_NE(with(", kv_reads: unpacked").profile_hash, written);
   EXPECT_NE(with(", kv_reads: unpacked").profile_hash, with(", kv_reads: decoded").profile_hash);
-  EXPECT_EQ(with(", kv_reads: stored").profile_hash, profile.written) << "the profile without it";
+  EXPECT_EQ(with(", kv_reads: stored").profile_hash, written) << "the profile without it";
   EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), HasSubstr("kv_reads"));
 }
 
 // Values that a profile sets come back as written, and a run without the option takes them from there.
-TEST(PolicyPrices, KvReadsComeBackFromTheFolder) {
-  const WithPolicyTimes profile;
+TEST_F(PolicyPrices, KvReadsComeBackFromTheFolder) {
   for (const KvReads reads : {KvReads::kStored, KvReads::kDecoded, KvReads::kUnpacked}) {
-    Profile p = read_kvlab_profile(profile.folder.path(), 1);
+    Profile p = read_kvlab_profile(folder.path(), 1);
     p.kv_reads = reads;
     const TempFolder own;
     write_kvlab_profile(p, own.path());
@@ -179,19 +164,16 @@ TEST(PolicyPrices, KvReadsComeBackFromTheFolder) {
   }
 }
 
-TEST(PolicyPrices, AProfileMayBringItsModelAndHardware) {
-  const WithPolicyTimes profile;
-  Profile p = read_kvlab_profile(profile.folder.path(), 1);
+TEST_F(PolicyPrices, AProfileMayBringItsModelAndHardware) {
+  Profile p = read_kvlab_profile(folder.path(), 1);
   p.model = "mine", p.hardware = "box";
   const TempFolder own;
   own.write("models/mine.yaml", kTinyModel);
   own.write("hardware/box.yaml", kTinyCard);
   write_kvlab_profile(p, own.path());
   const CostSetup setup = setup_of("profile: {kvlab: {path: " + own.path() + "}}\n");
-  EXPECT_EQ(setup.model.name, "mine");
-  EXPECT_EQ(setup.hardware.source, "made up for tests");
+  EXPECT_EQ(std::tuple(setup.model.name, setup.hardware.source), std::tuple("mine", "made up for tests"));
 }
 
 }  // namespace
-
 }  // namespace kvlab

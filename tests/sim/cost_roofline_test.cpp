@@ -5,15 +5,8 @@
 namespace kvlab {
 namespace {
 
-std::string tiny(const TempFolder& folder, const std::string& card = "", const std::string& more = "") {
-  std::string text = kTinyCard;
-  if (!card.empty()) text = card;
-  return "model: " + folder.write("model.yaml", kTinyModel) + "\nhardware: " + folder.write("card.yaml", text) + "\n" + more;
-}
-
 TEST(RooflineCost, OneDecodeStepByHand) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  const auto cost = make_cost_model(roofline_setup());
   const StepCost step = cost->step(decode_shape(1, 9));
   // All memory-bound at 1 byte per picosecond, no launches. One token, fp16, hidden 16, 4 query and 2 KV heads of 4 channels.
   const std::int64_t norms = 2 * (4 * 1 + 1) * 16 * 2, qkv = 32 * 16 * 2 + (16 + 32) * 2, rope = 13 * 4 * 2, append = 2 * 8 * 4 + 8;
@@ -23,20 +16,16 @@ TEST(RooflineCost, OneDecodeStepByHand) {
   EXPECT_EQ(step.of(CostPart::kAttention).count(),
             2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
   EXPECT_EQ(step.of(CostPart::kHead).count(), (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
-  EXPECT_EQ(step.of(CostPart::kCollective).count(), 0);
-  EXPECT_EQ(step.total.count(), step.bytes);
+  EXPECT_EQ(std::tuple(step.of(CostPart::kCollective).count(), step.total.count()), std::tuple(0, step.bytes));
   EXPECT_EQ(step.of(Footing::kRoofline).count(), step.total.count());  // nothing here was measured
 }
 
 // 2 layers, 8 tokens, 2 of 4 experts each: 16 pairs of 16 values of 2 bytes, at a byte per picosecond.
 TEST(RooflineCost, HiddenValuesOfExpertsCrossTheMemoryHoweverTheyAreCut) {
-  const TempFolder folder;
   const auto linear = [&](const std::string& keys, int tp) {
-    const std::string card = kTinyCard + keys;
-    const std::string experiment =
-        "model: " + folder.write("m.yaml", std::string(kTinyModel) + "num_local_experts: 4\nnum_experts_per_tok: 2\n") +
-        "\nhardware: " + folder.write("card.yaml", card) + "\nparallel: {tp: " + std::to_string(tp) + "}\n";
-    return make_cost_model(setup_of(experiment))->step(decode_shape(8, 8)).of(CostPart::kExperts).count();
+    const std::string model = std::string(kTinyModel) + "num_local_experts: 4\nnum_experts_per_tok: 2\n";
+    const CostSetup setup = roofline_setup("parallel: {tp: " + std::to_string(tp) + "}\n", model, kTinyCard + keys);
+    return make_cost_model(setup)->step(decode_shape(8, 8)).of(CostPart::kExperts).count();
   };
   for (const int tp : {1, 2}) {
     const std::int64_t once = linear("experts_passes: 1\n", tp), thrice = linear("experts_passes: 3\n", tp);
@@ -48,31 +37,26 @@ TEST(RooflineCost, HiddenValuesOfExpertsCrossTheMemoryHoweverTheyAreCut) {
 }
 
 TEST(RooflineCost, AnL2CacheOf50BytesIsRefused) {
-  const TempFolder folder;
-  const std::string message = error_of([&] { static_cast<void>(setup_of(tiny(folder, std::string(kTinyCard) + "l2_bytes: 50\n"))); });
+  const std::string message =
+      error_of([&] { static_cast<void>(roofline_setup("", kTinyModel, std::string(kTinyCard) + "l2_bytes: 50\n")); });
   EXPECT_THAT(message, HasSubstr("50 MiB is 52428800"));
 }
 
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
-  const TempFolder folder;
   const std::string slow =
       "source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e17\nfp16_flops: 1e12\npcie_bytes_per_s: 1e10\nlaunch_ns: "
       "0\nflops_frac: 0.5\n";
-  const auto cost = make_cost_model(setup_of(tiny(folder, slow)));
-  const PrefillPiece piece{512, 0};
-  StepShape shape;
-  shape.prefills = {&piece, 1};
-  const StepCost step = cost->step(shape);
+  const auto cost = make_cost_model(roofline_setup("", kTinyModel, slow));
+  const StepCost step = prompt_cost(*cost, {512, 0});
   EXPECT_NEAR(static_cast<double>(step.total.count()), static_cast<double>(step.flops) / 0.5, 20);  // 1e12 FLOP/s: a FLOP per ps
   EXPECT_EQ(cost->prefill_seconds(512, 0), static_cast<double>(step.total.count()) * 1e-12);
 }
 
 TEST(RooflineCost, LaunchesArePaidPerKernel) {
-  const TempFolder folder;
   std::string card = kTinyCard;
   card.replace(card.find("launch_ns: 0"), 12, "launch_ns: 1");
-  const auto with = make_cost_model(setup_of(tiny(folder, card)))->step(decode_shape(1, 9)).total.count();
-  const auto without = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(1, 9)).total.count();
+  const auto with = make_cost_model(roofline_setup("", kTinyModel, card))->step(decode_shape(1, 9)).total.count();
+  const auto without = make_cost_model(roofline_setup())->step(decode_shape(1, 9)).total.count();
   // A layer: 2 norms, qkv, rope, append, attention, o, gate_up, act, down; a step: embedding, norm, head, sampling.
   EXPECT_EQ(with - without, (2 * 10 + 4) * 1000);
 }
@@ -93,8 +77,7 @@ TEST(RooflineCost, NoWorkCostsNothing) {
   padded.padding_rows = 5;
   const StepCost more = cost->step(padded);
   EXPECT_GT(more.of(CostPart::kLinear).count(), plain.of(CostPart::kLinear).count());
-  EXPECT_EQ(more.of(CostPart::kAttention).count(), plain.of(CostPart::kAttention).count());
-  EXPECT_EQ(more.of(CostPart::kHead).count(), plain.of(CostPart::kHead).count());
+  for (const CostPart part : {CostPart::kAttention, CostPart::kHead}) EXPECT_EQ(more.of(part), plain.of(part));
 }
 
 TEST(RooflineCost, LayersArePricedAlone) {
@@ -113,41 +96,35 @@ TEST(RooflineCost, LayersArePricedAlone) {
 }
 
 TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  const auto cost = make_cost_model(roofline_setup());
   StepShape shape = decode_shape(1, 9);
   const std::int64_t without = cost->step(shape).total.count();
   const PolicyOp op{"compact_rows", 2, 100, 0, false};
   shape.ops = {&op, 1};
-  EXPECT_EQ(cost->step(shape).of(CostPart::kPolicy).count(), 100);  // at 1 TB/s, launches for nothing
-  EXPECT_EQ(cost->step(shape).total.count(), without + 100);
-  EXPECT_EQ(cost->step(shape).of(Footing::kRoofline).count(), cost->step(shape).total.count());
+  StepCost step = cost->step(shape);
+  EXPECT_EQ(step.of(CostPart::kPolicy).count(), 100);  // at 1 TB/s, launches for nothing
+  EXPECT_EQ(step.total.count(), without + 100);
+  EXPECT_EQ(step.of(Footing::kRoofline), step.total);
   const PolicyOp fetch{"fetch", 2, 25'000, 0, true};  // 2.5 us at 10 GB/s to the host, and two calls of 10 us
   shape.ops = {&fetch, 1};
-  EXPECT_EQ(cost->step(shape).of(CostPart::kPolicy).count(), 2'500'000 + 2 * 10'000'000);
-  EXPECT_EQ(cost->step(shape).of(Footing::kDatasheet), cost->step(shape).of(CostPart::kPolicy));
-  EXPECT_EQ(cost->step(shape).bytes, cost->step(decode_shape(1, 9)).bytes) << "not from the GPU's memory";
+  step = cost->step(shape);
+  EXPECT_EQ(step.of(CostPart::kPolicy).count(), 2'500'000 + 2 * 10'000'000);
+  EXPECT_EQ(step.of(Footing::kDatasheet), step.of(CostPart::kPolicy));
+  EXPECT_EQ(step.bytes, cost->step(decode_shape(1, 9)).bytes) << "not from the GPU's memory";
 }
 
 TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
-  const TempFolder folder;
-  const std::string model = folder.write("w.yaml", std::string(kTinyModel) + "sliding_window: 100\n");
-  const auto cost = make_cost_model(setup_of("model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n"));
+  const auto cost = make_cost_model(roofline_setup("", std::string(kTinyModel) + "sliding_window: 100\n"));
   ASSERT_EQ(cost->windows().every_layer, 100);
-  const auto rows = [](std::initializer_list<std::int32_t> kv) {
-    StepShape shape;
-    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, {100, 0});
-    shape.head_rows = shape.decodes;
-    return shape;
-  };
-  EXPECT_EQ(cost->step(rows({99, 99})).total.count(), cost->step(rows({2500, 2500})).total.count());
-  EXPECT_LT(cost->step(rows({98, 99})).total.count(), cost->step(rows({99, 99})).total.count());
-  EXPECT_EQ(cost->step(rows({99, 99})).bytes, cost->step(rows({2500, 2500})).bytes);
+  const auto rows = [](const std::vector<std::int32_t>& kv) { return rows_shape(kv, {100, 0}); };
+  const StepCost full = cost->step(rows({99, 99})), longer = cost->step(rows({2500, 2500}));
+  EXPECT_EQ(std::pair(full.total, full.bytes), std::pair(longer.total, longer.bytes));
+  EXPECT_LT(cost->step(rows({98, 99})).total, full.total);
   EXPECT_EQ(cost->decode_span(rows({50, 50})).valid_steps, 49);  // at 99 both rows fill the window
   // One long row among short ones sees no more than the window, too.
   const StepShape uneven = rows({2500, 10, 20});
-  EXPECT_EQ(cost->step(uneven).total.count(), cost->step(rows({99, 10, 20})).total.count());
-  EXPECT_EQ(cost->step(uneven).flops, cost->step(rows({99, 10, 20})).flops);
+  const StepCost seen = cost->step(rows({99, 10, 20}));
+  EXPECT_EQ(std::pair(cost->step(uneven).total, cost->step(uneven).flops), std::pair(seen.total, seen.flops));
   const DecodeSpan span = cost->decode_span(uneven);
   EXPECT_EQ(span.valid_steps, 79);
   EXPECT_EQ(span.base.total.count() + 10 * span.slope.total.count(), cost->step(rows({2510, 20, 30})).total.count());
@@ -156,15 +133,13 @@ TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
 
 // Rows that pad a batch take time, and do nothing of use; those of finished members of a static batch count as work.
 TEST(RooflineCost, PaddingIsNoUsefulWork) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  const auto cost = make_cost_model(roofline_setup());
   StepShape shape = decode_shape(9, 900);
   const StepCost plain = cost->step(shape);
   shape.padding_rows = 1000;
   const StepCost padded = cost->step(shape);
   EXPECT_GT(padded.total.count(), plain.total.count());
-  EXPECT_EQ(padded.flops, plain.flops);
-  EXPECT_EQ(padded.bytes, plain.bytes);
+  EXPECT_EQ(std::pair(padded.flops, padded.bytes), std::pair(plain.flops, plain.bytes));
   EXPECT_EQ(cost->decode_span(shape).base.flops, plain.flops);
   shape.idle_rows = 1000, shape.padding_rows = 0;
   EXPECT_EQ(cost->step(shape).total.count(), padded.total.count());
@@ -172,15 +147,13 @@ TEST(RooflineCost, PaddingIsNoUsefulWork) {
 }
 
 TEST(ParallelCost, TensorParallelAddsTwoAllReducesPerLayer) {
-  const TempFolder folder;
-  const auto one = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(4, 40));
-  const auto two = make_cost_model(setup_of(tiny(folder, "", "parallel: {tp: 2}\n")))->step(decode_shape(4, 40));
+  const auto one = make_cost_model(roofline_setup())->step(decode_shape(4, 40));
+  const auto two = make_cost_model(roofline_setup("parallel: {tp: 2}\n"))->step(decode_shape(4, 40));
   // A message of 4 tokens * 16 channels * 2 bytes at 0.6 of 10 GB/s, in one shot after 1 us; twice in each of 2 layers and once for the
   // embedding. Prices are rounded once for both of a layer.
   const double sum = 4 * 16 * 2 * 100 / 0.6 + 1'000'000;
   EXPECT_NEAR(two.of(CostPart::kCollective).real(), 5 * sum, 3);
-  EXPECT_LT(two.of(CostPart::kLinear).count(), one.of(CostPart::kLinear).count());
-  EXPECT_LT(two.of(CostPart::kAttention).count(), one.of(CostPart::kAttention).count());
+  for (const CostPart part : {CostPart::kLinear, CostPart::kAttention}) EXPECT_LT(two.of(part), one.of(part));
   EXPECT_EQ(two.flops, one.flops);  // useful work of the replica does not depend on how it is cut
 }
 
@@ -214,7 +187,6 @@ TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
 }
 
 TEST(CostSetup, Errors) {
-  const TempFolder folder;
   const auto error = [](const std::string& yaml) { return error_of([&] { setup_of(yaml); }); };
   const std::string base = "model: llama-3.1-8b\nhardware: h100\n";
   EXPECT_THAT(error("hardware: h100\n"), HasSubstr("needs 'model'"));

@@ -80,29 +80,29 @@ TEST(ModelSpec, WeightsMayBeQuantized) {
   EXPECT_EQ(compute_dtype(four), Dtype::kFp16);
 }
 
+std::int64_t window(const std::string& more) { return tiny_with(more).sliding_window; }
+
 TEST(ModelSpec, SlidingWindowCountsOnlyWhereEveryLayerHasIt) {
-  const auto window = [](const std::string& more) { return tiny_with(more).sliding_window; };
   EXPECT_EQ(window("sliding_window: 128\n"), 128);
   EXPECT_EQ(window("sliding_window: 128\nuse_sliding_window: false\n"), 0);
   EXPECT_EQ(window("sliding_window: 128\nlayer_types: [full_attention, sliding_attention]\n"), 0);
 }
 
 TEST(ModelSpec, QwenSlidesWhereItIsTold) {
-  const auto window = [](const std::string& family, const std::string& more) {
-    return tiny_with("model_type: " + family + "\nsliding_window: 128\n" + more).sliding_window;
+  const auto qwen = [](const std::string& family, const std::string& more) {
+    return window("model_type: " + family + "\nsliding_window: 128\n" + more);
   };
   for (const char* family : {"qwen2", "qwen3", "qwen3_moe"}) {
-    EXPECT_EQ(window(family, "max_window_layers: 0\n"), 0) << family;
-    EXPECT_EQ(window(family, "use_sliding_window: true\n"), 0) << family;  // from layer 28 on
-    EXPECT_EQ(window(family, "use_sliding_window: true\nmax_window_layers: 1\n"), 0) << family;
-    EXPECT_EQ(window(family, "use_sliding_window: true\nmax_window_layers: 0\n"), 128) << family;
+    EXPECT_EQ(qwen(family, "max_window_layers: 0\n"), 0) << family;
+    EXPECT_EQ(qwen(family, "use_sliding_window: true\n"), 0) << family;  // from layer 28 on
+    EXPECT_EQ(qwen(family, "use_sliding_window: true\nmax_window_layers: 1\n"), 0) << family;
+    EXPECT_EQ(qwen(family, "use_sliding_window: true\nmax_window_layers: 0\n"), 128) << family;
   }
-  EXPECT_EQ(window("mistral", ""), 128);
+  EXPECT_EQ(qwen("mistral", ""), 128);
 }
 
 // Values of configuration classes if the file does not set them, and null, which sets them.
 TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
-  const auto window = [](const std::string& more) { return tiny_with(more).sliding_window; };
   EXPECT_EQ(window("model_type: mistral\n"), 4096);
   EXPECT_EQ(window("model_type: mistral\nsliding_window: null\n"), 0);
   EXPECT_EQ(window("model_type: mistral\nsliding_window: 64\nuse_sliding_window: false\n"), 64) << "the switch is Qwen's";
@@ -123,8 +123,7 @@ TEST(ModelSpec, NullsInsideATextConfigAreAbsentToo) {
                R"({"model_type": "some_vision", "text_config": {"model_type": "mistral", "hidden_size": 16, "num_hidden_layers": 2,
                    "num_attention_heads": 4, "num_key_value_heads": null, "intermediate_size": 32, "vocab_size": 64, "sliding_window": null}})");
   const ModelSpec m = load_model_spec(folder.path() + "/V", kModels);
-  EXPECT_EQ(m.kv_heads, 4);
-  EXPECT_EQ(m.sliding_window, 0);
+  EXPECT_EQ(std::tuple(m.kv_heads, m.sliding_window), std::tuple(4, 0));
 }
 
 // Values of configuration classes if the file does not set them, and null, which sets them.

@@ -30,6 +30,11 @@ inline const char* const kTinyCard =
     "source: made up for tests\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e12\nfp16_flops: 1e14\npcie_bytes_per_s: 1e10\n"
     "flops_frac: 1\nbandwidth_frac: 1\nlaunch_ns: 0\nlink_latency_ns: 1000\n";
 
+// With 4 experts of 32 channels, 2 of them per token.
+inline const std::string kTinyMoe = std::string(kTinyModel) +
+                                    "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\nnum_local_experts: 4\n"
+                                    "num_experts_per_tok: 2\n";
+
 // Writes a bundle whose tables are exact lines, so that expected times can be computed by hand (microseconds):
 //   every dense layer 1 + tokens / 10; lm_head 5 + sequences; sampler 2
 //   attention: decode 10 + n * kv / 100; prompts pc + (kv_prefill + n * kv) / 100
@@ -70,12 +75,20 @@ struct TinyBundle : TempFolder {
   TinyBundle() { write_tiny_bundle(*this); }
 };
 
+// YAML of an experiment without a profile.
+inline std::string roofline_experiment(const TempFolder& folder, const std::string& more = "", const std::string& model = kTinyModel,
+                                       const std::string& card = kTinyCard) {
+  return "model: " + folder.write("model.yaml", model) + "\nhardware: " + folder.write("card.yaml", card) + "\n" + more;
+}
+
+inline CostSetup roofline_setup(const std::string& more = "", const std::string& model = kTinyModel, const std::string& card = kTinyCard) {
+  const TempFolder folder;
+  return setup_of(roofline_experiment(folder, more, model, card));
+}
+
 // YAML of an experiment on the tiny model, card and bundle of `folder`.
 inline std::string tiny_experiment(const TempFolder& folder, const std::string& profile = "bundle", const std::string& more = "") {
-  folder.write("model.yaml", kTinyModel);
-  folder.write("card.yaml", kTinyCard);
-  return "model: " + folder.path() + "/model.yaml\nhardware: " + folder.path() + "/card.yaml\nprofile: {" + profile +
-         ": {path: " + folder.path() + more + "}}\n";
+  return roofline_experiment(folder, "profile: {" + profile + ": {path: " + folder.path() + more + "}}\n");
 }
 
 inline StepShape decode_shape(std::int32_t rows, std::int64_t kv_tokens, std::int32_t kv_max = 0, std::int32_t kv_min = 0) {
@@ -86,5 +99,32 @@ inline StepShape decode_shape(std::int32_t rows, std::int64_t kv_tokens, std::in
   shape.decode_kv_min = kv_min;
   return shape;
 }
+
+// Decode rows over these numbers of cached tokens.
+inline StepShape rows_shape(const std::vector<std::int32_t>& kv, const AttentionWindows& windows = {}) {
+  StepShape shape;
+  for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, windows);
+  shape.head_rows = shape.decodes;
+  return shape;
+}
+
+// The price of a step with one piece of a prompt.
+inline StepCost prompt_cost(CostModel& cost, const PrefillPiece& piece, std::int32_t head_rows = 0, std::int32_t layers = 0) {
+  StepShape shape;
+  shape.prefills = {&piece, 1};
+  shape.head_rows = head_rows;
+  shape.layers = layers;
+  return cost.step(shape);
+}
+
+// A recorded profile, by card; skipped where it is absent.
+struct RealBundleTest : ::testing::TestWithParam<const char*> {
+  void SetUp() override {
+    const std::string path = real_bundle(GetParam());
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
+    setup_ = setup_of("profile: {bundle: {path: " + path + "}}\n");
+  }
+  CostSetup setup_;
+};
 
 }  // namespace kvlab

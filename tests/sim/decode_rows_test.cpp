@@ -29,9 +29,8 @@ TEST(DecodeRows, RowsAlikeAreThoseOneByOne) {
 // As many rows as a loop would take seconds for.
 TEST(DecodeRows, ManyRowsCostNoMoreThanOne) {
   const StepShape shape = equal_decode_rows(1 << 30, 3, {});
-  EXPECT_EQ(shape.decodes, 1 << 30);
-  EXPECT_EQ(shape.decode_kv_tokens, std::int64_t{3} << 30);
-  EXPECT_EQ(shape.decode_kv_squares, std::int64_t{9} << 30);
+  EXPECT_EQ(std::tuple(shape.decodes, shape.decode_kv_tokens, shape.decode_kv_squares),
+            std::tuple(1 << 30, std::int64_t{3} << 30, std::int64_t{9} << 30));
 }
 
 }  // namespace

@@ -32,9 +32,7 @@ struct EngineTimesTest : ::testing::Test {
 TEST_F(EngineTimesTest, OfTheNewestVersionThatIsNotNewer) {
   const EngineTimes old = read("{tiny: {version: 0.12.0}}");
   EXPECT_FALSE(old.host.overlaps);
-  EXPECT_EQ(old.host_of(4), to_ps(Span(1'200'000)));
-  EXPECT_EQ(old.engine.name, "tiny");
-  EXPECT_EQ(old.engine.version, "0.12.0");
+  EXPECT_EQ(std::tuple(old.host_of(4), old.engine.name, old.engine.version), std::tuple(to_ps(Span(1'200'000)), "tiny", "0.12.0"));
   EXPECT_THAT(old.basis, HasSubstr("tiny 0.12.0 (0.6 of "));
   for (const char* version : {"{tiny: {version: 0.14.0}}", "{tiny: {version: 0.31.0}}", "{tiny: {version: nightly}}", "tiny"})
     EXPECT_EQ(read(version).device.qk_norm, to_ps(Span(20'000))) << version;
@@ -55,13 +53,8 @@ TEST_F(EngineTimesTest, Errors) {
 
 // 2 layers; queries and keys are not normalized.
 TEST_F(EngineTimesTest, OfAStep) {
-  folder_.write("model.yaml", kTinyModel);
-  folder_.write("card.yaml", kTinyCard);
-  CostSetup setup = setup_of("model: " + folder_.path() + "/model.yaml\nhardware: " + folder_.path() + "/card.yaml\n");
-  StepShape shape;
-  add_decode_row(shape, 10, {});
-  add_decode_row(shape, 12, {});
-  shape.head_rows = 2;
+  CostSetup setup = setup_of(roofline_experiment(folder_));
+  const StepShape shape = rows_shape({10, 12});
   const Picoseconds without = make_cost_model(setup)->step(shape).total;
   setup.engine = read("{tiny: {version: 0.19.0}}");
   const auto cost = make_cost_model(setup);

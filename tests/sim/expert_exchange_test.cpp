@@ -1,7 +1,4 @@
 // Experts of a group of ranks: the tokens of all ranks, and the bytes that cross between them, by hand.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "kernels/model/moe_experts/moe_experts.h"
@@ -11,13 +8,9 @@
 namespace kvlab {
 namespace {
 
-// 4 experts of 32 channels, 2 of them per token; a token has 16 x 2 bytes.
-std::string moe_experiment(const TempFolder& folder, const std::string& parallel, const std::string& collectives = "") {
-  const std::string model = folder.write("moe.yaml", std::string(kTinyModel) +
-                                                         "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
-                                                         "num_local_experts: 4\nnum_experts_per_tok: 2\n");
-  std::string text = "model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard + collectives) + "\n";
-  return parallel.empty() ? text : text + "parallel: " + parallel + "\n";
+// A token has 16 x 2 bytes.
+CostSetup moe_setup(const std::string& parallel, const std::string& collectives = "") {
+  return roofline_setup(parallel.empty() ? "" : "parallel: " + parallel + "\n", kTinyMoe, kTinyCard + collectives);
 }
 
 GroupTokens group_of(const std::vector<std::int64_t>& computed) {
@@ -31,25 +24,23 @@ std::int64_t volume(const CostSetup& setup, const std::vector<std::int64_t>& com
 }
 
 TEST(ExpertExchange, EveryRankReceivesTheTokensOfTheOthers) {
-  const TempFolder folder;
-  const CostSetup four = setup_of(moe_experiment(folder, "{dp: 4, ep: 4}"));
+  const CostSetup four = moe_setup("{dp: 4, ep: 4}");
   EXPECT_EQ(volume(four, {8, 8, 8, 8}), 3 * 8 * 32);
   EXPECT_EQ(volume(four, {100, 1, 1, 1}), 102 * 32) << "without padding: all but the own token";
-  const CostSetup cut = setup_of(moe_experiment(folder, "{tp: 2, dp: 2}"));
+  const CostSetup cut = moe_setup("{tp: 2, dp: 2}");
   EXPECT_EQ(volume(cut, {8, 8}), 8 * 32) << "experts that are cut need all tokens, too";
   EXPECT_EQ(exchange_collectives(cut.parallel).front().ranks, 2);
 }
 
 TEST(ExpertExchange, ATokenCrossesOnceToEachGpuThatHasOneOfItsExperts) {
-  const TempFolder folder;
-  const CostSetup four = setup_of(moe_experiment(folder, "{dp: 4, ep: 4, all_to_all: deepep}"));
+  const CostSetup four = moe_setup("{dp: 4, ep: 4, all_to_all: deepep}");
   EXPECT_DOUBLE_EQ(share_of_gpus(four.model, 4), 0.5);  // one expert of four: 1 - 3/4 x 2/3
   EXPECT_EQ(volume(four, {8, 2, 2, 2}), 8 * 32 * 3 / 2);
   EXPECT_EQ(exchange_collectives(four.parallel).front().ranks, 4);
-  const CostSetup shared = setup_of(moe_experiment(folder, "{tp: 2, dp: 2, ep: 4, all_to_all: deepep}"));
+  const CostSetup shared = moe_setup("{tp: 2, dp: 2, ep: 4, all_to_all: deepep}");
   EXPECT_EQ(volume(shared, {8, 2}), 4 * 32 * 3 / 2) << "two GPUs share the rank's tokens";
   // Two experts of four on each GPU: 1 - 2/4 x 1/3 of the tokens cross, and not 2 x 1/2, once for each expert.
-  const CostSetup two = setup_of(moe_experiment(folder, "{dp: 2, ep: 2, all_to_all: deepep}"));
+  const CostSetup two = moe_setup("{dp: 2, ep: 2, all_to_all: deepep}");
   EXPECT_EQ(volume(two, {6, 6}), 6 * 32 * 5 / 6);
 }
 
@@ -65,9 +56,8 @@ std::int64_t part(const StepCost& cost, CostPart which) { return cost.of(which).
 
 // Two ranks over PCIe wait for each other twice, 1 us each, and reach 0.6 of 1e10 bytes/s; two layers, before and after the experts.
 TEST(ExpertExchange, IsPricedOverTheLink) {
-  const TempFolder folder;
   const auto collective = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    const StepCost cost = rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed);
+    const StepCost cost = rank_cost(*make_cost_model(moe_setup(parallel)), 8, computed);
     return static_cast<double>(part(cost, CostPart::kCollective));
   };
   const auto by_hand = [](double bytes) { return 2 * 2 * (2e6 + bytes / 0.6e10 * 1e12); };
@@ -79,11 +69,10 @@ TEST(ExpertExchange, IsPricedOverTheLink) {
 
 // 8 tokens of each of two ranks: messages of 512 bytes. Two layers.
 TEST(ExpertExchange, IsPricedByMeasuredTables) {
-  const TempFolder folder;
   const std::string tables =
       "collectives: {source: a test, tables: [{op: all_gather, ranks: 2, points: [[512, 3000], [1024, 4000]]}, "
       "{op: reduce_scatter, ranks: 2, points: [[512, 5000], [1024, 7000]]}]}\n";
-  const CostSetup setup = setup_of(moe_experiment(folder, "{dp: 2, ep: 2}", tables));
+  const CostSetup setup = moe_setup("{dp: 2, ep: 2}", tables);
   const StepCost cost = rank_cost(*make_cost_model(setup), 8, {8, 8});
   EXPECT_EQ(part(cost, CostPart::kCollective), 2 * (3'000'000 + 5'000'000));
   EXPECT_EQ(cost.of(Footing::kInside).count(), 2 * (3'000'000 + 5'000'000));
@@ -94,7 +83,7 @@ TEST(ExpertExchange, IsPricedByMeasuredTables) {
   EXPECT_THAT(setup.collectives->basis(uses[1]), HasSubstr("reduce_scatter over 2 ranks by the table, "));
   EXPECT_EQ(message_bytes(setup.model, setup.parallel, Collective::kAllGather, 8), 512);
   EXPECT_EQ(cost.of(Footing::kDatasheet).count(), 0);
-  const CostSetup deepep = setup_of(moe_experiment(folder, "{dp: 2, ep: 2, all_to_all: deepep}", tables));
+  const CostSetup deepep = moe_setup("{dp: 2, ep: 2, all_to_all: deepep}", tables);
   ASSERT_EQ(collectives_of(deepep.model, deepep.parallel).size(), 1U);
   const StepCost by_links = rank_cost(*make_cost_model(deepep), 8, {8, 8});
   EXPECT_GT(part(by_links, CostPart::kCollective), 0);
@@ -103,9 +92,8 @@ TEST(ExpertExchange, IsPricedByMeasuredTables) {
 
 // 1 TB/s: a byte is a picosecond.
 TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
-  const TempFolder folder;
   const auto experts = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed), CostPart::kExperts);
+    return part(rank_cost(*make_cost_model(moe_setup(parallel)), 8, computed), CostPart::kExperts);
   };
   const auto shape = [](std::int64_t tokens, std::int64_t width, std::int64_t ranks) {
     return bytes(MoeExpertsShape{tokens, 16, width, 4, 2, ranks, 2, 16, true});
@@ -116,15 +104,11 @@ TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
 }
 
 TEST(GroupExperts, AreOfTheLayersThatHaveThem) {
-  const TempFolder folder;
   const auto moe = [&](const std::string& more) {
-    const std::string model =
-        folder.write("moe.yaml", std::string(kTinyModel) +
-                                     "model_type: qwen3_moe\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
-                                     "num_experts: 4\nnum_experts_per_tok: 2\nmoe_intermediate_size: 32\n" +
-                                     more);
-    const std::string card = folder.write("card.yaml", kTinyCard);
-    return make_cost_model(setup_of("model: " + model + "\nhardware: " + card + "\nparallel: {dp: 2, ep: 2}\n"));
+    const std::string model = std::string(kTinyModel) +
+                              "model_type: qwen3_moe\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
+                              "num_experts: 4\nnum_experts_per_tok: 2\nmoe_intermediate_size: 32\n";
+    return make_cost_model(roofline_setup("parallel: {dp: 2, ep: 2}\n", model + more));
   };
   const auto both = moe(""), one = moe("mlp_only_layers: [0]\n");
   const auto of = [](CostModel& cost, std::int64_t tokens) { return rank_cost(cost, 8, {8, tokens}); };
@@ -136,30 +120,25 @@ TEST(GroupExperts, AreOfTheLayersThatHaveThem) {
 
 // A shape without a group: the others run a dummy each.
 TEST(GroupExperts, OtherRanksAreIdleUnlessAStepSaysOtherwise) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(setup_of(moe_experiment(folder, "{dp: 4, ep: 4}")));
+  const auto cost = make_cost_model(moe_setup("{dp: 4, ep: 4}"));
   GroupTokens group;
   group.add(8, 8);
   for (int i = 0; i < 3; ++i) group.add(0, 1);
   StepShape with = decode_shape(8, 72);
   with.group = &group;
-  EXPECT_EQ(cost->step(with).total, cost->step(decode_shape(8, 72)).total);
-  EXPECT_EQ(cost->step(with).flops, cost->step(decode_shape(8, 72)).flops);
+  const StepCost told = cost->step(with), untold = cost->step(decode_shape(8, 72));
+  EXPECT_EQ(std::pair(told.total, told.flops), std::pair(untold.total, untold.flops));
 }
 
 // Useful work of a group: that of its tokens on one GPU, but for the dense layers' weights, which each rank reads.
 TEST(GroupExperts, WorkIsSharedByTheRanks) {
-  const TempFolder folder;
-  const auto group = make_cost_model(setup_of(moe_experiment(folder, "{dp: 2, ep: 2}"))),
-             alone = make_cost_model(setup_of(moe_experiment(folder, "")));
+  const auto group = make_cost_model(moe_setup("{dp: 2, ep: 2}")), alone = make_cost_model(moe_setup(""));
   EXPECT_EQ(2 * rank_cost(*group, 8, {8, 8}).flops, alone->step(decode_shape(16, 144)).flops);
   EXPECT_EQ(group->peak_flops(), alone->peak_flops()) << "of a rank";
 }
 
 TEST(GroupMemory, IsPerRank) {
-  const TempFolder folder;
-  const CostSetup group = setup_of(moe_experiment(folder, "{dp: 2, ep: 2}")), alone = setup_of(moe_experiment(folder, "")),
-                  shared = setup_of(moe_experiment(folder, "{ep: 2}"));
+  const CostSetup group = moe_setup("{dp: 2, ep: 2}"), alone = moe_setup(""), shared = moe_setup("{ep: 2}");
   const auto blocks = [](const CostSetup& setup) { return derive_num_blocks(setup, 0.9, 0, 16); };
   EXPECT_EQ(group.parallel.gpus(), 2);
   EXPECT_EQ(2 * blocks(group), blocks(shared)) << "one scheduler has the blocks of both GPUs";
@@ -169,8 +148,7 @@ TEST(GroupMemory, IsPerRank) {
 }
 
 TEST(ParallelKeys, AreChecked) {
-  const TempFolder folder;
-  const auto error = [&](const std::string& parallel) { return error_of([&] { setup_of(moe_experiment(folder, parallel)); }); };
+  const auto error = [&](const std::string& parallel) { return error_of([&] { moe_setup(parallel); }); };
   EXPECT_THAT(error("{tp: 2, dp: 2, ep: 2}"), HasSubstr("'ep' = 2 is neither 1 nor tp x dp = 2 x 2 = 4"));
   EXPECT_THAT(error("{dp: 2, gpus: 3}"), HasSubstr("'gpus' = 3, but tp = 1, pp = 1, dp = 2 and ep = 1 make a replica of 2"));
   EXPECT_THAT(error("{ep: 2, all_to_all: deepep}"), HasSubstr("it needs dp > 1 and ep = tp x dp"));

@@ -150,16 +150,8 @@ TEST_P(FastForward, ServesEveryRequestWhole) {
     setup.memory.host_blocks = seed % 2 == 0 ? 30 : 0;
     setup.max_model_len = 1000;
     const Workload w = random_workload(seed, 60, 1, 200);
-    Recorder records;
-    const RunSummary summary = run_into(records, setup, w.requests);
-    ASSERT_EQ(records.requests.size(), 60U);
-    for (const RequestRecord& r : records.requests) {
-      if (r.outcome == Outcome::kRejected) continue;
-      ASSERT_EQ(r.outcome, Outcome::kCompleted);
-      EXPECT_EQ(r.output_tokens, w.requests[r.number].output_tokens);
-      EXPECT_LE(r.queued, r.scheduled);
-      EXPECT_LT(r.scheduled, r.first_token);
-    }
+    const auto [records, summary] = serve(setup, w.requests);
+    expect_whole(w, records);
     EXPECT_GE(summary.latencies.completed, 40U) << c.order << " seed " << seed << ": " << summary.first_rejection;
   }
 }

@@ -24,27 +24,14 @@ struct StepLog final : RunSink {
                                 state.free_blocks(), s.usage.waiting));
   }
   void event(const EventRecord& e) override {
-    const char* what = nullptr;
-    switch (e.event) {
-      case RequestEvent::kPreempted:
-        what = "preempted";
-        break;
-      case RequestEvent::kSwappedOut:
-        what = "swapped out";
-        break;
-      case RequestEvent::kSwappedIn:
-        what = "swapped in";
-        break;
-      case RequestEvent::kFinished:
-        what = "finished";
-        break;
-      case RequestEvent::kRejected:
-        what = "rejected";
-        break;
-      default:
-        return;
-    }
-    lines.push_back(fmt::format("{:.3f} {} {}", static_cast<double>(ns(e.at)) * 1e-6, e.request, what));
+    static const std::map<RequestEvent, const char*> kShown{{RequestEvent::kPreempted, "preempted"},
+                                                            {RequestEvent::kSwappedOut, "swapped out"},
+                                                            {RequestEvent::kSwappedIn, "swapped in"},
+                                                            {RequestEvent::kFinished, "finished"},
+                                                            {RequestEvent::kRejected, "rejected"}};
+    const auto shown = kShown.find(e.event);
+    if (shown == kShown.end()) return;
+    lines.push_back(fmt::format("{:.3f} {} {}", static_cast<double>(ns(e.at)) * 1e-6, e.request, shown->second));
   }
   std::vector<std::string> lines;
 };
@@ -66,11 +53,11 @@ std::vector<std::string> log_of(const Golden& golden) {
   setup.max_model_len = 48;
   setup.timeline_interval = Span{0};
   setup.make_cost_model = linear_cost({.step = Picoseconds{1'000'000'000}, .token = {}, .kv_token = {}, .cell = 1 << 30});
-  VectorTrace trace({request_at(0, 8, 6), request_at(0, 14, 4), request_at(0.5, 5, 3), request_at(0.5, 20, 2), request_at(2.2, 4, 8),
-                     request_at(3.1, 8, 1), request_at(3.1, 46, 1), request_at(6.5, 12, 5), request_at(12.4, 3, 3), request_at(12.4, 16, 2),
-                     request_at(12.4, 60, 1), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8)});
   StepLog log;
-  simulate(setup, trace, log);
+  run_into(log, setup,
+           {request_at(0, 8, 6), request_at(0, 14, 4), request_at(0.5, 5, 3), request_at(0.5, 20, 2), request_at(2.2, 4, 8),
+            request_at(3.1, 8, 1), request_at(3.1, 46, 1), request_at(6.5, 12, 5), request_at(12.4, 3, 3), request_at(12.4, 16, 2),
+            request_at(12.4, 60, 1), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8), request_at(30, 9, 8)});
   return log.lines;
 }
 

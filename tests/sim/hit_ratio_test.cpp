@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/memory_run.h"
 #include "tests/short_run.h"
 #include "tests/test_files.h"
 #include "traces/block_hashes.h"
@@ -86,11 +86,7 @@ TEST(HitRatio, ABlockBehindAMissIsNoHit) {
 TEST(HitRatio, OfARequestLongerThanTheCacheTheTailTakesNoPart) {
   for (const std::string& cache : kAll) {
     const HitRatio r = run(cache, trace_of({{1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}}), 3);
-    EXPECT_EQ(r.lookups, 10U) << cache;
-    EXPECT_EQ(r.hits, 3U) << cache;
-    EXPECT_EQ(r.insertions, 3U) << cache;
-    EXPECT_EQ(r.beyond_capacity, 4U) << cache;
-    EXPECT_EQ(r.evictions, 0U) << cache;
+    EXPECT_EQ(std::tuple(r.lookups, r.hits, r.insertions, r.beyond_capacity, r.evictions), std::tuple(10U, 3U, 3U, 4U, 0U)) << cache;
   }
 }
 
@@ -98,9 +94,7 @@ TEST(HitRatio, EmptyTraceAndEmptyRequests) {
   for (const std::string& cache : kAll) {
     EXPECT_EQ(run(cache, trace_of({}), 1), HitRatio{}) << cache;
     const HitRatio r = run(cache, trace_of({{}, {1}, {}}), 1);
-    EXPECT_EQ(r.requests, 3U) << cache;
-    EXPECT_EQ(r.insertions, 1U) << cache;
-    EXPECT_EQ(r.hit_frac(), 0.0) << cache;
+    EXPECT_EQ(std::tuple(r.requests, r.insertions, r.hit_frac()), std::tuple(3U, 1U, 0.0)) << cache;
   }
 }
 
@@ -231,32 +225,17 @@ TEST(HitRatio, AHugeCacheCostsNoMoreThanTheTrace) {
   for (const std::string& cache : kAll) EXPECT_EQ(run(cache, trace_of({{1}, {1}, {2}}), 1U << 30).hits, 1U) << cache;
 }
 
-class OneRow final : public TraceSource {
- public:
-  explicit OneRow(TraceRequest request) : request_(request) {}
-  bool next(TraceRequest& request) override {
-    request = request_;
-    return num_left_-- > 0;
-  }
-
- private:
-  TraceRequest request_;
-  int num_left_ = 1;
-};
-
-TraceRequest row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
-  TraceRequest r;
-  r.prompt_tokens = prompt_tokens;
-  r.output_tokens = 1;
+test::VectorTrace one_row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
+  TraceRequest r = test::request_at(0, prompt_tokens, 1);
   r.hash_tokens = hash_tokens;
   r.hashes = hashes;
-  return r;
+  return test::VectorTrace({r});
 }
 
 TEST(HitRatioTrace, SplitsAndJoinsHashesAndKeepsFullPromptBlocksOnly) {
   const std::vector<std::uint64_t> hashes = {11, 12, 13};
   const auto load = [&](std::int32_t prompt_tokens, std::int32_t block_tokens) {
-    OneRow source(row(prompt_tokens, 64, hashes));
+    test::VectorTrace source = one_row(prompt_tokens, 64, hashes);
     return load_hit_ratio_trace(source, block_tokens);
   };
   EXPECT_EQ(load(191, 64).keys, (std::vector<std::uint64_t>{11, 12}));
@@ -271,29 +250,27 @@ TEST(HitRatioTrace, SplitsAndJoinsHashesAndKeepsFullPromptBlocksOnly) {
 }
 
 TEST(HitRatioTrace, RefusesWhatHasNoHitRatio) {
-  OneRow nothing_named(row(100, 0, {}));
+  test::VectorTrace nothing_named = one_row(100, 0, {});
   EXPECT_THROW(load_hit_ratio_trace(nothing_named, 16), InputError);
   const std::vector<std::uint64_t> twice = {5, 6, 5};
-  OneRow repeats(row(48, 16, twice));
+  test::VectorTrace repeats = one_row(48, 16, twice);
   EXPECT_THROW(load_hit_ratio_trace(repeats, 16), InputError);
 }
 
 TEST(HitRatio, CurvesHaveOneRowPerCacheAndSize) {
   const auto rows = hit_ratio_curves({"lru", "fifo"}, {1, 2}, trace_of({{1, 2}, {1, 2}}), std::int64_t{1} << 29);
   ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(rows[1].cache, "lru");
-  EXPECT_EQ(rows[1].capacity_blocks, 2U);
-  EXPECT_DOUBLE_EQ(rows[1].capacity_gib, 1.0);
+  EXPECT_EQ(std::tuple(rows[1].cache, rows[1].capacity_blocks, rows[1].capacity_gib), std::tuple("lru", 2U, 1.0));
 }
 
 TEST(HitRatio, ExperimentNamesTheCacheAndItsParameters) {
   const HitRatioTrace trace = trace_of({{1}, {2}, {1}});
   Params p = Params::from_text("{block_caches: {s3fifo: {promote_hits: 1}}, capacity_blocks: 2}");
   EXPECT_EQ(run_hit_ratio(p, trace).result.hits, 1U);
-  Params misspelled = Params::from_text("{block_caches: lruu, capacity_blocks: 2}");
-  EXPECT_THROW(run_hit_ratio(misspelled, trace), InputError);
-  Params none = Params::from_text("{block_caches: lru, capacity_blocks: 0}");
-  EXPECT_THROW(run_hit_ratio(none, trace), InputError);
+  for (const char* wrong : {"{block_caches: lruu, capacity_blocks: 2}", "{block_caches: lru, capacity_blocks: 0}"}) {
+    Params refused = Params::from_text(wrong);
+    EXPECT_THROW(run_hit_ratio(refused, trace), InputError) << wrong;
+  }
 }
 
 struct MooncakeHitRatio : ::testing::Test {

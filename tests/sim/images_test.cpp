@@ -1,7 +1,7 @@
 // Images in prompts: encoded in the step of the prompt, or on encode replicas before it.
 #include <numeric>
 
-#include "tests/sim/random_runs.h"
+#include "tests/sim/pools_support.h"
 
 namespace kvlab::testing {
 namespace {
@@ -36,13 +36,6 @@ SimSetup one_pool(const std::string& scheduler = "{async_scheduling: false, budg
   return setup;
 }
 
-PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles roles) {
-  PoolSetup pool = base;
-  pool.name = name;
-  pool.roles = roles;
-  return pool;
-}
-
 // Encode replicas before a prefill and a decode replica. Links take 1 ms per call, and 1 us per kB.
 SimSetup three_stages(std::uint32_t encoders, std::int32_t batch, const std::string& dispatcher = "epd", const std::string& keys = "{}") {
   SimSetup setup = one_pool();
@@ -51,7 +44,7 @@ SimSetup three_stages(std::uint32_t encoders, std::int32_t batch, const std::str
   setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, keys);
   setup.images.bytes_each = 1'000'000;
   setup.images.pools = {{"encode", encoders, batch, setup.link, pass}};
-  setup.pools = {pool_of(setup, "prefill", {true, false}), pool_of(setup, "decode", {false, true})};
+  setup.pools = {pool_of(setup, "prefill", {true, false}, 1), pool_of(setup, "decode", {false, true}, 1)};
   setup.pool_costs.assign(2, setup);
   return setup;
 }
@@ -67,12 +60,11 @@ std::int64_t us(Time at) { return ns(at) / 1000; }
 
 TEST(Images, AreEncodedInTheStepOfThePrompt) {
   RequestFacts facts;
-  Recorder plain, records;
-  run_into(plain, one_pool(), {request_at(0, 20 + 2 * kTokens, 3)});
-  const RunSummary summary = run_into(records, one_pool(), {with_images(0, 20, facts, 2)});
-  EXPECT_EQ(ns(records.requests[0].first_token) - ns(plain.requests[0].first_token), 2 * kImageUs * 1000);
-  EXPECT_EQ(ns(records.requests[0].last_token) - ns(records.requests[0].first_token),
-            ns(plain.requests[0].last_token) - ns(plain.requests[0].first_token));
+  const auto [records, summary] = serve(one_pool(), {with_images(0, 20, facts, 2)});
+  const RequestRecord& with = records.requests[0];
+  const RequestRecord plain = records_of(one_pool(), {request_at(0, 20 + 2 * kTokens, 3)}).requests[0];
+  EXPECT_EQ(ns(with.first_token) - ns(plain.first_token), 2 * kImageUs * 1000);
+  EXPECT_EQ(with.last_token - with.first_token, plain.last_token - plain.first_token);
   EXPECT_GT(summary.part_frac[0], 0.9);
 }
 
@@ -99,25 +91,20 @@ TEST(Images, AreEncodedAgainWhenAPromptIs) {
 // 1 + 1 ms over the same link in. The prompt of 170 tokens, padded to 176, takes 5 us + 176 x 20 ns.
 TEST(Images, PassThreeStages) {
   RequestFacts facts;
-  Recorder records;
-  const RunSummary summary = run_into(records, three_stages(2, 1), {with_images(0, 20, facts, 3)});
+  const auto [records, summary] = serve(three_stages(2, 1), {with_images(0, 20, facts, 3)});
   ASSERT_EQ(records.requests.size(), 1U);
-  EXPECT_EQ(records.requests[0].outcome, Outcome::kCompleted);
-  EXPECT_EQ(us(records.requests[0].queued), 4000 + 3000 + 2000);
-  EXPECT_EQ(ns(records.requests[0].first_token), 9'000'000 + 5'000 + 176 * 20);
+  EXPECT_EQ(std::tuple(records.requests[0].outcome, us(records.requests[0].queued), ns(records.requests[0].first_token)),
+            std::tuple(Outcome::kCompleted, 4000 + 3000 + 2000, 9'000'000 + 5'000 + 176 * 20));
   ASSERT_EQ(records.transfers.size(), 3U);
   const TransferRecord &first = records.transfers[0], &second = records.transfers[1];
   EXPECT_EQ(first.from, 2U);  // encode replicas are counted after the ranks
   EXPECT_EQ(second.from, 3U);
   EXPECT_EQ(std::tuple(first.to, first.tokens, first.bytes), std::tuple(0U, 2 * kTokens, 2'000'000));
-  EXPECT_EQ(us(first.ready), 4000);
-  EXPECT_EQ(us(first.end), 7000);
-  EXPECT_EQ(us(second.end), 9000);
+  EXPECT_EQ(std::tuple(us(first.ready), us(first.end), us(second.end)), std::tuple(4000, 7000, 9000));
   ASSERT_EQ(summary.encode_pools.size(), 1U);
-  EXPECT_EQ(summary.encode_pools[0].images, 3);
-  EXPECT_EQ(summary.encode_pools[0].passes, 3U);
-  EXPECT_EQ(static_cast<std::int64_t>(summary.encode_pools[0].busy), 6'000'000'000);
-  EXPECT_EQ(summary.encode_pools[0].peak_held_bytes, 2'000'000);
+  const EncodeTotals& encoded = summary.encode_pools[0];
+  EXPECT_EQ(std::tuple(encoded.images, encoded.passes, static_cast<std::int64_t>(encoded.busy), encoded.peak_held_bytes),
+            std::tuple(3, 3, 6'000'000'000, 2'000'000));
   EXPECT_EQ(summary.pools[0].images, 0) << "the prefill replica has no encoder";
 }
 
@@ -134,9 +121,8 @@ TEST(Images, OneEncoderTakesLongerThanTwo) {
 // Passes of up to 3 images, over requests: 2 and 1 of the second, then its other 2.
 TEST(Images, APassTakesImagesOfSeveralRequests) {
   RequestFacts a, b, c;
-  Recorder records;
-  const RunSummary summary =
-      run_into(records, three_stages(1, 3), {with_images(0, 20, a, 1), with_images(0.5, 20, b, 2), with_images(0.6, 20, c, 3)});
+  const auto [records, summary] =
+      serve(three_stages(1, 3), {with_images(0, 20, a, 1), with_images(0.5, 20, b, 2), with_images(0.6, 20, c, 3)});
   EXPECT_EQ(summary.encode_pools[0].passes, 3U);  // 1, then 2 + 1, then 2
   std::vector<std::int64_t> ready;
   for (const TransferRecord& t : records.transfers)
@@ -147,8 +133,7 @@ TEST(Images, APassTakesImagesOfSeveralRequests) {
 TEST(Images, TextPassesTheEncodersBy) {
   RequestFacts facts;
   const Recorder records = records_of(three_stages(1, 1), {with_images(0, 20, facts, 1), request_at(0.1, 100, 3)});
-  EXPECT_EQ(records.requests[0].number, 1U);
-  EXPECT_EQ(us(records.requests[0].queued), 100);
+  EXPECT_EQ(std::tuple(records.requests[0].number, us(records.requests[0].queued)), std::tuple(1U, 100));
 }
 
 // A run that stops lists every request that was on its way: one is encoded, one waits, one's embeddings are sent.
@@ -157,8 +142,7 @@ TEST(Images, ARunThatStopsLosesNoRequest) {
   for (const std::int64_t stop_us : {1000, 2500, 3500, 4500}) {
     SimSetup setup = three_stages(1, 1);
     setup.stop.after_time = Span(stop_us * 1000);
-    Recorder records;
-    const RunSummary summary = run_into(records, setup, {with_images(0, 20, a, 1), with_images(0.1, 20, b, 1), with_images(0.2, 20, c, 1)});
+    const auto [records, summary] = serve(setup, {with_images(0, 20, a, 1), with_images(0.1, 20, b, 1), with_images(0.2, 20, c, 1)});
     EXPECT_EQ(records.requests.size(), 3U) << stop_us;
     EXPECT_EQ(summary.latencies.unfinished, 3U) << stop_us;
   }

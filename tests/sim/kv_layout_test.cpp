@@ -22,8 +22,7 @@ TEST(KvLayout, GroupsAreThoseOfVllm) {
   EXPECT_EQ(std::tuple(gemma.group_layers, gemma.full_groups, gemma.window_groups, gemma.page_bytes),
             std::tuple(10, 1, 6, 10LL * kBlock * 2 * 16 * 128 * 2));
   const KvLayout gpt_oss = layout_of("gpt-oss-20b");
-  EXPECT_EQ(gpt_oss.group_layers, 12);
-  EXPECT_EQ(gpt_oss.groups(), 2);
+  EXPECT_EQ(std::tuple(gpt_oss.group_layers, gpt_oss.groups()), std::tuple(12, 2));
   const KvLayout llama = layout_of("llama-3.1-8b");
   EXPECT_TRUE(llama.is_one_group());
   EXPECT_EQ(llama.page_bytes, kBlock * 131'072);
@@ -36,8 +35,7 @@ TEST(KvLayout, GroupsAreThoseOfVllm) {
 TEST(KvLayout, AStateTakesAsManyTokensAsVllmPadsItsBlocksTo) {
   for (const auto& [tp, tokens] : {std::pair{1, 544}, {2, 544}, {4, 272}}) {
     const KvLayout next = layout_of("qwen3-next-80b-a3b", {tp, 1, 1});
-    EXPECT_EQ(next.group_layers, 12);
-    EXPECT_EQ(next.state_groups, 3);
+    EXPECT_EQ(std::tuple(next.group_layers, next.state_groups), std::tuple(12, 3));
     EXPECT_EQ(next.state_pages / next.state_groups * kBlock, tokens) << "tp " << tp;
   }
 }

@@ -18,30 +18,14 @@ const std::string kTinyLinear =
     "linear_value_head_dim: 4\nlinear_conv_kernel_dim: 4\nnum_experts: 0\nintermediate_size: 32\nvocab_size: 64\ntorch_dtype: float16\n";
 const std::string kTinyWindow = std::string(kTinyModel) + "layer_types: [sliding_attention, full_attention]\nsliding_window: 4\n";
 
-CostSetup tiny(const TempFolder& folder, const std::string& model, const std::string& more = "") {
-  return setup_of("model: " + folder.write("model.yaml", model) + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n" + more);
-}
-
-StepShape decode_rows(const CostModel& cost, std::initializer_list<std::int32_t> kv) {
-  StepShape shape;
-  for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, cost.windows());
-  shape.head_rows = shape.decodes;
-  return shape;
-}
-
-StepCost prompt(CostModel& cost, const PrefillPiece& piece) {
-  StepShape shape;
-  shape.prefills = {&piece, 1};
-  shape.head_rows = 1;
-  return cost.step(shape);
-}
+StepShape decode_rows(const CostModel& cost, const std::vector<std::int32_t>& kv) { return rows_shape(kv, cost.windows()); }
+StepCost prompt(CostModel& cost, const PrefillPiece& piece) { return prompt_cost(cost, piece, 1); }
 
 constexpr std::int64_t kNorms = 2 * (4 + 1) * 16 * 2, kMlp = (64 * 16 * 2 + 80 * 2) + 3 * 32 * 2 + (32 * 16 * 2 + 48 * 2);
 constexpr std::int64_t kOnce = (2 * 16 * 2 + 4) + 5 * 16 * 2;
 
 TEST(LatentAttention, ADecodeStepByHand) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyLatent));
+  const auto cost = make_cost_model(roofline_setup("", kTinyLatent));
   const StepCost step = cost->step(decode_rows(*cost, {9}));
   const std::int64_t down = (10 * 16 + 16 + 10) * 2, norm = 3 * 8 * 2, queries = (24 * 16 + 16 + 24) * 2, rope = 11 * 2 * 2;
   const std::int64_t append = 10 * (2 + 2) + 8, out = (16 * 16 + 32) * 2;
@@ -51,8 +35,7 @@ TEST(LatentAttention, ADecodeStepByHand) {
   EXPECT_EQ(step.of(CostPart::kAttention).count(), 2 * (attention + 2 * absorbed));
   EXPECT_EQ(step.total.count(), step.bytes);
   const StepCost longer = cost->step(decode_rows(*cost, {19}));
-  EXPECT_EQ(longer.flops - step.flops, 2 * 10 * 4 * (2 * 10 + 2 * 8));
-  EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 10 * 2);
+  EXPECT_EQ(std::tuple(longer.flops - step.flops, longer.bytes - step.bytes), std::tuple(2 * 10 * 4 * (2 * 10 + 2 * 8), 2 * 10 * 10 * 2));
 }
 
 // An index of 2 heads of 8 channels, whose cached keys have 8 + 4 bytes, chooses 4 tokens.
@@ -64,12 +47,10 @@ const std::string kTinySparse = [] {
 }();
 
 TEST(SparseAttention, OnlyTheIndexSeesLongerTexts) {
-  const TempFolder folder;
-  const CostSetup setup = tiny(folder, kTinySparse);
+  const CostSetup setup = roofline_setup("", kTinySparse);
   const auto cost = make_cost_model(setup);
   const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
-  EXPECT_EQ(longer.flops - step.flops, 2 * 10 * 2 * 2 * 8);
-  EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 12);
+  EXPECT_EQ(std::tuple(longer.flops - step.flops, longer.bytes - step.bytes), std::tuple(2 * 10 * 2 * 2 * 8, 2 * 10 * 12));
   const StepCost two = cost->step(decode_rows(*cost, {1})), three = cost->step(decode_rows(*cost, {2}));
   EXPECT_EQ(three.bytes - two.bytes, 2 * (12 + 10 * 2));  // below four tokens latent attention sees one more
   EXPECT_EQ(kv_bytes_per_token(setup.model), 2 * (10 * 2 + 12));
@@ -77,8 +58,7 @@ TEST(SparseAttention, OnlyTheIndexSeesLongerTexts) {
 
 // Six tokens: 1 + 2 + 3 + 4 + 4 + 4 pairs in the latent space, and 21 of the index.
 TEST(SparseAttention, APromptByHand) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinySparse));
+  const auto cost = make_cost_model(roofline_setup("", kTinySparse));
   const StepCost six = prompt(*cost, {6, 0}), five = prompt(*cost, {5, 0});
   const std::int64_t attention = 2 * 4 * 4 * (2 * 8 + 2) + 2 * 6 * 2 * 8, up = 2 * 4 * (4 + 4) * 8;
   const std::int64_t down = 2 * 16 * (8 + 10), queries = 2 * 8 * 24, out = 2 * 16 * 16, index = 2 * 16 * (8 + 2) + 2 * 8 * 16;
@@ -89,12 +69,11 @@ TEST(SparseAttention, APromptByHand) {
 
 // A layer of Mamba-2 with 4 heads of 8 channels and a state of 4, one of attention, one MLP; none of them has another part.
 TEST(StateSpaceLayers, LayersHaveOnePart) {
-  const TempFolder folder;
   const CostSetup setup =
-      tiny(folder,
-           "model_type: nemotron_h\nhidden_size: 16\nnum_hidden_layers: 3\nnum_attention_heads: 4\nnum_key_value_heads: 2\n"
-           "head_dim: 4\nhybrid_override_pattern: M*-\nmamba_num_heads: 4\nmamba_head_dim: 8\nssm_state_size: 4\nn_groups: 2\n"
-           "conv_kernel: 4\nintermediate_size: 32\nvocab_size: 64\ntorch_dtype: float16\n");
+      roofline_setup("",
+                     "model_type: nemotron_h\nhidden_size: 16\nnum_hidden_layers: 3\nnum_attention_heads: 4\nnum_key_value_heads: 2\n"
+                     "head_dim: 4\nhybrid_override_pattern: M*-\nmamba_num_heads: 4\nmamba_head_dim: 8\nssm_state_size: 4\nn_groups: 2\n"
+                     "conv_kernel: 4\nintermediate_size: 32\nvocab_size: 64\ntorch_dtype: float16\n");
   const ModelSpec& m = setup.model;
   const std::int64_t inner = 4 * 8, convolved = inner + 2 * 2 * 4;
   const std::int64_t mamba = 16 * (inner + convolved + 4) + convolved * (4 + 1) + 3 * 4 + inner + inner * 16;
@@ -108,8 +87,7 @@ TEST(StateSpaceLayers, LayersHaveOnePart) {
 }
 
 TEST(LatentAttention, APromptIsExpanded) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyLatent));
+  const auto cost = make_cost_model(roofline_setup("", kTinyLatent));
   const StepCost first = prompt(*cost, {3, 0}), later = prompt(*cost, {3, 5});
   // K and V of 8 tokens come from their latent vectors: 32 channels of 4 heads by 8.
   const std::int64_t up = (8 * (8 + 32) + 32 * 8) * 2, attention = (8 + 3) * 4 * (6 + 4) * 2;
@@ -118,9 +96,8 @@ TEST(LatentAttention, APromptIsExpanded) {
 }
 
 TEST(LatentAttention, EveryRankReadsTheWholeCache) {
-  const TempFolder folder;
   const auto attention = [&](const std::string& parallel) {
-    const auto cost = make_cost_model(tiny(folder, kTinyLatent, parallel));
+    const auto cost = make_cost_model(roofline_setup(parallel, kTinyLatent));
     return cost->step(decode_rows(*cost, {9})).of(CostPart::kAttention).count();
   };
   const std::int64_t cached = 10 * 10 * 2, of_heads = 4 * (10 + 8) * 2 + 2 * 4 * (4 * 8 + 4 + 8) * 2;
@@ -130,31 +107,27 @@ TEST(LatentAttention, EveryRankReadsTheWholeCache) {
 
 // The projections to the latent space are whole on each of two ranks; heads are cut.
 TEST(LatentAttention, WeightsOfARank) {
-  const TempFolder folder;
-  const ModelSpec m = tiny(folder, kTinyLatent).model;
+  const ModelSpec m = roofline_setup("", kTinyLatent).model;
   const std::int64_t down = 16 * 10, queries = 16 * 24, up = 8 * 32, out = 16 * 16, mlp = 3 * 16 * 32, norms = 2 * 16 + 8;
   EXPECT_EQ(total_parameters(m), 2 * (down + queries + up + out + mlp + norms) + 16 + 2 * 64 * 16);
   EXPECT_EQ(weight_bytes(m, 2), 2 * 2 * (down + norms + (queries + up + out + mlp) / 2) + (16 + 64 * 16) * 2);
   EXPECT_EQ(kv_bytes_per_token(m), 2 * 10 * 2);
-  EXPECT_EQ(kv_bytes_per_token(tiny(folder, kTinyLatent + "kv_cache_dtype: fp8\n").model), 2 * 10);
+  EXPECT_EQ(kv_bytes_per_token(roofline_setup("", kTinyLatent + "kv_cache_dtype: fp8\n").model), 2 * 10);
 }
 
 TEST(WindowLayers, ADecodeStepByHand) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyWindow));
+  const auto cost = make_cost_model(roofline_setup("", kTinyWindow));
   const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
   EXPECT_EQ(step.of(CostPart::kAttention).count(),
             (2 * (10 + 4) * 2 * 4 * 2) + 2 * (2 * 16 * 2));  // ten tokens in one layer, four in the other
-  EXPECT_EQ(longer.flops - step.flops, 4 * 10 * 16);
-  EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 2 * 4 * 2);
+  EXPECT_EQ(std::tuple(longer.flops - step.flops, longer.bytes - step.bytes), std::tuple(4 * 10 * 16, 2 * 10 * 2 * 4 * 2));
   // Six tokens: 21 pairs, and 1 + 2 + 3 + 4 + 4 + 4 in the window.
-  const auto full = make_cost_model(tiny(folder, kTinyModel));
+  const auto full = make_cost_model(roofline_setup("", kTinyModel));
   EXPECT_EQ(prompt(*full, {6, 0}).flops - prompt(*cost, {6, 0}).flops, 4 * (21 - 18) * 16);
 }
 
 TEST(WindowLayers, ASpanEndsWhereARowFillsTheWindow) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyWindow));
+  const auto cost = make_cost_model(roofline_setup("", kTinyWindow));
   const DecodeSpan span = cost->decode_span(decode_rows(*cost, {1, 50}));
   EXPECT_EQ(span.valid_steps, 2);  // at three cached tokens and its own the first row fills it
   EXPECT_EQ(span.base.total + span.slope.total, cost->step(decode_rows(*cost, {2, 51})).total);
@@ -166,8 +139,7 @@ TEST(WindowLayers, ASpanEndsWhereARowFillsTheWindow) {
 }
 
 TEST(LinearLayers, ADecodeStepByHand) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyLinear));
+  const auto cost = make_cost_model(roofline_setup("", kTinyLinear));
   const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
   // Four states of 4 x 4 and three tokens of 32 channels, read and written; 8 + 8 + 16 channels come in and 16 go out.
   const std::int64_t linear = 2 * (4 * 16 + 3 * 32) * 2 + (8 + 8 + 16 + 16) * 2, full = 2 * 10 * 2 * 4 * 2 + 2 * 16 * 2;
@@ -181,8 +153,7 @@ TEST(LinearLayers, ADecodeStepByHand) {
 }
 
 TEST(LinearLayers, APromptIsComputedInChunks) {
-  const TempFolder folder;
-  const auto cost = make_cost_model(tiny(folder, kTinyLinear));
+  const auto cost = make_cost_model(roofline_setup("", kTinyLinear));
   const StepCost first = prompt(*cost, {3, 0}), later = prompt(*cost, {3, 5});
   EXPECT_EQ(later.flops - first.flops, 4 * 3 * 5 * 16) << "a state has no length";
   const std::int64_t states = 2 * (4 * 16) * 2 + 2 * (4 * 16 + 3 * 32) * 2, tokens = 3 * 48 * 2;
@@ -190,8 +161,7 @@ TEST(LinearLayers, APromptIsComputedInChunks) {
 }
 
 TEST(LinearLayers, ParametersByHand) {
-  const TempFolder folder;
-  const ModelSpec m = tiny(folder, kTinyLinear).model;
+  const ModelSpec m = roofline_setup("", kTinyLinear).model;
   const std::int64_t linear = 16 * 56 + 16 * 16 + 32 * 4 + 2 * 4 + 4, full = 16 * 48 + 16 * 16 + 2 * 4;
   EXPECT_EQ(total_parameters(m), linear + full + 2 * (3 * 16 * 32 + 32) + 16 + 2 * 64 * 16);
   EXPECT_EQ(kv_bytes_per_token(m), 2 * 2 * 4 * 2) << "one layer has a cache";
@@ -203,26 +173,19 @@ TEST(LayerKinds, EqualLayersAreOneClass) {
   };
   EXPECT_EQ(classes("llama-3.1-405b").size(), 1U);
   EXPECT_EQ(classes("qwen3-235b-a22b").size(), 1U);
-  const auto deepseek = classes("deepseek-v3");
+  const auto deepseek = classes("deepseek-v3"), gemma = classes("gemma-3-27b"), next = classes("qwen3-next-80b-a3b");
   ASSERT_EQ(deepseek.size(), 2U);
-  EXPECT_EQ(deepseek[0].count, 3);
-  EXPECT_FALSE(deepseek[0].has_experts);
-  EXPECT_EQ(deepseek[1].count, 58);
-  const auto gemma = classes("gemma-3-27b");
+  EXPECT_EQ(std::tuple(deepseek[0].count, deepseek[0].has_experts, deepseek[1].count), std::tuple(3, false, 58));
   ASSERT_EQ(gemma.size(), 2U);
-  EXPECT_EQ(gemma[0].attention, AttentionKind::kWindow);
-  EXPECT_EQ(gemma[0].count, 52);
-  const auto next = classes("qwen3-next-80b-a3b");
+  EXPECT_EQ(std::tuple(gemma[0].attention, gemma[0].count), std::tuple(AttentionKind::kWindow, 52));
   ASSERT_EQ(next.size(), 2U);
-  EXPECT_EQ(next[0].attention, AttentionKind::kLinear);
-  EXPECT_EQ(next[0].count, 36);
+  EXPECT_EQ(std::tuple(next[0].attention, next[0].count), std::tuple(AttentionKind::kLinear, 36));
 }
 
 // A model's layers cost what models of one kind each cost, in proportion.
 TEST(LayerKinds, AMixIsTheSumOfItsParts) {
-  const TempFolder folder;
   const auto attention = [&](const std::string& types) {
-    const auto cost = make_cost_model(tiny(folder, std::string(kTinyModel) + "sliding_window: 4\nlayer_types: " + types + "\n"));
+    const auto cost = make_cost_model(roofline_setup("", std::string(kTinyModel) + "sliding_window: 4\nlayer_types: " + types + "\n"));
     return cost->step(decode_rows(*cost, {9, 2, 30})).of(CostPart::kAttention).count();
   };
   EXPECT_EQ(2 * attention("[sliding_attention, full_attention]"),

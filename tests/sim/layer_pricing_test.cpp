@@ -9,7 +9,7 @@ namespace {
 
 // A layer takes 1000 for its weights, 10 for each row, 3 for each decode row's cached token and 2 for each cached token of a prompt.
 // Outside of the layers: 500, 4 for each row, 7 for each row of the head.
-class LayeredCost final : public CostModel {
+class LayeredCost final : public StubCost {
  public:
   explicit LayeredCost(int stages = 1) : stages_(stages) {}
   StepCost step(const StepShape& shape) override {
@@ -23,16 +23,11 @@ class LayeredCost final : public CostModel {
     cost.row(CostPart::kLinear)[0] = cost.total = Picoseconds{all};
     return cost;
   }
-  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
-  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& times) override {
     times.assign(static_cast<std::size_t>(stages_), step(shape).total / stages_);
   }
   [[nodiscard]] int num_layers() const override { return kLayers; }
   [[nodiscard]] int num_stages() const override { return stages_; }
-  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
-  [[nodiscard]] double peak_flops() const override { return 1; }
-  [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
 
  private:
   static constexpr int kLayers = 48;
@@ -47,6 +42,12 @@ StepEntry entry(std::int32_t tokens, std::int32_t kv_before, std::int32_t layer_
   return e;
 }
 
+InFlightStep step_with(std::vector<StepEntry> entries) {
+  InFlightStep step;
+  step.entries = std::move(entries);
+  return step;
+}
+
 struct Pricer {
   explicit Pricer(int stages = 1) : cost(stages) {}
   LayeredCost cost;
@@ -55,52 +56,40 @@ struct Pricer {
   std::int64_t price(const InFlightStep& step) { return pricer.price(step).total.count(); }
 };
 
+struct LayerPricing : ::testing::Test {
+  Pricer p;
+};
+
 // Two decode rows over 50 and 70 tokens pass all 48 layers, a cohort of 100 tokens over 20 those from 12 to 23. In these 12 layers the
 // weights are read once for 102 rows. The decodes alone end in this step.
-TEST(LayerPricing, AMixedStepSharesTheWeightsOfTheCohortsLayers) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50), entry(1, 70), entry(100, 20, 12, 24)};
+TEST_F(LayerPricing, AMixedStepSharesTheWeightsOfTheCohortsLayers) {
+  InFlightStep step = step_with({entry(1, 50), entry(1, 70), entry(100, 20, 12, 24)});
   const std::int64_t shared = 1000 + 10 * 102 + 3 * 120 + 2 * 20, decodes = 1000 + 10 * 2 + 3 * 120;
   EXPECT_EQ(p.price(step), 12 * shared + 36 * decodes + 500 + 4 * 2 + 7 * 2);
   EXPECT_EQ(p.pricer.shape().prefills.size(), 1U);  // host time is that of all rows
   EXPECT_EQ(p.pricer.shape().decodes, 2);
-  InFlightStep apart = step, alone = step;
-  apart.entries.pop_back();
-  alone.entries = {step.entries.back()};
-  EXPECT_EQ(p.price(apart), 48 * decodes + 500 + 4 * 2 + 7 * 2);
-  EXPECT_EQ(p.price(alone), 12 * (1000 + 10 * 100 + 2 * 20) + 500 + 4);  // none ends: one row of padding outside the layers
+  EXPECT_EQ(p.price(step_with({step.entries[0], step.entries[1]})), 48 * decodes + 500 + 4 * 2 + 7 * 2);
+  EXPECT_EQ(p.price(step_with({step.entries[2]})),
+            12 * (1000 + 10 * 100 + 2 * 20) + 500 + 4);  // none ends: one row of padding outside the layers
 }
 
 // The last group of the cohort: its rows go through the embedding and the norm, once, and one row of it through the head.
-TEST(LayerPricing, TheLastGroupPaysForTheHead) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50), entry(100, 20, 36, 0)};
+TEST_F(LayerPricing, TheLastGroupPaysForTheHead) {
   const std::int64_t shared = 1000 + 10 * 101 + 3 * 50 + 2 * 20, decode = 1000 + 10 + 3 * 50;
-  EXPECT_EQ(p.price(step), 12 * shared + 36 * decode + 500 + 4 * 101 + 7 * 2);
+  EXPECT_EQ(p.price(step_with({entry(1, 50), entry(100, 20, 36, 0)})), 12 * shared + 36 * decode + 500 + 4 * 101 + 7 * 2);
 }
 
 // Over its four groups a cohort passes each layer once: with decodes of the same length in each step, the sum is that of four decode
 // steps and what the prompt's rows add.
-TEST(LayerPricing, ACohortPassesEveryLayerOnceInAll) {
-  Pricer p;
+TEST_F(LayerPricing, ACohortPassesEveryLayerOnceInAll) {
   std::int64_t sum = 0;
-  for (int g = 0; g < 4; ++g) {
-    InFlightStep step;
-    step.entries = {entry(1, 50), entry(100, 0, 12 * g, g == 3 ? 0 : 12 * (g + 1))};
-    sum += p.price(step);
-  }
-  InFlightStep decode;
-  decode.entries = {entry(1, 50)};
-  EXPECT_EQ(sum, 4 * p.price(decode) + 48 * 10 * 100 + 4 * 100 + 7);
+  for (int g = 0; g < 4; ++g) sum += p.price(step_with({entry(1, 50), entry(100, 0, 12 * g, g == 3 ? 0 : 12 * (g + 1))}));
+  EXPECT_EQ(sum, 4 * p.price(step_with({entry(1, 50)})) + 48 * 10 * 100 + 4 * 100 + 7);
 }
 
 // The rows of a set pass its layers, next to each other or not: 2 of 48 by both rows, 46 by one.
-TEST(LayerPricing, RowsPassTheLayersOfTheirSets) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50), entry(1, 70)};
+TEST_F(LayerPricing, RowsPassTheLayersOfTheirSets) {
+  InFlightStep step = step_with({entry(1, 50), entry(1, 70)});
   step.layer_sets = {LayerSet{}.set(0).set(47)};
   step.entries[1].layer_set = 1;
   EXPECT_EQ(p.price(step), 2 * (1000 + 20 + 3 * 120) + 46 * (1000 + 10 + 3 * 50) + 500 + 4 * 2 + 7 * 2);
@@ -109,10 +98,8 @@ TEST(LayerPricing, RowsPassTheLayersOfTheirSets) {
 }
 
 // Rows of a finished member of a static batch pass the layers that others pass.
-TEST(LayerPricing, IdleRowsPassNoLayerAlone) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50)};
+TEST_F(LayerPricing, IdleRowsPassNoLayerAlone) {
+  InFlightStep step = step_with({entry(1, 50)});
   step.idle_rows = 3;
   step.layer_sets = {LayerSet{}.set(0).set(47)};
   step.entries[0].layer_set = 1;
@@ -121,8 +108,7 @@ TEST(LayerPricing, IdleRowsPassNoLayerAlone) {
 
 // A recursive model of 3 loops over 16 layers: rows in loops 0, 1 and 2 read the weights of 16 layers once. The row that leaves after
 // loop 1 and the one in the last loop have logits.
-TEST(LayerPricing, LoopsOfARecursiveModelShareWeights) {
-  Pricer p;
+TEST_F(LayerPricing, LoopsOfARecursiveModelShareWeights) {
   InFlightStep step;
   step.loop_layers = 16;
   step.entries = {entry(1, 50, 0, 16), entry(1, 60, 16, 32), entry(1, 70, 32, 0), entry(40, 0, 0, 16)};
@@ -134,10 +120,8 @@ TEST(LayerPricing, LoopsOfARecursiveModelShareWeights) {
 
 // A prompt of 100 tokens of which layers from 20 on compute 30, and those from 40 on 10, beside a decode row over 50: the weights of a
 // layer are read once for all of its rows, embedding and head take the whole prompt.
-TEST(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50), entry(100, 0)};
+TEST_F(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
+  InFlightStep step = step_with({entry(1, 50), entry(100, 0)});
   std::vector<std::int32_t> tokens(48, 100);
   std::fill(tokens.begin() + 20, tokens.begin() + 40, 30);
   std::fill(tokens.begin() + 40, tokens.end(), 10);
@@ -152,10 +136,8 @@ TEST(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
 }
 
 // A policy's pass of 200 tokens over 40 through five layers, without embedding and head, and one through the whole model.
-TEST(LayerPricing, PassesOfAPolicyMayEndEarly) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50)};
+TEST_F(LayerPricing, PassesOfAPolicyMayEndEarly) {
+  InFlightStep step = step_with({entry(1, 50)});
   const std::int64_t without = p.price(step), layer = 1000 + 10 * 200 + 2 * 40;
   step.policy.passes = {{200, 40, 5}};
   EXPECT_EQ(p.price(step), without + 5 * layer);
@@ -163,58 +145,49 @@ TEST(LayerPricing, PassesOfAPolicyMayEndEarly) {
   EXPECT_EQ(p.price(step), without + 48 * layer + 500 + 4 * 200);
 }
 
-TEST(LayerPricing, PassesOfAPolicyGoThroughTheStagesOfAPipeline) {
-  Pricer p(2);
-  InFlightStep step;
-  step.entries = {entry(1, 50)};
+TEST_F(LayerPricing, PassesOfAPolicyGoThroughTheStagesOfAPipeline) {
+  Pricer staged(2);
+  InFlightStep step = step_with({entry(1, 50)});
   step.policy.passes = {{200, 40}, {200, 40}};
-  const std::int64_t whole = p.price(step);
+  const std::int64_t whole = staged.price(step);
   std::vector<Picoseconds> times;
-  p.pricer.stage_times(times);
+  staged.pricer.stage_times(times);
   ASSERT_EQ(times.size(), 2U);
   EXPECT_NEAR(static_cast<double>(times[0].count()), static_cast<double>(whole) / 2, 1);
   EXPECT_NEAR(static_cast<double>((times[0] + times[1]).count()), static_cast<double>(whole), 1);
 }
 
-TEST(LayerPricing, OperationsOfAPolicyCountOnce) {
-  Pricer p;
-  InFlightStep step;
-  step.entries = {entry(1, 50), entry(100, 20, 12, 24)};
+TEST_F(LayerPricing, OperationsOfAPolicyCountOnce) {
+  InFlightStep step = step_with({entry(1, 50), entry(100, 20, 12, 24)});
   const std::int64_t without = p.price(step);
   step.policy.ops = {{"compact_rows", 1, 12345, 0, false}};
   EXPECT_EQ(p.price(step), without + 12345);
 }
 
-TEST(LayerPricing, StagesOfAPipelineRefuseIt) {
-  Pricer p(2);
-  InFlightStep step;
-  step.entries = {entry(100, 20, 12, 24)};
-  EXPECT_NE(error_of([&] { p.price(step); }).find("'parallel' without pp"), std::string::npos);
+TEST_F(LayerPricing, StagesOfAPipelineRefuseIt) {
+  Pricer staged(2);
+  EXPECT_THAT(error_of([&] { staged.price(step_with({entry(100, 20, 12, 24)})); }), HasSubstr("'parallel' without pp"));
 }
 
 // Card 1.8: a layer's experts are read once per cohort, against once per chunk. 8192 tokens of qwen3-30b-a3b touch every expert in each of
 // 16 chunks of 512; bytes of a cohort's 16 groups against those of the chunks, by the roofline.
-TEST(LayerPricing, ACohortReadsTheExpertsOnce) {
+TEST_F(LayerPricing, ACohortReadsTheExpertsOnce) {
   const CostSetup setup = setup_of("{model: qwen3-30b-a3b, hardware: h100, parallel: {tp: 2}}");
   const std::unique_ptr<CostModel> cost = make_cost_model(setup);
   const std::unique_ptr<Scheduler> scheduler = policy<SchedulerRegistry>("scheduler", "sarathi", "{}")();
   StepPricer pricer(*cost, *scheduler);
   std::int64_t layered = 0, chunked = 0;
   for (std::int32_t i = 0; i < 16; ++i) {
-    InFlightStep group, chunk;
-    group.entries = {entry(8192, 0, 3 * i, i == 15 ? 0 : 3 * (i + 1))};
-    chunk.entries = {entry(512, 512 * i)};
-    layered += pricer.price(group).bytes;
-    chunked += pricer.price(chunk).bytes;
+    layered += pricer.price(step_with({entry(8192, 0, 3 * i, i == 15 ? 0 : 3 * (i + 1))})).bytes;
+    chunked += pricer.price(step_with({entry(512, 512 * i)})).bytes;
   }
   const std::int64_t experts = 48LL * 128 * 3 * 2048 * 768 * 2;  // bytes of all experts
   EXPECT_GT(chunked - layered, 14 * experts);
 }
 
 // One request of 600 tokens and one output: two steps with one group each, and its tokens count once.
-TEST(LayerPricing, TokensOfACohortCountOnce) {
-  SimSetup setup = basic_setup("layered_prefill");
-  const RunSummary summary = summary_of(setup, {request_at(0, 600, 1)});
+TEST_F(LayerPricing, TokensOfACohortCountOnce) {
+  const RunSummary summary = summary_of(basic_setup("layered_prefill"), {request_at(0, 600, 1)});
   EXPECT_EQ(summary.steps, 2U);
   EXPECT_DOUBLE_EQ(summary.batch_mean_tokens, 300);
   EXPECT_EQ(summary.output_tokens, 1);

@@ -9,10 +9,7 @@
 namespace kvlab::testing {
 namespace {
 
-struct GroupRun {
-  RunSummary summary;
-  Recorder records;
-
+struct GroupRun : Served {
   [[nodiscard]] std::vector<std::uint32_t> ranks() const {
     std::vector<std::uint32_t> all(records.requests.size());
     for (const RequestRecord& r : records.requests) all[r.number] = r.replica;
@@ -26,11 +23,10 @@ SimSetup group_setup(const std::string& scheduler, const std::string& parameters
   return setup;
 }
 
-GroupRun run(const SimSetup& setup, std::vector<TraceRequest> requests, bool keep_steps = true) {
+GroupRun run(const SimSetup& setup, const std::vector<TraceRequest>& requests, bool keep_steps = true) {
   GroupRun result;
   result.records.keep_steps = keep_steps;
-  VectorTrace trace(std::move(requests));
-  result.summary = simulate(setup, trace, result.records);
+  result.summary = run_into(result.records, setup, requests);
   std::sort(result.records.requests.begin(), result.records.requests.end(),
             [](const auto& a, const auto& b) { return a.number < b.number; });
   return result;
@@ -45,9 +41,9 @@ TEST(LockStep, TheFastRankWaits) {
   constexpr std::int64_t kPrompt = 7'000'000, kDecode = 5'000'000 + 20'000 + 3'700;
   ASSERT_EQ(r.records.steps.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(r.records.steps[i].number, i / 2);
-    EXPECT_EQ(r.records.steps[i].start.count(), i < 2 ? 0 : kPrompt);
-    EXPECT_EQ(r.records.steps[i].end.count(), i < 2 ? kPrompt : kPrompt + kDecode);
+    const InFlightStep& step = r.records.steps[i];
+    EXPECT_EQ(std::tuple(step.number, step.start.count(), step.end.count()),
+              std::tuple(i / 2, i < 2 ? 0 : kPrompt, i < 2 ? kPrompt : kPrompt + kDecode));
   }
   EXPECT_EQ(r.summary.busy_frac, 1);
 }
@@ -73,7 +69,7 @@ TEST(LockStep, AllRanksWaitForTheHost) {
 
 // A decode row is cheap here, and a step dear: the dummy is what lasts longest.
 TEST(LockStep, TheDummyIsPriced) {
-  class DearPadding final : public CostModel {
+  class DearPadding final : public StubCost {
    public:
     StepCost step(const StepShape& shape) override {
       StepCost cost;
@@ -81,13 +77,6 @@ TEST(LockStep, TheDummyIsPriced) {
       cost.row(CostPart::kLinear)[0] = cost.total;
       return cost;
     }
-    DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
-    [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
-    void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages = {step(shape).total}; }
-    [[nodiscard]] int num_layers() const override { return 1; }
-    double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
-    [[nodiscard]] double peak_flops() const override { return 1; }
-    [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
   };
   SimSetup setup = group_setup("vllm_v1", kEager);
   setup.make_cost_model = [] { return std::make_unique<DearPadding>(); };
@@ -108,16 +97,22 @@ TEST(LockStep, RowsArePaddedToTheLargestRank) {
   EXPECT_DOUBLE_EQ(r.summary.mfu_frac, 1000.0 * (32 + 800 + 4 + 4) / (2.0 * (kPrompt + kDecode)));
 }
 
-// Nine requests at once: the first of equal ranks, then the other. After the first step (6 us) rank 0 has five running and rank 1 none.
-// Five more while a step runs (16.2 to 21.3 us), 4 x waiting + running of the ranks before each: (5, 0) (5, 4) (5, 8) (9, 8) (9, 12).
-TEST(LockStep, ArrivalsGoToTheLeastFourTimesWaitingPlusRunning) {
+std::vector<TraceRequest> nine_and_five() {
   std::vector<TraceRequest> requests;
   for (int i = 0; i < 9; ++i) requests.push_back(request_at(0, 10, i % 2 == 0 ? 100 : 1));
   for (const double us : {17.0, 17.5, 18.0, 18.5, 19.0}) requests.push_back(request_at(us * 1e-3, 10, 5));
-  EXPECT_EQ(run(group_setup("vllm_v1", kEager), requests).ranks(), (std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0}));
+  return requests;
 }
 
-std::vector<std::uint32_t> ranks_by(LoadBalance balance, const std::vector<TraceRequest>& requests) {
+using Ranks = std::vector<std::uint32_t>;
+
+// Nine requests at once: the first of equal ranks, then the other. After the first step (6 us) rank 0 has five running and rank 1 none.
+// Five more while a step runs (16.2 to 21.3 us), 4 x waiting + running of the ranks before each: (5, 0) (5, 4) (5, 8) (9, 8) (9, 12).
+TEST(LockStep, ArrivalsGoToTheLeastFourTimesWaitingPlusRunning) {
+  EXPECT_EQ(run(group_setup("vllm_v1", kEager), nine_and_five()).ranks(), (Ranks{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0}));
+}
+
+Ranks ranks_by(LoadBalance balance, const std::vector<TraceRequest>& requests) {
   SimSetup setup = group_setup("vllm_v1", kEager);
   setup.load_balance = balance;
   return run(setup, requests).ranks();
@@ -128,7 +123,6 @@ std::vector<std::uint32_t> ranks_by(LoadBalance balance, const std::vector<Trace
 TEST(LockStep, LoadIsBalancedByTokensOrRequests) {
   std::vector<TraceRequest> requests;
   for (const int prompt : {1000, 10, 20, 30, 1000, 5}) requests.push_back(request_at(0, prompt, 2));
-  using Ranks = std::vector<std::uint32_t>;
   EXPECT_EQ(ranks_by(LoadBalance::kTotalTokens, requests), (Ranks{0, 1, 1, 1, 1, 0}));
   for (const LoadBalance balance : {LoadBalance::kVllm, LoadBalance::kTotalRequests, LoadBalance::kRoundRobin})
     EXPECT_EQ(ranks_by(balance, requests), (Ranks{0, 1, 0, 1, 0, 1}));
@@ -139,17 +133,14 @@ TEST(LockStep, LoadIsBalancedByTokensOrRequests) {
 TEST(LockStep, TokensOfRunningRequestsAreThoseOfTheirBlocks) {
   std::vector<TraceRequest> requests = {request_at(0, 1000, 50), request_at(0, 10, 50)};
   for (int i = 0; i < 4; ++i) requests.push_back(request_at(0.04, 100, 2));
-  EXPECT_EQ(ranks_by(LoadBalance::kTotalTokens, requests), (std::vector<std::uint32_t>{0, 1, 1, 1, 1, 1}));
-  EXPECT_EQ(ranks_by(LoadBalance::kTotalRequests, requests), (std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(ranks_by(LoadBalance::kTotalTokens, requests), (Ranks{0, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(ranks_by(LoadBalance::kTotalRequests, requests), (Ranks{0, 1, 0, 1, 0, 1}));
 }
 
 // 4 x waiting + running: rank 0 runs five, so its (5) exceeds one that waits on rank 1 (4). waiting + running: (5) exceeds 0 to 4.
 TEST(LockStep, WaitingRequestsCountOnceByTotalRequests) {
-  std::vector<TraceRequest> requests;
-  for (int i = 0; i < 9; ++i) requests.push_back(request_at(0, 10, i % 2 == 0 ? 100 : 1));
-  for (const double us : {17.0, 17.5, 18.0, 18.5, 19.0}) requests.push_back(request_at(us * 1e-3, 10, 5));
-  const std::vector<std::uint32_t> ranks = ranks_by(LoadBalance::kTotalRequests, requests);
-  EXPECT_EQ(std::vector(ranks.begin() + 9, ranks.end()), (std::vector<std::uint32_t>{1, 1, 1, 1, 1}));
+  const Ranks ranks = ranks_by(LoadBalance::kTotalRequests, nine_and_five());
+  EXPECT_EQ(Ranks(ranks.begin() + 9, ranks.end()), (Ranks{1, 1, 1, 1, 1}));
 }
 
 TEST(LockStep, LimitsArePerRank) {
@@ -187,11 +178,7 @@ TEST(LockStep, EqualRanksRunAsOneAlone) {
                         Case{"vllm_v1", "{}", stages}, Case{"vllm_v0", "{preemption: swap}", {}}, Case{"static", "{window_ms: 2}", {}}}) {
     SCOPED_TRACE(c.scheduler + " " + c.parameters);
     SimSetup setup = group_setup(c.scheduler, c.parameters);
-    setup.make_cost_model = [&] {
-      LinearPrices prices;
-      prices.stages = c.stages;
-      return std::make_unique<LinearCost>(prices);
-    };
+    setup.make_cost_model = linear_cost({.stages = c.stages});
     setup.memory.num_blocks = 60;
     setup.memory.host_blocks = 30;
     const GroupRun twice = run(setup, random_requests(60, 2), false);
@@ -217,10 +204,7 @@ TEST(LockStep, ReplicasHaveRanks) {
     const GroupRun a = run(setup, random_requests(80, 1), false), b = run(setup, random_requests(80, 1), true);
     EXPECT_EQ(a.ranks(), b.ranks());
     EXPECT_EQ(a.summary.latencies.completed, 80U);
-    for (std::uint32_t rank = 0; rank < 4; ++rank) {
-      const std::vector<std::uint32_t> ranks = a.ranks();
-      EXPECT_GT(std::count(ranks.begin(), ranks.end(), rank), 0) << router << " " << rank;
-    }
+    for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_THAT(a.ranks(), ::testing::Contains(rank)) << router;
     EXPECT_EQ(a.records.samples.at(3).replica, 3U);
   }
 }
@@ -236,8 +220,8 @@ TEST(LockStep, RanksWithoutExpertsDoNotWait) {
   setup.fast_forward = false;
   const GroupRun slow = run(setup, random_requests(100, 1), false);
   for (std::size_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(fast.records.requests[i].last_token, slow.records.requests[i].last_token);
-    EXPECT_EQ(fast.records.requests[i].replica, slow.records.requests[i].replica);
+    const RequestRecord &a = fast.records.requests[i], &b = slow.records.requests[i];
+    EXPECT_EQ(std::pair(a.last_token, a.replica), std::pair(b.last_token, b.replica));
   }
   EXPECT_LT(fast.summary.events, slow.summary.events);
 }

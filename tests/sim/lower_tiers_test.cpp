@@ -3,15 +3,12 @@
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
-
 namespace {
 
 // The tiny model of two layers, on a card whose link moves a byte in 100 ps and whose disk reads one in 1 ns.
 struct TiersCard {
-  TempFolder folder;
-  std::unique_ptr<CostModel> cost = make_cost_model(setup_of(
-      "model: " + folder.write("model.yaml", kTinyModel) + "\nhardware: " +
-      folder.write("card.yaml", std::string(kTinyCard) + "disk_read_bytes_per_s: 1e9\ncpu_call_ns: 100\ndisk_call_ns: 300\n") + "\n"));
+  std::unique_ptr<CostModel> cost = make_cost_model(
+      roofline_setup("", kTinyModel, std::string(kTinyCard) + "disk_read_bytes_per_s: 1e9\ncpu_call_ns: 100\ndisk_call_ns: 300\n"));
 
   // Picoseconds of the policy in a step of one row of `kv` tokens.
   std::int64_t policy(std::vector<PolicyOp> ops, std::int32_t kv = 100) const {
@@ -34,8 +31,7 @@ PolicyOp fetch_op(std::int64_t bytes, FetchBeside beside, std::int64_t launches 
 TEST(LowerTiers, PlacesHaveTheirOwnRates) {
   const TiersCard card;
   const PolicyOp fetch = fetch_op(25'000, FetchBeside::kNothing), disk{"read_disk", 2, 25'000, 0, false, true};
-  EXPECT_EQ(card.policy({fetch}), 25'000 * 100 + 2 * 100'000);
-  EXPECT_EQ(card.policy({disk}), 25'000 * 1000 + 2 * 300'000);
+  EXPECT_EQ(std::tuple(card.policy({fetch}), card.policy({disk})), std::tuple(25'000 * 100 + 2 * 100'000, 25'000 * 1000 + 2 * 300'000));
   EXPECT_EQ(card.policy({fetch, disk}), card.policy({disk})) << "both places send at the same time";
   StepShape shape = equal_decode_rows(1, 100, {});
   const std::int64_t bytes = card.cost->step(shape).bytes;
@@ -114,5 +110,4 @@ TEST_F(OffloadedDecode, ChosenTokensAreFasterThanAll) {
 }
 
 }  // namespace
-
 }  // namespace kvlab

@@ -148,8 +148,7 @@ TEST(ModelConfigs, OnlyTheExpertsOfGptOssAreQuantized) {
       spec_of(R"("model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4",
       "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})");
   EXPECT_NEAR(static_cast<double>(weight_bytes(m)), 12.8 * (1 << 30), 0.02 * (1 << 30));
-  EXPECT_EQ(m.attention_weights.bits, 16);
-  EXPECT_EQ(m.expert_weights.bits, 4.25);
+  EXPECT_EQ(std::tuple(m.attention_weights.bits, m.expert_weights.bits), std::tuple(16, 4.25));
 }
 
 TEST(ModelConfigs, LayersOfTwoKindsAreCountedEach) {
@@ -171,11 +170,7 @@ TEST(ModelConfigs, LayersOfTwoKindsAreCountedEach) {
 StepCost prompt_of(const TempFolder& folder, const std::string& keys, const std::string& card, std::int32_t tokens) {
   const std::string model = folder.write("config.json", "{" + kWritten + ", " + keys + "}");
   const CostSetup setup = setup_of("model: " + model + "\nhardware: " + card + "\n");
-  const PrefillPiece piece{tokens, 0};
-  StepShape shape;
-  shape.prefills = std::span(&piece, 1);
-  shape.head_rows = 1;
-  return make_cost_model(setup)->step(shape);
+  return prompt_cost(*make_cost_model(setup), {tokens, 0}, 1);
 }
 
 // Weights alone are widened and multiplied in 16 bits; quantized activations use the units that the card has.
@@ -219,8 +214,7 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
       "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, "vision_config": {"hidden_size": 1152}, "mm_tokens_per_image": 256, "kv_cache_dtype": "fp8")");
   EXPECT_EQ(std::tuple(gemma.q_heads, gemma.kv_heads, gemma.head_dim, gemma.vocabulary), std::tuple(8, 4, 256, 262'208));
   EXPECT_EQ(gemma.hidden, 2560) << "not the vision tower's";
-  EXPECT_EQ(gemma.kv_dtype, Dtype::kFp8);
-  EXPECT_EQ(gemma.max_tokens, 131'072);
+  EXPECT_EQ(std::tuple(gemma.kv_dtype, gemma.max_tokens), std::tuple(Dtype::kFp8, 131'072));
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_EQ(gemma.some_window, 1024);
   EXPECT_EQ(layers_with(gemma, AttentionKind::kWindow), 29);
@@ -234,8 +228,7 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(outside.attention_weights.bits, 16);
   const ModelSpec llava =
       spec_of(R"("model_type": "llava", "text_config": {"max_position_embeddings": 4096, "vocab_size": 32064}, "vision_config": {})");
-  EXPECT_EQ(llava.layers, 32);
-  EXPECT_EQ(llava.hidden, 4096);
+  EXPECT_EQ(std::tuple(llava.layers, llava.hidden), std::tuple(32, 4096));
   EXPECT_EQ(total_parameters(llava), 6'738'939'904);
   EXPECT_EQ(spec_of(R"("model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280}, "hidden_size": 3584, "intermediate_size": 18944,
       "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "image_token_id": 5, "rope_scaling": {"type": "mrope",
@@ -307,8 +300,7 @@ TEST(ModelConfigs, ASchemeInAFileOfItsOwnCounts) {
   folder.write("M/hf_quant_config.json",
                R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})");
   const ModelSpec m = load_model_spec(folder.path() + "/M", kModels);
-  EXPECT_EQ(m.mlp_weights.bits, 8);
-  EXPECT_EQ(m.kv_dtype, Dtype::kFp8);
+  EXPECT_EQ(std::tuple(m.mlp_weights.bits, m.kv_dtype), std::tuple(8, Dtype::kFp8));
   folder.write("N/config.json", R"({"model_type": "llama"})");
   const std::string file = folder.write("N/quantize_config.json", R"({"bits": 4, "group_size": 128, "odd": 3})");
   EXPECT_THAT(error_of([&] { load_model_spec(folder.path() + "/N", kModels); }), ::testing::StartsWith(file + ":1:"));

@@ -41,32 +41,19 @@ struct CheckedRecords final : RunSink {
 std::pair<std::string, std::string> drawn_scheduler(Drawn& draw) {
   const std::int32_t budget = draw.of<std::int32_t>({32, 64, 256, 2048}), seqs = draw.of<std::int32_t>({4, 12, 64});
   const std::string sizes = fmt::format("budget_tokens: {}, max_num_seqs: {}", budget, seqs);
-  switch (draw.from(0, 11)) {
-    case 0:
-      return {"vllm_v1", fmt::format("{{{}}}", sizes)};
-    case 1:
-      return {"vllm_v1", fmt::format("{{{}, async_scheduling: false}}", sizes)};
-    case 2:
-      return {"vllm_v1", fmt::format("{{{}, reserve_full_prompt: false, async_scheduling: {}}}", sizes, draw.one_in(2))};
-    case 3:
-      return {"sarathi", fmt::format("{{{}}}", sizes)};
-    case 4:
-      return {"sarathi", fmt::format("{{{}, version: decode_maximal, watermark_frac: 0}}", sizes)};
-    case 5:
-      return {"fastgen", fmt::format("{{forward_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
-    case 6:
-      return {"vllm_v0", fmt::format("{{max_num_seqs: {}, preemption: {}}}", seqs, draw.one_in(3) ? "recompute" : "swap")};
-    case 7:
-      return {"orca", fmt::format("{{max_num_seqs: {}}}", seqs)};
-    case 8:
-      return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
-    case 9:
-      return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}, mixed_chunk: true, overlap: false}}", budget, seqs)};
-    case 10:
-      return {"s3", fmt::format("{{max_num_seqs: {}, window_ms: {}}}", seqs, draw.one_in(2) ? "0.1" : "10000")};
-    default:
-      return {"static", "{max_batch_seqs: 8, window_ms: 0.05}"};
-  }
+  const std::int32_t kind = draw.from(0, 11);
+  if (kind == 0) return {"vllm_v1", fmt::format("{{{}}}", sizes)};
+  if (kind == 1) return {"vllm_v1", fmt::format("{{{}, async_scheduling: false}}", sizes)};
+  if (kind == 2) return {"vllm_v1", fmt::format("{{{}, reserve_full_prompt: false, async_scheduling: {}}}", sizes, draw.one_in(2))};
+  if (kind == 3) return {"sarathi", fmt::format("{{{}}}", sizes)};
+  if (kind == 4) return {"sarathi", fmt::format("{{{}, version: decode_maximal, watermark_frac: 0}}", sizes)};
+  if (kind == 5) return {"fastgen", fmt::format("{{forward_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
+  if (kind == 6) return {"vllm_v0", fmt::format("{{max_num_seqs: {}, preemption: {}}}", seqs, draw.one_in(3) ? "recompute" : "swap")};
+  if (kind == 7) return {"orca", fmt::format("{{max_num_seqs: {}}}", seqs)};
+  if (kind == 8) return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
+  if (kind == 9) return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}, mixed_chunk: true, overlap: false}}", budget, seqs)};
+  if (kind == 10) return {"s3", fmt::format("{{max_num_seqs: {}, window_ms: {}}}", seqs, draw.one_in(2) ? "0.1" : "10000")};
+  return {"static", "{max_batch_seqs: 8, window_ms: 0.05}"};
 }
 
 struct DrawnRun {
@@ -126,20 +113,6 @@ DrawnRun draw_run(std::uint64_t seed) {
   return run;
 }
 
-void expect_whole(const Workload& w, const Recorder& records) {
-  std::vector<int> seen(w.requests.size(), 0);
-  for (const RequestRecord& r : records.requests) {
-    ++seen[r.number];
-    if (r.outcome == Outcome::kRejected) continue;
-    EXPECT_EQ(r.outcome, Outcome::kCompleted) << "request " << r.number;
-    EXPECT_EQ(r.output_tokens, w.requests[r.number].output_tokens) << "request " << r.number;
-    EXPECT_LE(r.arrival, r.queued) << "request " << r.number;
-    EXPECT_LE(r.queued, r.scheduled) << "request " << r.number;
-    EXPECT_LT(r.scheduled, r.first_token) << "request " << r.number;
-  }
-  EXPECT_EQ(seen, std::vector<int>(w.requests.size(), 1));
-}
-
 TEST(OrderRuns, ServeAllRequestsWholeAndFastForwardChangesNothing) {
   const auto [first, count] = test::drawn_seeds(full_run() ? 400 : 100, 12);
   std::uint64_t preemptions = 0, swaps = 0;
@@ -147,10 +120,9 @@ TEST(OrderRuns, ServeAllRequestsWholeAndFastForwardChangesNothing) {
     DrawnRun drawn = draw_run(seed);
     SCOPED_TRACE(drawn.text);
     drawn.setup.fast_forward = false;
-    VectorTrace trace(drawn.workload.requests);
     CheckedRecords slow;
     RunSummary summary;
-    ASSERT_EQ(error_of([&] { summary = simulate(drawn.setup, trace, slow); }), "no error");
+    ASSERT_EQ(error_of([&] { summary = run_into(slow, drawn.setup, drawn.workload.requests); }), "no error");
     expect_whole(drawn.workload, slow.all);
     EXPECT_GT(summary.latencies.completed, 0U) << summary.first_rejection;
     const bool is_same = text_of(summary, slow.all) == run(drawn.setup, drawn.workload, true);
@@ -178,8 +150,7 @@ TEST(OrderRuns, APlanThatOnlyPreemptsIsFollowedByAnother) {
   w.requests = {request_at(0, 30, 10), request_at(0.001, 20, 10)};
   for (std::size_t i = 0; i < 2; ++i) w.requests[i].facts = &w.facts[i];
   const SimSetup setup = small_setup("{async_scheduling: false}", "priority", "{}");
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, w.requests);
+  const auto [records, summary] = serve(setup, w.requests);
   expect_whole(w, records);
   EXPECT_EQ(summary.preemptions, 1U);
 }
@@ -194,8 +165,7 @@ TEST(OrderRuns, FastForwardEndsWhereTheNextPlanPreempts) {
     setup.memory.host_blocks = 10;
     setup.timeline_interval = Span{0};
     setup.fast_forward = false;
-    Recorder records;
-    const RunSummary summary = run_into(records, setup, w.requests);
+    const auto [records, summary] = serve(setup, w.requests);
     EXPECT_GE(summary.preemptions, 1U);
     EXPECT_EQ(text_of(summary, records), run(setup, w, true)) << mode;
   }

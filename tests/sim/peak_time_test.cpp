@@ -10,16 +10,10 @@ namespace kvlab::testing {
 namespace {
 
 // A model of which PeakTime reads peaks and stages alone.
-class Peaks final : public CostModel {
+class Peaks final : public StubCost {
  public:
   Peaks(double flops, double bytes_per_s, int stages = 1) : flops_(flops), bytes_per_s_(bytes_per_s), stages_(stages) {}
-  StepCost step(const StepShape&) override { return {}; }
-  DecodeSpan decode_span(const StepShape&) override { return {}; }
-  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
-  void stage_times(const StepShape&, std::vector<Picoseconds>&) override {}
-  [[nodiscard]] int num_layers() const override { return 1; }
   [[nodiscard]] int num_stages() const override { return stages_; }
-  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
   [[nodiscard]] double peak_flops() const override { return flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return bytes_per_s_; }
 
@@ -92,8 +86,7 @@ TEST(PeakTime, AStretchIsTheSumOfItsSteps) {
 // One request: a prompt of 10 tokens and two decode steps of one. LinearCost has 1000 FLOPs per token, 7 bytes per cached token and peaks
 // of 1e12: 10 ns for the prompt, 1 ns for each decode step, whose bytes take 70 and 77 ps.
 TEST(PeakTime, OfATinyRun) {
-  const SimSetup setup = basic_setup("sarathi");
-  const RunSummary summary = summary_of(setup, {request_at(0, 10, 3)});
+  const RunSummary summary = summary_of(basic_setup("sarathi"), {request_at(0, 10, 3)});
   EXPECT_DOUBLE_EQ(summary.peak_s, 12e-9);
   EXPECT_EQ(summary.output_tokens, 3);
 }

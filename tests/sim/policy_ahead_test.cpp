@@ -11,7 +11,7 @@ namespace {
 constexpr ModelShape kAheadModel{4, 8, 2, 64, 128};
 
 // Linear prices, and operations of a policy along a curve: their times run along no line.
-class CurvedOps final : public CostModel {
+class CurvedOps final : public StubCost {
  public:
   CurvedOps(const LinearPrices& prices, std::int64_t* asked) : linear_(prices), asked_(asked) {}
   StepCost step(const StepShape& shape) override {
@@ -26,11 +26,7 @@ class CurvedOps final : public CostModel {
     return span;
   }
   [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return linear_.host_time(shape); }
-  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages = {step(shape).total}; }
-  [[nodiscard]] int num_layers() const override { return linear_.num_layers(); }
   double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override { return linear_.prefill_seconds(tokens, kv_before); }
-  [[nodiscard]] double peak_flops() const override { return linear_.peak_flops(); }
-  [[nodiscard]] double peak_bytes_per_s() const override { return linear_.peak_bytes_per_s(); }
 
  private:
   static void add_ops(const StepShape& shape, StepCost& cost) {

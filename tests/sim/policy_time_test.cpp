@@ -21,7 +21,7 @@ class WorkPerToken final : public Footprint {
 };
 
 // A step takes 5 us, and a time per byte of the policy's operations.
-class StepAndWork final : public CostModel {
+class StepAndWork final : public StubCost {
  public:
   explicit StepAndWork(Picoseconds byte, std::vector<Picoseconds> stages = {}) : byte_(byte), stages_(std::move(stages)) {}
   StepCost step(const StepShape& shape) override {
@@ -32,13 +32,8 @@ class StepAndWork final : public CostModel {
     return cost;
   }
   DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1 << 20}; }
-  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
   void stage_times(const StepShape&, std::vector<Picoseconds>& stages) override { stages = stages_; }
   [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(stages_.size())); }
-  [[nodiscard]] int num_layers() const override { return 4; }
-  double prefill_seconds(std::int32_t, std::int32_t) override { return 1e-6; }
-  [[nodiscard]] double peak_flops() const override { return 1e12; }
-  [[nodiscard]] double peak_bytes_per_s() const override { return 1e12; }
 
  private:
   Picoseconds byte_;
@@ -61,14 +56,20 @@ std::vector<RequestRecord> served_by(const SimSetup& setup, const std::vector<Tr
 
 std::int64_t in_prefill(const RequestRecord& r) { return to_span(r.prefill_policy).count(); }
 std::int64_t in_decode(const RequestRecord& r) { return to_span(r.decode_policy).count(); }
+using Work = std::pair<std::int64_t, std::int64_t>;  // in prefill and in decode
+Work work_of(const RequestRecord& r) { return {in_prefill(r), in_decode(r)}; }
+
+// Two stages of 10 us, and an eighth of a microsecond for each new token.
+SimSetup pipeline() {
+  return working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
+}
 
 // Chunks of 64 and 36 tokens, then 4 steps of one: 100 us and 4 us of work. The rest is 5 us per step.
 TEST(PolicyTime, OfOneRequest) {
   for (const char* parameters : {"{budget_tokens: 64, async_scheduling: false}", "{budget_tokens: 64}"}) {
     const std::vector<RequestRecord> served = served_by(working_setup(parameters), {request_at(0, 100, 5)});
     const RequestRecord& r = served.at(0);
-    EXPECT_EQ(in_prefill(r), 100 * kOneUs);
-    EXPECT_EQ(in_decode(r), 4 * kOneUs);
+    EXPECT_EQ(work_of(r), Work(100 * kOneUs, 4 * kOneUs));
     EXPECT_EQ((r.first_token - r.scheduled).count() - in_prefill(r), 2 * 5 * kOneUs);
     EXPECT_EQ((r.last_token - r.first_token).count() - in_decode(r), 4 * 5 * kOneUs);
   }
@@ -79,19 +80,16 @@ TEST(PolicyTime, OfRequestsThatShareSteps) {
   const std::vector<RequestRecord> served =
       served_by(working_setup("{budget_tokens: 64, async_scheduling: false}"), {request_at(0, 100, 20), request_at(0.113, 50, 3)});
   EXPECT_EQ(served.at(1).first_token - kStart, Span(172 * kOneUs));
-  EXPECT_EQ(in_prefill(served[0]), 100 * kOneUs);
-  EXPECT_EQ(in_decode(served[0]), (1 + 51 + 2 + 2 + 15) * kOneUs);
+  EXPECT_EQ(work_of(served[0]), Work(100 * kOneUs, (1 + 51 + 2 + 2 + 15) * kOneUs));
   EXPECT_EQ((served[0].last_token - served[0].first_token).count() - in_decode(served[0]), 19 * 5 * kOneUs);
-  EXPECT_EQ(in_prefill(served[1]), 51 * kOneUs);
-  EXPECT_EQ(in_decode(served[1]), (2 + 2) * kOneUs);
+  EXPECT_EQ(work_of(served[1]), Work(51 * kOneUs, (2 + 2) * kOneUs));
   EXPECT_EQ((served[1].last_token - served[1].scheduled).count() - in_prefill(served[1]) - in_decode(served[1]), 3 * 5 * kOneUs);
 }
 
 // Two stages of 10 us: the chunks run from 0 to 20 us and from 10 to 30 us. Half of the 8 us of work of the second one is at the same time
 // as the first.
 TEST(PolicyTime, ChunksOfAPromptInAPipelineCountEachInstantOnce) {
-  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
-  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 128, 1)});
+  const std::vector<RequestRecord> served = served_by(pipeline(), {request_at(0, 128, 1)});
   EXPECT_EQ((served.at(0).first_token - served[0].scheduled).count(), 30 * kOneUs);
   EXPECT_EQ(in_prefill(served[0]), (8 + 4) * kOneUs);
 }
@@ -99,26 +97,22 @@ TEST(PolicyTime, ChunksOfAPromptInAPipelineCountEachInstantOnce) {
 // Steps of two requests alternate on the two stages: from 0, 20 and 40 us, and from 10, 30 and 50 us, each for 20 us. Half of each step is
 // beside one of the other request. Each request waits for its own steps alone, with 8 us, 1/8 us and 1/8 us of work.
 TEST(PolicyTime, StepsOfOtherRequestsInAPipelineTakeNothingAway) {
-  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
-  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 64, 3), request_at(0, 64, 3)});
+  const std::vector<RequestRecord> served = served_by(pipeline(), {request_at(0, 64, 3), request_at(0, 64, 3)});
   for (std::int64_t i = 0; i < 2; ++i) {
     const RequestRecord& r = served.at(static_cast<std::size_t>(i));
     EXPECT_EQ((r.first_token - kStart).count(), (20 + 10 * i) * kOneUs);
     EXPECT_EQ((r.last_token - kStart).count(), (60 + 10 * i) * kOneUs);
-    EXPECT_EQ(in_prefill(r), 8 * kOneUs);
-    EXPECT_EQ(in_decode(r), 2 * kOneUs / 8);
+    EXPECT_EQ(work_of(r), Work(8 * kOneUs, 2 * kOneUs / 8));
   }
 }
 
 // The step from 20 to 40 us has the second token of one request and the last 63 tokens of the other one's prompt, whose first 64 are
 // computed from 10 to 30 us. Its 8 us of work count whole for the first request, and half for the second.
 TEST(PolicyTime, AStepOfAPipelineCountsByRequest) {
-  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
-  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 64, 2), request_at(0, 127, 1)});
+  const std::vector<RequestRecord> served = served_by(pipeline(), {request_at(0, 64, 2), request_at(0, 127, 1)});
   EXPECT_EQ((served.at(0).last_token - kStart).count(), 40 * kOneUs);
   EXPECT_EQ((served.at(1).first_token - kStart).count(), 40 * kOneUs);
-  EXPECT_EQ(in_prefill(served[0]), 8 * kOneUs);
-  EXPECT_EQ(in_decode(served[0]), 8 * kOneUs);
+  EXPECT_EQ(work_of(served[0]), Work(8 * kOneUs, 8 * kOneUs));
   EXPECT_EQ(in_prefill(served[1]), (8 + 4) * kOneUs);
 }
 
@@ -141,8 +135,7 @@ TEST(PolicyTime, OfPrefillAndDecodeReplicas) {
   const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 100, 5)});
   ASSERT_EQ(served.at(0).outcome, Outcome::kCompleted);
   EXPECT_EQ(served[0].replica, 1U);
-  EXPECT_EQ(in_prefill(served[0]), 100 * kOneUs);
-  EXPECT_EQ(in_decode(served[0]), 4 * kOneUs);
+  EXPECT_EQ(work_of(served[0]), Work(100 * kOneUs, 4 * kOneUs));
 }
 
 // Without work there is none, and a request that is cut off has that of its steps so far.
@@ -151,8 +144,7 @@ TEST(PolicyTime, OfUnfinishedRequests) {
   setup.stop.after_time = Span(113 * kOneUs);
   const std::vector<RequestRecord> cut = served_by(setup, {request_at(0, 100, 5), request_at(0.1, 100, 5)});
   EXPECT_EQ(cut.at(0).outcome, Outcome::kUnfinished);
-  EXPECT_EQ(in_prefill(cut[0]), 100 * kOneUs);
-  EXPECT_EQ(in_decode(cut[0]), 0);
+  EXPECT_EQ(work_of(cut[0]), Work(100 * kOneUs, 0));
   EXPECT_EQ(in_prefill(cut.at(1)), 0);
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   for (const RequestRecord& r : served_by(setup, {request_at(0, 100, 5)})) EXPECT_EQ(in_prefill(r) + in_decode(r), 0);
@@ -160,12 +152,7 @@ TEST(PolicyTime, OfUnfinishedRequests) {
 
 constexpr ModelShape kServedModel{4, 8, 2, 64, 128};
 
-struct WorkedRun {
-  std::vector<RequestRecord> requests;
-  std::uint64_t events = 0, preemptions = 0;
-};
-
-WorkedRun worked_run(const std::string& recipe_name, const std::string& parameters, bool skips) {
+Served worked_run(const std::string& recipe_name, const std::string& parameters, bool skips) {
   SimSetup setup = working_setup(parameters, Picoseconds{17});
   const Recipe own = load_recipe(recipe_name);
   const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(recipe_name, 144) : own;
@@ -173,10 +160,7 @@ WorkedRun worked_run(const std::string& recipe_name, const std::string& paramete
   setup.memory.num_blocks = 120;
   setup.max_model_len = 1000;
   setup.fast_forward = skips;
-  const Workload w = random_workload(7, 40, 0.3, 250);
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, w.requests);
-  return {records.requests, summary.events, summary.preemptions};
+  return serve(setup, random_workload(7, 40, 0.3, 250).requests);
 }
 
 // Policies with work in decode steps, of which many are carried out at once; little memory, so that requests are preempted.
@@ -185,15 +169,16 @@ TEST(PolicyTime, OfSkippedStepsIsThatOfSingleSteps) {
   for (const std::string name : {"h2o", "quest", "kivi2"}) {
     for (const char* parameters :
          {"{budget_tokens: 256, max_num_seqs: 8}", "{budget_tokens: 256, max_num_seqs: 8, async_scheduling: false}"}) {
-      const WorkedRun stepped = worked_run(name, parameters, false), skipped = worked_run(name, parameters, true);
-      EXPECT_LT(skipped.events, stepped.events) << name;
-      preemptions += stepped.preemptions;
-      ASSERT_EQ(stepped.requests.size(), skipped.requests.size());
+      const Served stepped = worked_run(name, parameters, false), skipped = worked_run(name, parameters, true);
+      EXPECT_LT(skipped.summary.events, stepped.summary.events) << name;
+      preemptions += stepped.summary.preemptions;
+      const std::vector<RequestRecord>&all = stepped.records.requests, &others = skipped.records.requests;
+      ASSERT_EQ(all.size(), others.size());
       std::int64_t decode = 0;
-      for (std::size_t i = 0; i < stepped.requests.size(); ++i) {
-        const RequestRecord &one = stepped.requests[i], &other = skipped.requests[i];
-        EXPECT_EQ(one.prefill_policy, other.prefill_policy) << name << " request " << one.number;
-        EXPECT_EQ(one.decode_policy, other.decode_policy) << name << " request " << one.number;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const RequestRecord& one = all[i];
+        EXPECT_EQ(std::pair(one.prefill_policy, one.decode_policy), std::pair(others[i].prefill_policy, others[i].decode_policy))
+            << name << " request " << one.number;
         if (one.outcome != Outcome::kCompleted) continue;
         EXPECT_LE(in_prefill(one), (one.first_token - one.scheduled).count());
         EXPECT_LE(in_decode(one), (one.last_token - one.first_token).count());

@@ -35,4 +35,18 @@ inline void add_store(SimSetup& setup, std::int64_t blocks, std::int32_t block_t
   for (PoolSetup& pool : setup.pools) pool.store_blocks = pool.roles.prefill ? blocks : 0;
 }
 
+// Prompts of one family begin alike: `named` tokens have hashes of 16 tokens.
+struct Family {
+  std::vector<std::uint64_t> hashes;
+  Family(std::uint64_t number, std::int32_t named) {
+    for (std::int32_t i = 0; i < named / 16; ++i) hashes.push_back(mix64(1000 * number + static_cast<std::uint64_t>(i)));
+  }
+  [[nodiscard]] TraceRequest at(double ms, std::int32_t prompt, std::int32_t output = 3) const {
+    TraceRequest r = request_at(ms, prompt, output);
+    r.hash_tokens = 16;
+    r.hashes = hashes;
+    return r;
+  }
+};
+
 }  // namespace kvlab::testing

@@ -12,8 +12,7 @@ namespace {
 // Steps of LinearCost cost 5 us and 20 ns per token. The prompt of 100 tokens, padded to a graph of 104, takes 7.08 us; its 7 blocks go in
 // one call, since both pools are fresh: 1 ms + 7 MiB / 1 GB/s.
 TEST(Pools, ARequestPassesBothStages) {
-  Recorder records;
-  const RunSummary summary = run_into(records, pools_setup(1, 1), {request_at(0, 100, 3)});
+  const auto [records, summary] = serve(pools_setup(1, 1), {request_at(0, 100, 3)});
   ASSERT_EQ(records.requests.size(), 1U);
   const RequestRecord& r = records.requests[0];
   EXPECT_EQ(std::tuple(r.outcome, r.output_tokens, r.replica), std::tuple(Outcome::kCompleted, 3, 1U));
@@ -21,18 +20,14 @@ TEST(Pools, ARequestPassesBothStages) {
   ASSERT_EQ(records.transfers.size(), 1U);
   const TransferRecord& t = records.transfers[0];
   EXPECT_EQ(std::tuple(t.from, t.to, t.tokens, t.bytes, t.calls), std::tuple(0U, 1U, 100, 7 << 20, 1));
-  EXPECT_EQ(ns(t.ready), 7'080);
-  EXPECT_EQ(ns(t.asked), 7'080);
-  EXPECT_EQ(ns(t.end), 7'080 + 1'000'000 + 7'340'032);
+  EXPECT_EQ(std::tuple(ns(t.ready), ns(t.asked), ns(t.end)), std::tuple(7'080, 7'080, 7'080 + 1'000'000 + 7'340'032));
   // Decode steps: 5 us + 20 ns + 37 ps for each of 100, then 101 tokens before.
   EXPECT_NEAR(static_cast<double>(ns(r.last_token) - ns(t.end)), 2 * 5'020 + 201 * 0.037, 1.01);
   ASSERT_EQ(summary.pools.size(), 2U);
-  EXPECT_EQ(summary.pools[0].output_tokens, 1);
-  EXPECT_EQ(summary.pools[1].output_tokens, 2);
+  EXPECT_EQ(std::tuple(summary.pools[0].output_tokens, summary.pools[1].output_tokens), std::tuple(1, 2));
   ASSERT_EQ(summary.links.size(), 2U);
   EXPECT_TRUE(summary.links[0].is_egress);
-  EXPECT_EQ(summary.links[1].bytes, 7 << 20);
-  EXPECT_EQ(summary.links[1].busy.count(), (ns(t.end) - ns(t.asked)) * 1000);
+  EXPECT_EQ(std::tuple(summary.links[1].bytes, summary.links[1].busy.count()), std::tuple(7 << 20, (ns(t.end) - ns(t.asked)) * 1000));
 }
 
 // A decode replica that keeps copies of turns needs sessions and hashes of its block size, as a replica that prefills does.
@@ -41,16 +36,16 @@ TEST(Pools, TheDecodeReplicaChecksItsRequests) {
   for (PoolSetup& pool : setup.pools) pool.memory.prefix_caching = false;
   setup.pools[1].memory.swap.keeps_turns = true;
   const std::vector<std::uint64_t> hashes = {1, 2, 3, 4};
-  const auto serve = [&](std::int64_t session, std::int32_t hash_tokens) {
+  const auto checked = [&](std::int64_t session, std::int32_t hash_tokens) {
     TraceRequest request = request_at(0, 100, 3);
     request.session = session;
     request.hash_tokens = hash_tokens;
     request.hashes = hashes;
-    const Recorder records = records_of(setup, {request});
+    records_of(setup, {request});
   };
-  EXPECT_NO_THROW(serve(1, 16));
-  EXPECT_THROW(serve(-1, 16), InputError);
-  EXPECT_THROW(serve(1, 24), InputError);
+  EXPECT_NO_THROW(checked(1, 16));
+  EXPECT_THROW(checked(-1, 16), InputError);
+  EXPECT_THROW(checked(1, 24), InputError);
 }
 
 TEST(Pools, OneTokenNeedsNoTransfer) {
@@ -91,17 +86,10 @@ TEST(Pools, CallsCountPlacesAndBlocks) {
 
 // The second request of a prefix finds it on the decode side: its first six blocks are there.
 TEST(Pools, CachedBlocksAreNotSentAgain) {
-  std::vector<std::uint64_t> hashes;
-  for (std::uint64_t i = 0; i < 6; ++i) hashes.push_back(mix64(i));
-  std::vector<TraceRequest> requests = {request_at(0, 100, 30), request_at(50, 100, 30)};
-  for (TraceRequest& r : requests) {
-    r.hash_tokens = 16;
-    r.hashes = hashes;
-  }
-  const Recorder records = records_of(pools_setup(1, 1), requests);
+  const Family family(1, 96);
+  const Recorder records = records_of(pools_setup(1, 1), {family.at(0, 100, 30), family.at(50, 100, 30)});
   ASSERT_EQ(records.transfers.size(), 2U);
-  EXPECT_EQ(records.transfers[0].bytes, 7 << 20);
-  EXPECT_EQ(records.transfers[1].bytes, 1 << 20);
+  EXPECT_EQ(std::tuple(records.transfers[0].bytes, records.transfers[1].bytes), std::tuple(7 << 20, 1 << 20));
   EXPECT_EQ(records.requests[1].hit_tokens, 96);  // of the prefill side
 }
 
@@ -111,8 +99,7 @@ TEST(Pools, MemoryOfPromptsThatWaitIsHeld) {
   setup.pools[0].memory.num_blocks = 20;
   setup.pools[1].memory.num_blocks = 20;
   const std::vector<TraceRequest> requests(4, request_at(0, 100, 50));  // 7 blocks each, then 10
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, requests);
+  const auto [records, summary] = serve(setup, requests);
   EXPECT_EQ(summary.latencies.completed, 4U);
   // The prefill replica has room for two; the third prompt begins when the first has been fetched.
   std::vector<Time> scheduled;
@@ -150,17 +137,13 @@ TEST(Pools, ARequestMayDecodeWhereItsPromptWas) {
   };
   const Recorder records = records_of(told_setup(1, 1, stays), {request_at(0, 100, 5), request_at(0, 30, 5)});
   EXPECT_TRUE(records.transfers.empty());
-  for (const RequestRecord& r : records.requests) {
-    EXPECT_EQ(r.replica, 0U);
-    EXPECT_EQ(r.output_tokens, 5);
-  }
+  for (const RequestRecord& r : records.requests) EXPECT_EQ(std::tuple(r.replica, r.output_tokens), std::tuple(0, 5));
   const auto whole = [](const Ask& ask, const FleetView&) {
     EXPECT_EQ(ask.stage, Stage::kPrefill);
     return Placement::send_whole(ReplicaId{1});
   };
   const Recorder mixed = records_of(told_setup(1, 1, whole), {request_at(0, 100, 5)});
-  EXPECT_EQ(mixed.requests[0].output_tokens, 5);
-  EXPECT_EQ(mixed.requests[0].replica, 1U);
+  EXPECT_EQ(std::tuple(mixed.requests[0].replica, mixed.requests[0].output_tokens), std::tuple(1, 5));
 }
 
 TEST(Pools, RequestsAreRejectedAtEitherStage) {
@@ -168,10 +151,8 @@ TEST(Pools, RequestsAreRejectedAtEitherStage) {
     if (ask.request.number == 0) return Placement::reject("too late for prefill");
     return ask.stage == Stage::kPrefill ? Placement::send(ReplicaId{0}) : Placement::reject("too late for decode");
   };
-  Recorder records;
-  const RunSummary summary = run_into(records, told_setup(1, 1, rejects), {request_at(0, 100, 5), request_at(0, 100, 5)});
-  EXPECT_EQ(summary.latencies.rejected, 2U);
-  EXPECT_EQ(summary.first_rejection, "too late for prefill");
+  const auto [records, summary] = serve(told_setup(1, 1, rejects), {request_at(0, 100, 5), request_at(0, 100, 5)});
+  EXPECT_EQ(std::tuple(summary.latencies.rejected, summary.first_rejection), std::tuple(2U, "too late for prefill"));
   ASSERT_EQ(records.requests.size(), 2U);
   EXPECT_EQ(records.requests[1].output_tokens, 1);
   EXPECT_STREQ(records.requests[1].reason, "too late for decode");
@@ -190,8 +171,7 @@ TEST(Pools, HeldRequestsAreAskedAgainAfterSteps) {
   ASSERT_EQ(records.requests.size(), 2U);
   EXPECT_EQ(records.requests[0].number, 0U);
   EXPECT_GT(asked, 1);
-  EXPECT_EQ(records.requests[1].queued, records.requests[0].last_token);
-  EXPECT_EQ(ns(records.requests[1].arrival), 8'400'000);
+  EXPECT_EQ(std::tuple(records.requests[1].queued, ns(records.requests[1].arrival)), std::tuple(records.requests[0].last_token, 8'400'000));
 }
 
 TEST(Pools, AReplicaChangesItsRoleWhenItIsEmpty) {
@@ -213,21 +193,18 @@ TEST(Pools, AReplicaChangesItsRoleWhenItIsEmpty) {
   for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.0, 100, 40));
   const RunSummary summary = summary_of(setup, requests);
   EXPECT_EQ(summary.latencies.completed, 40U);
-  EXPECT_EQ(decoders.front(), 1U);
-  EXPECT_EQ(decoders.back(), 2U);
+  EXPECT_EQ(std::tuple(decoders.front(), decoders.back()), std::tuple(1U, 2U));
 }
 
 TEST(Pools, RequestsThatAreHeldForeverAreNamed) {
   const auto never = [](const Ask&, const FleetView&) { return Placement::hold(); };
-  Recorder records;
-  EXPECT_THROW(run_into(records, told_setup(1, 1, never), {request_at(0, 100, 5)}), InputError);
+  EXPECT_THROW(records_of(told_setup(1, 1, never), {request_at(0, 100, 5)}), InputError);
 }
 
 TEST(Pools, PreemptedRequestsAreComputedAgainWhereTheyDecode) {
   SimSetup setup = pools_setup(1, 1);
   setup.pools[1].memory.num_blocks = 18;
-  const std::vector<TraceRequest> requests(2, request_at(0, 100, 100));
-  const RunSummary summary = summary_of(setup, requests);
+  const RunSummary summary = summary_of(setup, {request_at(0, 100, 100), request_at(0, 100, 100)});
   EXPECT_EQ(summary.latencies.completed, 2U);
   EXPECT_GT(summary.preemptions, 0U);
   EXPECT_GT(summary.recomputed_tokens, 0);
@@ -263,9 +240,7 @@ TEST(Pools, EachReplicaRefusesWhatItCannotHold) {
   const Recorder records = records_of(setup, {request_at(0, 300, 200)});
   EXPECT_EQ(records.requests[0].outcome, Outcome::kCompleted);
   setup.pools[1].max_model_len = 400;
-  Recorder shorter;
-  const RunSummary summary = run_into(shorter, setup, {request_at(0, 300, 200)});
-  EXPECT_EQ(summary.first_rejection, "longer than the max_model_len of its decode replica");
+  EXPECT_EQ(summary_of(setup, {request_at(0, 300, 200)}).first_rejection, "longer than the max_model_len of its decode replica");
 }
 
 // A request that changes replicas costs little more CPU time than one that stays. The least of several runs taken in turn.
@@ -430,8 +405,7 @@ TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
     SCOPED_TRACE(seed);
     const DrawnPools drawn = drawn_pools(seed);
     ASSERT_EQ(run(drawn.setup, drawn.workload, false), run(drawn.setup, drawn.workload, true)) << "seed " << seed;
-    Recorder records;
-    const RunSummary summary = run_into(records, drawn.setup, drawn.workload.requests);
+    const auto [records, summary] = serve(drawn.setup, drawn.workload.requests);
     std::vector<int> seen(drawn.workload.requests.size(), 0);
     for (const RequestRecord& r : records.requests) {
       ++seen[r.number];

@@ -3,7 +3,6 @@
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
-
 namespace {
 
 // A table's name is its file's; what it counts as is `covers`. Profiles of earlier calibrations have rotary_emb and lm_head where those
@@ -22,12 +21,12 @@ TEST(KvlabProfile, TablesOfEitherNamePredictTheSame) {
   const auto model_of = [](const TempFolder& folder) { return make_cost_model(setup_of(tiny_experiment(folder, "kvlab"))); };
   const auto a = model_of(older), b = model_of(newer);
   for (const std::int32_t rows : {1, 3, 16}) {
-    EXPECT_GT(a->step(decode_shape(rows, 40 * rows, 40, 40)).total, Picoseconds{});
-    EXPECT_EQ(a->step(decode_shape(rows, 40 * rows, 40, 40)).total, b->step(decode_shape(rows, 40 * rows, 40, 40)).total);
+    const StepShape shape = decode_shape(rows, 40 * rows, 40, 40);
+    EXPECT_GT(a->step(shape).total, Picoseconds{});
+    EXPECT_EQ(a->step(shape).total, b->step(shape).total);
     EXPECT_EQ(a->prefill_seconds(20 * rows, 0), b->prefill_seconds(20 * rows, 0));
   }
 }
 
 }  // namespace
-
 }  // namespace kvlab

@@ -193,20 +193,28 @@ SimSetup one_server_by_priority(bool preemptive) {
 constexpr std::array<TwoClasses, 3> kTwoClasses = {TwoClasses{{0.3, 0.3}, {500, 500}}, TwoClasses{{0.2, 0.6}, {200, 800}},
                                                    TwoClasses{{0.6, 0.2}, {400, 100}}};
 
-TEST(QueueingTheory, MeanWaitsOfTwoPrioritiesWithoutPreemption) {  // Cobham 1954: W_k = W_0 / ((1 - sigma_(k-1)) (1 - sigma_k))
-  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+// Mean times by class are those of a formula.
+void expect_by_class(bool preemptive, const std::function<Span(const RequestRecord&)>& time,
+                     const std::function<Pair(const TwoClasses&)>& formula_ms) {
   for (const TwoClasses& c : kTwoClasses) {
-    const auto wait = replicate_pairs(32, [&](std::uint64_t seed) {
-      return mean_by_class(one_server_by_priority(false), two_classes(seed, 20'000, c),
-                           [](const RequestRecord& r) { return r.scheduled - r.arrival; });
-    });
-    const double found = c.residual(0) + c.residual(1), first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
-    const Pair expected{found / first * kStepMs, found / (first * both) * kStepMs};
+    const auto found = replicate_pairs(
+        32, [&](std::uint64_t seed) { return mean_by_class(one_server_by_priority(preemptive), two_classes(seed, 20'000, c), time); });
+    const Pair expected = formula_ms(c);
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_NEAR(wait[i].mean, expected[i], 4 * wait[i].std_error) << "class " << i << " at loads " << c.load[0] << ", " << c.load[1];
-      EXPECT_LT(wait[i].std_error, 0.05 * wait[i].mean);
+      EXPECT_NEAR(found[i].mean, expected[i], 4 * found[i].std_error) << "class " << i << " at loads " << c.load[0] << ", " << c.load[1];
+      EXPECT_LT(found[i].std_error, 0.05 * found[i].mean);
     }
   }
+}
+
+TEST(QueueingTheory, MeanWaitsOfTwoPrioritiesWithoutPreemption) {  // Cobham 1954: W_k = W_0 / ((1 - sigma_(k-1)) (1 - sigma_k))
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+  expect_by_class(
+      false, [](const RequestRecord& r) { return r.scheduled - r.arrival; },
+      [](const TwoClasses& c) {
+        const double found = c.residual(0) + c.residual(1), first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
+        return Pair{found / first * kStepMs, found / (first * both) * kStepMs};
+      });
 }
 
 // Preemptive resume, T_k = E[S_k] / (1 - sigma_(k-1)) + W_0k / ((1 - sigma_(k-1)) (1 - sigma_k)) with W_0k of the classes up to k, for a
@@ -214,19 +222,13 @@ TEST(QueueingTheory, MeanWaitsOfTwoPrioritiesWithoutPreemption) {  // Cobham 195
 // and of n steps of the other class n - 1 are followed by whatever urgent work came during them.
 TEST(QueueingTheory, MeanTimesOfTwoPrioritiesWithPreemption) {
   if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
-  for (const TwoClasses& c : kTwoClasses) {
-    const auto time = replicate_pairs(32, [&](std::uint64_t seed) {
-      return mean_by_class(one_server_by_priority(true), two_classes(seed, 20'000, c),
-                           [](const RequestRecord& r) { return r.last_token - r.arrival; });
-    });
-    const double first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
-    const Pair expected{(c.mean_steps[0] + (c.residual(0) + c.load[1] / 2) / first) * kStepMs,
-                        ((c.residual(0) + c.residual(1)) / (first * both) + 1 + (c.mean_steps[1] - 1) / first) * kStepMs};
-    for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_NEAR(time[i].mean, expected[i], 4 * time[i].std_error) << "class " << i << " at loads " << c.load[0] << ", " << c.load[1];
-      EXPECT_LT(time[i].std_error, 0.05 * time[i].mean);
-    }
-  }
+  expect_by_class(
+      true, [](const RequestRecord& r) { return r.last_token - r.arrival; },
+      [](const TwoClasses& c) {
+        const double first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
+        return Pair{(c.mean_steps[0] + (c.residual(0) + c.load[1] / 2) / first) * kStepMs,
+                    ((c.residual(0) + c.residual(1)) / (first * both) + 1 + (c.mean_steps[1] - 1) / first) * kStepMs};
+      });
 }
 
 // ---- processor sharing ----
@@ -298,8 +300,7 @@ TEST(QueueingTheory, LittlesLawHolds) {
     setup.timeline_interval = Span(2'000);
     std::vector<TraceRequest> requests = poisson(seed, 300, 0.3, [&](std::uint64_t i) { return geometric(seed, i, 60); });
     for (TraceRequest& r : requests) r.prompt_tokens = 200;
-    Recorder records;
-    const RunSummary summary = run_into(records, setup, requests);
+    const auto [records, summary] = serve(setup, requests);
     double in_system = 0;
     for (const TimelineSample& s : records.samples) in_system += static_cast<double>(s.running + s.waiting + s.swapped) * 0.002;  // ms
     double times = 0;

@@ -55,6 +55,21 @@ inline Workload random_workload(std::uint64_t seed, std::size_t count, double ga
   return w;
 }
 
+// Every request is there once, with all of its tokens unless it was rejected.
+inline void expect_whole(const Workload& w, const Recorder& records) {
+  std::vector<int> seen(w.requests.size(), 0);
+  for (const RequestRecord& r : records.requests) {
+    ++seen[r.number];
+    if (r.outcome == Outcome::kRejected) continue;
+    EXPECT_EQ(r.outcome, Outcome::kCompleted) << "request " << r.number;
+    EXPECT_EQ(r.output_tokens, w.requests[r.number].output_tokens) << "request " << r.number;
+    EXPECT_LE(r.arrival, r.queued) << "request " << r.number;
+    EXPECT_LE(r.queued, r.scheduled) << "request " << r.number;
+    EXPECT_LT(r.scheduled, r.first_token) << "request " << r.number;
+  }
+  EXPECT_EQ(seen, std::vector<int>(w.requests.size(), 1));
+}
+
 inline std::string text_of(const RunSummary& s, const Recorder& records) {
   std::string text;
   const auto add = [&](auto... values) {

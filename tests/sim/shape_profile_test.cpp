@@ -50,16 +50,20 @@ class ShapeFolder {
     folder_.write("moe_" + gemm_type + ".csv", rows_of("hidden,intermediate,experts,experts_per_token,tp,ep,tokens,time_ns", experts,
                                                        [](const auto& p) { return 7000 + p[4] * 100 * p[6]; }));
     folder_.write("all_reduce.csv", "bytes,ranks,time_ns\n256,2,4000\n65536,2,9000\n");
-    folder_.write("model.yaml", kTinyModel);
     folder_.write("card.yaml", kTinyCard);
   }
   [[nodiscard]] const std::string& path() const { return folder_.path(); }
   [[nodiscard]] std::string experiment(const std::string& more = "") const {
-    return "model: " + path() + "/model.yaml\nhardware: " + path() + "/card.yaml\nprofile: {aisimulate: {dir: " + path() + more + "}}\n";
+    return roofline_experiment(folder_, "profile: {aisimulate: {dir: " + path() + more + "}}\n");
   }
 
  private:
   TempFolder folder_;
+};
+
+struct ShapeProfile : ::testing::Test {
+  [[nodiscard]] CostSetup load(const std::string& more = "") const { return setup_of(folder.experiment() + more); }
+  ShapeFolder folder;
 };
 
 const ProfileOp& op_of(const CostSetup& setup, const std::string& name) {
@@ -72,22 +76,19 @@ double ns_of(const CostSetup& setup, const std::string& name, double count) {
   return op_of(setup, name).times.at(std::span(&count, 1)).ps / 1000;
 }
 
-TEST(ShapeProfile, ProductsHaveTheModelsOwnWidths) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, ProductsHaveTheModelsOwnWidths) {
+  const CostSetup setup = load();
   EXPECT_NEAR(ns_of(setup, "qkv_proj", 4), 1000 + 32 * 16 / 16.0 + 4, 1e-3);  // n = (4 + 2 * 2) heads of 4
   EXPECT_NEAR(ns_of(setup, "o_proj", 8), 1000 + 16 * 16 / 16.0 + 8, 1e-3);
   EXPECT_NEAR(ns_of(setup, "down_proj", 2), 1000 + 16 * 32 / 16.0 + 2, 1e-3);
   EXPECT_EQ(op_of(setup, "o_proj").at_best, Footing::kInside);
-  EXPECT_EQ(op_of(setup, "qkv_proj").at_best, Footing::kInterpolated);
-  EXPECT_EQ(op_of(setup, "qkv_proj").per_layer, 1);
+  EXPECT_EQ(std::tuple(op_of(setup, "qkv_proj").at_best, op_of(setup, "qkv_proj").per_layer), std::tuple(Footing::kInterpolated, 1));
   EXPECT_EQ(op_of(setup, "lm_head").axis, ProfileOp::Axis::kSequences);
   EXPECT_THAT(setup.profile->notes, ::testing::Contains("lint: 3 of 9 rows left out"));
 }
 
 // The first layer has a dense MLP, the others a narrower one beside their experts.
-TEST(ShapeProfile, LayersThatDifferHaveTheirOwnProducts) {
-  const ShapeFolder folder;
+TEST_F(ShapeProfile, LayersThatDifferHaveTheirOwnProducts) {
   const CostSetup setup =
       setup_of("model: glm-4.5-air\nhardware: " + folder.path() + "/card.yaml\nprofile: {aisimulate: {dir: " + folder.path() +
                ", missing: roofline, impossible: keep}}\n");
@@ -116,9 +117,8 @@ TEST(ShapeProfile, LayersThatDifferHaveTheirOwnProducts) {
 }
 
 // Beyond the widest measured product in proportion.
-TEST(ShapeProfile, WiderProductsAreExtrapolated) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, WiderProductsAreExtrapolated) {
+  const CostSetup setup = load();
   EXPECT_NEAR(ns_of(setup, "lm_head", 4), (1000 + 48 + 4) * 64.0 / 48, 1e-3);
   EXPECT_EQ(op_of(setup, "lm_head").at_best, Footing::kExtrapolated);
   double count = 4;
@@ -130,24 +130,22 @@ Picoseconds attention_of(const CostSetup& setup, const StepShape& shape) {
   return make_cost_model(setup)->step(shape).of(CostPart::kAttention);
 }
 
-TEST(ShapeProfile, DecodeAttention) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, DecodeAttention) {
+  const CostSetup setup = load();
   // Two layers; four rows of 31 cached tokens and their own, between contexts of 16 and 64.
   EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)).count(), 2 * 1000 * (100 + 4 * 2 * 32));
 }
 
 // Twice the KV heads are as much work as twice the rows.
-TEST(ShapeProfile, MoreKvHeadsThanMeasuredCountAsRows) {
-  const ShapeFolder folder("bfloat16", 1);
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, MoreKvHeadsThanMeasuredCountAsRows) {
+  const ShapeFolder one_head("bfloat16", 1);
+  const CostSetup setup = setup_of(one_head.experiment());
   EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)).count(), 2 * 1000 * (100 + 8 * 32));
   EXPECT_THAT(setup.profile->notes, ::testing::Contains(HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
 }
 
-TEST(ShapeProfile, PromptsShareOneCall) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, PromptsShareOneCall) {
+  const CostSetup setup = load();
   const auto of = [&](const std::vector<PrefillPiece>& pieces) {
     StepShape shape;
     shape.prefills = pieces;
@@ -163,23 +161,17 @@ TEST(ShapeProfile, PromptsShareOneCall) {
   EXPECT_NEAR(of({{512, 0}}), 1155.36 * (512 * 513) / (256 * 257), 1e-2);
 }
 
-TEST(ShapeProfile, LongPromptsAreExtrapolated) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment());
+TEST_F(ShapeProfile, LongPromptsAreExtrapolated) {
+  const CostSetup setup = load();
   const auto footing = [&](std::int32_t tokens, std::int32_t before, Footing f) {
-    const std::vector<PrefillPiece> pieces{{tokens, before}};
-    StepShape shape;
-    shape.prefills = pieces;
-    const StepCost with = make_cost_model(setup)->step(shape);
-    return with.of(f);
+    return prompt_cost(*make_cost_model(setup), {tokens, before}).of(f);
   };
   EXPECT_GT(footing(64, 64, Footing::kInterpolated), footing(64, 512, Footing::kInterpolated));
   EXPECT_GT(footing(64, 512, Footing::kExtrapolated), footing(64, 64, Footing::kExtrapolated));
 }
 
-TEST(ShapeProfile, CollectivesComeFromTheFolder) {
-  const ShapeFolder folder;
-  const CostSetup setup = setup_of(folder.experiment() + "parallel: {tp: 2}\n");
+TEST_F(ShapeProfile, CollectivesComeFromTheFolder) {
+  const CostSetup setup = load("parallel: {tp: 2}\n");
   EXPECT_NEAR(ns_of(setup, "o_proj", 8), 1000 + 16 + 8, 1e-3);  // k = 8: level below 16
   const StepCost cost = make_cost_model(setup)->step(decode_shape(8, 8 * 31, 31, 31));
   EXPECT_EQ(cost.of(CostPart::kCollective).count(),
@@ -187,12 +179,9 @@ TEST(ShapeProfile, CollectivesComeFromTheFolder) {
 }
 
 // Ranks of 8 and of 8 or 24 tokens; two layers.
-TEST(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
-  const ShapeFolder folder;
+TEST_F(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
   const TempFolder models;
-  const std::string moe = models.write("moe.yaml", std::string(kTinyModel) +
-                                                       "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
-                                                       "num_local_experts: 4\nnum_experts_per_tok: 2\n");
+  const std::string moe = models.write("moe.yaml", kTinyMoe);
   const std::string experiment = folder.experiment(), rest = experiment.substr(experiment.find('\n') + 1);
   const auto experts = [&](const std::string& parallel, std::int64_t others) {
     GroupTokens group;
@@ -207,15 +196,15 @@ TEST(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
   EXPECT_EQ(experts("{dp: 2}", 24) - experts("{dp: 2}", 8), 2 * 16 * 200'000);
 }
 
-TEST(ShapeProfile, MissingTablesAreNamed) {
-  const ShapeFolder folder("fp8");
-  const std::string error = error_of([&] { setup_of(folder.experiment()); });
+TEST_F(ShapeProfile, MissingTablesAreNamed) {
+  const ShapeFolder fp8("fp8");
+  const std::string error = error_of([&] { setup_of(fp8.experiment()); });
   EXPECT_THAT(error, HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
   EXPECT_THAT(error, ::testing::Not(HasSubstr("layernorm")));
-  EXPECT_NO_THROW(setup_of(folder.experiment(", missing: roofline")));
+  EXPECT_NO_THROW(setup_of(fp8.experiment(", missing: roofline")));
 }
 
-TEST(ShapeProfile, TheErrorIsTheCommandToType) {
+TEST_F(ShapeProfile, TheErrorIsTheCommandToType) {
   const std::string error = error_of([] {
     setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {system: h100_sxm, version: 0.99.0, dir: no/such/folder}}\n");
   });

@@ -27,7 +27,19 @@ struct LinearPrices {
   Picoseconds op_byte{};  // of a policy's operations
 };
 
-class LinearCost final : public CostModel {
+// A model of which a test gives the price of a step.
+class StubCost : public CostModel {
+ public:
+  StepCost step(const StepShape&) override { return {}; }
+  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages = {step(shape).total}; }
+  [[nodiscard]] int num_layers() const override { return 4; }
+  [[nodiscard]] double peak_flops() const override { return 1e12; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1e12; }
+};
+
+class LinearCost final : public StubCost {
  public:
   explicit LinearCost(LinearPrices prices) : prices_(std::move(prices)) {}
 
@@ -67,7 +79,6 @@ class LinearCost final : public CostModel {
   }
 
   [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return prices_.host; }
-  [[nodiscard]] int num_layers() const override { return 4; }
   [[nodiscard]] AttentionWindows windows() const override { return {prices_.window, 0}; }
   [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(prices_.stages.size())); }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override {
@@ -75,8 +86,6 @@ class LinearCost final : public CostModel {
     if (stages.empty()) stages = {step(shape).total};
   }
   double prefill_seconds(std::int32_t tokens, std::int32_t) override { return static_cast<double>(tokens) * 1e-6; }
-  [[nodiscard]] double peak_flops() const override { return 1e12; }
-  [[nodiscard]] double peak_bytes_per_s() const override { return 1e12; }
 
  private:
   [[nodiscard]] Picoseconds decode_price(std::int64_t kv) const {
@@ -91,7 +100,7 @@ template <class Registry>
 auto policy(const std::string& kind, const std::string& name, const std::string& parameters) {
   return [kind, name, parameters] {
     Params p = Params::from_text(parameters, kind + " '" + name + "'");
-    tell_setting({.model_layers = 4}, p);  // those of LinearCost
+    tell_setting({.model_layers = 4}, p);  // those of StubCost
     return Registry::make(name, p, kind);
   };
 }
@@ -105,15 +114,24 @@ inline RunSummary run_into(RunSink& records, const SimSetup& setup, const std::v
   return simulate(setup, trace, records);
 }
 
-inline Recorder records_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+struct Served {
   Recorder records;
-  run_into(records, setup, requests);
-  return records;
+  RunSummary summary;
+};
+
+inline Served serve(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  Served served;
+  served.summary = run_into(served.records, setup, requests);
+  return served;
 }
 
-inline RunSummary summary_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  Recorder records;
-  return run_into(records, setup, requests);
+inline Recorder records_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) { return serve(setup, requests).records; }
+inline RunSummary summary_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) { return serve(setup, requests).summary; }
+
+inline const RequestRecord& record_of(const Recorder& records, std::uint64_t number) {
+  for (const RequestRecord& r : records.requests)
+    if (r.number == number) return r;
+  throw InternalError("no request " + std::to_string(number));
 }
 
 inline SimSetup basic_setup(const std::string& scheduler = "vllm_v1", const std::string& parameters = "{}") {

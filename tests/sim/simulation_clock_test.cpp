@@ -78,17 +78,12 @@ TEST(Clock, WrongUnitsOfARateAreNamed) {
 
 // Steps that 64-bit FLOPs or picoseconds do not hold.
 TEST(Clock, AStepsCostIsChecked) {
-  const TempFolder folder;
-  folder.write("model.yaml", kTinyModel);
-  folder.write("card.yaml",
-               "source: made up\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e9\nfp16_flops: 1e9\npcie_bytes_per_s: "
-               "1e9\nflops_frac: 0.01\n");
-  const auto cost = make_cost_model(setup_of("{model: " + folder.path() + "/model.yaml, hardware: " + folder.path() + "/card.yaml}"));
+  const auto cost =
+      make_cost_model(roofline_setup("", kTinyModel,
+                                     "source: made up\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e9\nfp16_flops: 1e9\n"
+                                     "pcie_bytes_per_s: 1e9\nflops_frac: 0.01\n"));
   const auto error = [&](std::int32_t tokens, std::int32_t cached) {
-    const PrefillPiece piece{tokens, cached};
-    StepShape shape;
-    shape.prefills = std::span(&piece, 1);
-    return error_of([&] { EXPECT_GT(cost->step(shape).total, Picoseconds{}); });
+    return error_of([&] { EXPECT_GT(prompt_cost(*cost, {tokens, cached}).total, Picoseconds{}); });
   };
   EXPECT_EQ(error(1 << 20, 0), "no error");
   EXPECT_EQ(error(1 << 27, 0), "one step takes longer than that");

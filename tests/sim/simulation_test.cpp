@@ -55,9 +55,7 @@ TEST(Simulation, UsedCachedAndFreeBlocksAddUp) {
   const SharedPrefixes trace(1, 8, 20);
   SimSetup setup = basic_setup();
   setup.memory.num_blocks = 60;
-  VectorTrace source(trace.requests);
-  Recorder records;
-  simulate(setup, source, records);
+  const Recorder records = records_of(setup, trace.requests);
   bool caches = false;
   for (const TimelineSample& s : records.samples) {
     ASSERT_EQ(s.used_blocks + s.cached_blocks + s.free_blocks, 60);
@@ -72,13 +70,12 @@ std::vector<TraceRequest> saturating(int count, std::int32_t output) {
   return requests;
 }
 
+std::vector<Picoseconds> equal_stages(int count) { return std::vector(static_cast<std::size_t>(count), LinearPrices{}.step / count); }
+
 TEST(Simulation, OverlappingStagesAreBusyOnce) {
   for (const int stages : {1, 2, 4}) {
     SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 8, budget_tokens: 128, async_scheduling: false}");
-    LinearPrices prices;
-    prices.token = prices.kv_token = {};
-    prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
-    setup.make_cost_model = linear_cost(prices);
+    setup.make_cost_model = linear_cost({.token = {}, .kv_token = {}, .stages = equal_stages(stages)});
     const RunSummary s = summary_of(setup, saturating(64, 50));
     EXPECT_LE(s.busy_frac, 1) << stages;
     EXPECT_GT(s.busy_frac, 0.99) << stages;
@@ -185,8 +182,7 @@ TEST(Simulation, HitsAndPreemptionsOfTheWarmUpAreNotCounted) {
   std::int64_t hits = 0, prompts = 0;
   for (const TraceRequest& r : trace.requests)
     if (r.arrival >= kStart + setup.warmup) hits += 64, prompts += r.prompt_tokens;
-  EXPECT_EQ(later.hit_tokens, hits);
-  EXPECT_EQ(later.lookup_tokens, prompts);
+  EXPECT_EQ(std::pair(later.hit_tokens, later.lookup_tokens), std::pair(hits, prompts));
   EXPECT_EQ(all.hit_tokens, 64 * 199);
 
   setup = basic_setup("vllm_v0", "{preemption: swap}");
@@ -194,8 +190,7 @@ TEST(Simulation, HitsAndPreemptionsOfTheWarmUpAreNotCounted) {
   setup.memory.host_blocks = 100;
   setup.warmup = Span(1'000'000'000'000);
   const RunSummary none = summary_of(setup, saturating(20, 400));
-  EXPECT_EQ(none.preemptions + none.swaps + none.recompute_fallbacks, 0U);
-  EXPECT_EQ(none.recomputed_tokens, 0);
+  EXPECT_EQ(std::tuple(none.preemptions + none.swaps + none.recompute_fallbacks, none.recomputed_tokens), std::tuple(0U, 0));
 }
 
 // One row at a time and a stop after 20 ms: request 0 is done, 1 emits a token in every step of 5 us and is cut off, 2 still waits.
@@ -206,8 +201,7 @@ TEST(Simulation, ARequestThatTheStopCutsOffMissesOnlyWhatItHasMissed) {
     setup.stop.after_time = Span(20'000'000);
     setup.slo = {{true, ttft, tpot}, {}, {}};
     const RunSummary s = summary_of(setup, {request_at(0, 100, 1), request_at(1, 100, 50'000), request_at(2, 100, 1)});
-    EXPECT_EQ(s.latencies.completed, 1U);
-    EXPECT_EQ(s.latencies.unfinished, 2U);
+    EXPECT_EQ(std::tuple(s.latencies.completed, s.latencies.unfinished), std::tuple(1U, 2U));
     return s.latencies.slo_attainment_frac;
   };
   constexpr Span kMillisecond(1'000'000), kNoLimit(1'000'000'000'000);
@@ -221,9 +215,7 @@ TEST(Simulation, ARequestThatTheStopCutsOffMissesOnlyWhatItHasMissed) {
 TEST(Simulation, OrcaFillsEveryStageOfAPipeline) {
   for (const int stages : {1, 2, 4}) {
     SimSetup setup = basic_setup("orca", "{max_num_seqs: 4, reservation: oracle}");
-    LinearPrices prices;
-    prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
-    setup.make_cost_model = linear_cost(prices);
+    setup.make_cost_model = linear_cost({.stages = equal_stages(stages)});
     const std::vector<TraceRequest> requests(64, request_at(0, 100, 200));
     Recorder records;
     records.keep_steps = true;

@@ -5,9 +5,7 @@
 namespace kvlab::testing {
 namespace {
 
-struct Compared {
-  std::vector<std::pair<Span, Span>> steps;  // estimate and duration
-};
+using Compared = std::vector<std::pair<Span, Span>>;  // estimate and duration of each step
 
 // By arrival; it asks for an estimate of each step of one request.
 class Asking final : public KeyedOrder {
@@ -21,7 +19,7 @@ class Asking final : public KeyedOrder {
     if (entry.kv_before == 0) outline = {0, 0, entry.tokens, 0};
     const std::optional<Span> estimate = view().step_time(outline);
     ASSERT_TRUE(estimate.has_value());
-    to_.steps.emplace_back(*estimate, duration);
+    to_.emplace_back(*estimate, duration);
   }
 
  private:
@@ -29,28 +27,26 @@ class Asking final : public KeyedOrder {
   Compared& to_;
 };
 
-TEST(StepEstimate, IsTheTimeOfTheStep) {
+Compared compared_steps(const LinearPrices& prices, std::int32_t output) {
   Compared compared;
   SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
   setup.make_order = [&] { return std::make_unique<Asking>(compared); };
-  setup.make_cost_model = linear_cost({.cell = 110});
-  summary_of(setup, {request_at(0, 100, 30)});
-  ASSERT_EQ(compared.steps.size(), 30U);
-  for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(estimate, duration);
-  EXPECT_GT(compared.steps[0].second, compared.steps[1].second) << "a prompt of 100 tokens, then one token";
+  setup.make_cost_model = linear_cost(prices);
+  summary_of(setup, {request_at(0, 100, output)});
+  EXPECT_EQ(compared.size(), static_cast<std::size_t>(output));
+  return compared;
+}
+
+TEST(StepEstimate, IsTheTimeOfTheStep) {
+  const Compared compared = compared_steps({.cell = 110}, 30);
+  for (const auto& [estimate, duration] : compared) EXPECT_EQ(estimate, duration);
+  EXPECT_GT(compared.at(0).second, compared.at(1).second) << "a prompt of 100 tokens, then one token";
 }
 
 // Host time comes on top: a host of 7 us makes every step so much longer.
 TEST(StepEstimate, HasHostTime) {
-  for (const std::int64_t host : {std::int64_t{0}, std::int64_t{7'000'000}}) {
-    Compared compared;
-    SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
-    setup.make_order = [&] { return std::make_unique<Asking>(compared); };
-    setup.make_cost_model = linear_cost({.host = Picoseconds{host}});
-    summary_of(setup, {request_at(0, 100, 5)});
-    ASSERT_EQ(compared.steps.size(), 5U);
-    for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(ns(estimate - duration), host / 1000);
-  }
+  for (const std::int64_t host : {0, 7'000'000})
+    for (const auto& [estimate, duration] : compared_steps({.host = Picoseconds{host}}, 5)) EXPECT_EQ(ns(estimate - duration), host / 1000);
 }
 
 }  // namespace

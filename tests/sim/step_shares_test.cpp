@@ -101,9 +101,7 @@ class OddPrices final : public StepPrices {
 };
 
 TEST(StepCostModel, SplitsAPriceThatItHasRounded) {
-  const TempFolder folder;
-  const CostSetup setup =
-      setup_of("model: " + folder.write("m.yaml", kTinyModel) + "\nhardware: " + folder.write("c.yaml", kTinyCard) + "\n");
+  const CostSetup setup = roofline_setup();
   StepCostModel model(std::make_shared<OddPrices>(), setup.model, setup.hardware, Parallel{});
   StepShape shape;
   shape.idle_rows = 1;
@@ -116,14 +114,9 @@ TEST(StepCostModel, SplitsAPriceThatItHasRounded) {
   EXPECT_EQ(cell(step, CostPart::kLinear, Footing::kExtrapolated), 2 * (24 - 20));
 }
 
-// 8 tokens at a byte per picosecond: 4 experts of 32 channels, 2 of them per token, and a router of 16 x 4.
+// 8 tokens at a byte per picosecond; a router of 16 x 4.
 TEST(StepCostModel, ExpertsAndRouterAreAPart) {
-  const TempFolder folder;
-  const std::string model = folder.write("moe.yaml", std::string(kTinyModel) +
-                                                         "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
-                                                         "num_local_experts: 4\nnum_experts_per_tok: 2\n");
-  const CostSetup setup = setup_of("model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n");
-  StepCost step = make_cost_model(setup)->step(decode_shape(8, 72));
+  StepCost step = make_cost_model(roofline_setup("", kTinyMoe))->step(decode_shape(8, 72));
   const std::int64_t experts = bytes(MoeExpertsShape{8, 16, 32, 4, 2, 1, 2, 16, true}), router = bytes(LinearShape{8, 4, 16, 2, 16});
   EXPECT_EQ(step.of(CostPart::kExperts).count(), 2 * (experts + router));
   EXPECT_EQ(step.of(CostPart::kExperts).count(), cell(step, CostPart::kExperts, Footing::kRoofline));

@@ -1,5 +1,5 @@
 // Copies to CPU memory during steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
-#include "tests/sim/sim_support.h"
+#include "tests/sim/pools_support.h"
 
 namespace kvlab::testing {
 namespace {
@@ -9,11 +9,8 @@ using Overlap = SwapSetup::Overlap;
 SimSetup overlap_setup(Overlap overlap, std::int64_t num_blocks) {
   SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false, max_num_seqs: 1}");
   setup.make_order = policy<OrderRegistry>("order", "srpt", "{preemption: swap}");
-  setup.make_cost_model = [] {
-    LinearPrices prices{.step = Picoseconds{1'000'000'000}, .token = {}, .kv_token = {}, .host = {}, .cell = std::int64_t{1} << 40};
-    prices.op_byte = Picoseconds{1};
-    return std::make_unique<LinearCost>(prices);
-  };
+  setup.make_cost_model = linear_cost(
+      {.step = Picoseconds{1'000'000'000}, .token = {}, .kv_token = {}, .cell = std::int64_t{1} << 40, .op_byte = Picoseconds{1}});
   setup.memory.num_blocks = num_blocks;
   setup.memory.host_blocks = 100;
   setup.memory.block_bytes = 1000;
@@ -25,37 +22,33 @@ SimSetup overlap_setup(Overlap overlap, std::int64_t num_blocks) {
 }
 
 struct Ends {
-  double short_first = 0, short_last = 0, long_last = 0;  // ms
+  double short_first = 0, short_last = 0, long_last = 0;
 };
+
+double ms_of(Time at) { return to_s(at - kStart) * 1e3; }
+
+void expect_near(const Ends& found, const Ends& expected) {
+  EXPECT_NEAR(found.short_first, expected.short_first, 1e-3);
+  EXPECT_NEAR(found.short_last, expected.short_last, 1e-3);
+  EXPECT_NEAR(found.long_last, expected.long_last, 1e-3);
+}
 
 // Request 0 has emitted 11 of its tokens and holds 3 blocks at 11 ms, when request 1 of 5 tokens overtakes it. Its copy takes 6 ms.
 Ends run_two(const SimSetup& setup, std::int32_t long_output = 100) {
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, {request_at(0, 32, long_output), request_at(10.5, 16, 5)});
+  const auto [records, summary] = serve(setup, {request_at(0, 32, long_output), request_at(10.5, 16, 5)});
   EXPECT_EQ(summary.swaps, 1U);
-  Ends ends;
-  for (const RequestRecord& r : records.requests) {
-    if (r.number == 1) ends.short_first = to_s(r.first_token - kStart) * 1e3, ends.short_last = to_s(r.last_token - kStart) * 1e3;
-    if (r.number == 0) ends.long_last = to_s(r.last_token - kStart) * 1e3;
-  }
-  return ends;
+  const RequestRecord &first = record_of(records, 0), &second = record_of(records, 1);
+  return {ms_of(second.first_token), ms_of(second.last_token), ms_of(first.last_token)};
 }
 
 TEST(SwapOverlap, AStepWaitsForCopiesOutByDefault) {
-  const Ends ends = run_two(overlap_setup(Overlap::kNone, 100));
-  EXPECT_NEAR(ends.short_first, 11 + 6 + 1, 1e-3);
-  EXPECT_NEAR(ends.short_last, 22, 1e-3);
-  EXPECT_NEAR(ends.long_last, 22 + 6 + 89, 1e-3);
+  expect_near(run_two(overlap_setup(Overlap::kNone, 100)), {11 + 6 + 1, 22, 22 + 6 + 89});
 }
 
 // Request 1 continues at once. It is done at 16 ms, and the way back begins when the way out has ended, at 17 ms.
 TEST(SwapOverlap, CopiesOutRunBesideSteps) {
-  for (const Overlap overlap : {Overlap::kOut, Overlap::kAdaptive}) {
-    const Ends ends = run_two(overlap_setup(overlap, 100));
-    EXPECT_NEAR(ends.short_first, 12, 1e-3);
-    EXPECT_NEAR(ends.short_last, 16, 1e-3);
-    EXPECT_NEAR(ends.long_last, 17 + 6 + 89, 1e-3);
-  }
+  for (const Overlap overlap : {Overlap::kOut, Overlap::kAdaptive})
+    expect_near(run_two(overlap_setup(overlap, 100)), {12, 16, 17 + 6 + 89});
 }
 
 // Its first step has its own block; its second one needs a block that is copied until 17 ms.
@@ -66,15 +59,10 @@ TEST(SwapOverlap, AStepWaitsForABlockThatItWritesTo) {
 }
 
 TEST(SwapOverlap, WithoutOtherBlocksNothingIsGained) {
-  SimSetup setup = overlap_setup(Overlap::kOut, 9);
   // All of memory: request 0 holds 9 blocks at 11 ms, and its copy takes 18 ms.
-  Recorder records;
-  EXPECT_EQ(run_into(records, setup, {request_at(0, 127, 17), request_at(10.5, 16, 1)}).swaps, 1U);
-  for (const RequestRecord& r : records.requests) {
-    if (r.number == 1) {
-      EXPECT_NEAR(to_s(r.first_token - kStart) * 1e3, 11 + 18 + 1, 1e-3);
-    }
-  }
+  const auto [records, summary] = serve(overlap_setup(Overlap::kOut, 9), {request_at(0, 127, 17), request_at(10.5, 16, 1)});
+  EXPECT_EQ(summary.swaps, 1U);
+  EXPECT_NEAR(ms_of(record_of(records, 1).first_token), 11 + 18 + 1, 1e-3);
 }
 
 // With another request running, the one that comes back is not waited for: its copy takes six steps.
@@ -84,16 +72,12 @@ TEST(SwapOverlap, AdaptiveWaitsForShortCopiesIn) {
     setup.make_scheduler = policy<SchedulerRegistry>("scheduler", "vllm_v1", "{async_scheduling: false, max_num_seqs: 2}");
     setup.swap_link.call_time = Span(call_us * 1000);
     // 0 and 1 run; 2 overtakes 1, the longest, at 11 ms, which comes back at 16 ms or when its copy out has ended.
-    Recorder records;
-    EXPECT_EQ(run_into(records, setup, {request_at(0, 32, 60), request_at(0, 32, 100), request_at(10.5, 16, 5)}).swaps, 1U);
-    for (const RequestRecord& r : records.requests) {
-      // 17 + 6: the copy has ended at 23 ms, its 12th token comes at 24 ms; request 0 has none of it. Or both wait for 0.3 ms, in place of
-      // a token.
-      const double first = call_us == 2000 ? 60 : 60.3, second = call_us == 2000 ? 24 + 88 : 17.3 + 88;
-      if (r.number < 2) {
-        EXPECT_NEAR(to_s(r.last_token - kStart) * 1e3, r.number == 0 ? first : second, 1e-3) << call_us;
-      }
-    }
+    const auto [records, summary] = serve(setup, {request_at(0, 32, 60), request_at(0, 32, 100), request_at(10.5, 16, 5)});
+    EXPECT_EQ(summary.swaps, 1U);
+    // 17 + 6: the copy has ended at 23 ms, its 12th token comes at 24 ms; request 0 has none of it. Or both wait for 0.3 ms, in place of
+    // a token.
+    EXPECT_NEAR(ms_of(record_of(records, 0).last_token), call_us == 2000 ? 60 : 60.3, 1e-3);
+    EXPECT_NEAR(ms_of(record_of(records, 1).last_token), call_us == 2000 ? 24 + 88 : 17.3 + 88, 1e-3);
   }
 }
 
@@ -101,37 +85,25 @@ TEST(SwapOverlap, AdaptiveWaitsForShortCopiesIn) {
 TEST(SwapCodec, TakesLinkMemoryAndSteps) {
   SimSetup setup = overlap_setup(Overlap::kNone, 100);
   setup.swap_link = {1e6, Span{0}};  // 1 ms for a block of 1,000 bytes
-  const Ends plain = run_two(setup);
-  EXPECT_NEAR(plain.short_first, 11 + 3 + 1, 1e-3);
+  EXPECT_NEAR(run_two(setup).short_first, 11 + 3 + 1, 1e-3);
   setup.memory.swap.codec = {500, {"quantize", 8, 2'000'000, 0}, {"dequantize", 8, 20'000'000, 0}};
-  const Ends coded = run_two(setup);
-  EXPECT_NEAR(coded.short_first, 11 + 1.5 + 1 + 0.006, 1e-3);
-  EXPECT_NEAR(coded.short_last, 17.506, 1e-3);
-  EXPECT_NEAR(coded.long_last, 17.506 + 1.5 + 89 + 0.06, 1e-3);
+  expect_near(run_two(setup), {11 + 1.5 + 1 + 0.006, 17.506, 17.506 + 1.5 + 89 + 0.06});
 }
 
 // At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks and 15 tokens to go, and takes its first 2 blocks from the store.
 // The later one of these is the tenth that request 1 copies out: copies in, of 2 ms each, begin after 20 ms.
 TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
-  const std::vector<std::uint64_t> hashes{101, 102};
-  const auto named = [&](double ms, std::int32_t prompt) {
-    TraceRequest request = request_at(ms, prompt, 5);
-    request.hash_tokens = 16;
-    request.hashes = hashes;
-    return request;
-  };
+  const Family family(1, 32);
   SimSetup setup = overlap_setup(Overlap::kOut, 12);
   setup.memory.prefix_caching = true;
   setup.store.block_tokens = 16;
   setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.store_blocks = 10;
-  Recorder records;
-  const RunSummary summary = run_into(records, setup, {named(0, 32), request_at(15, 160, 30), named(29.5, 40)});
+  const auto [records, summary] = serve(setup, {family.at(0, 32, 5), request_at(15, 160, 30), family.at(29.5, 40, 5)});
   EXPECT_EQ(summary.swaps, 1U);
-  const auto last = std::find_if(records.requests.begin(), records.requests.end(), [](const RequestRecord& r) { return r.number == 2; });
-  ASSERT_NE(last, records.requests.end());
-  EXPECT_EQ(last->hit_tokens, 32);
-  EXPECT_NEAR(to_s(last->scheduled - kStart) * 1e3, 30 + 20 + 2 * 2, 1e-3);
+  const RequestRecord& last = record_of(records, 2);
+  EXPECT_EQ(last.hit_tokens, 32);
+  EXPECT_NEAR(ms_of(last.scheduled), 30 + 20 + 2 * 2, 1e-3);
 }
 
 }  // namespace

@@ -29,12 +29,11 @@ TEST(TokenSplit, WavesAreTilesOverSms) {
 TEST(TokenSplit, KeepsTheWavesOfTheWholeStep) {
   const std::vector<WovenProduct> products{{4096, 1, false}, {4096, 3, true}};
   const TokenSplit aware = split_tokens(rule_of(128), 1100, products), middle = split_tokens(rule_of(128, false), 1100, products);
-  EXPECT_EQ(aware.first, 640);
-  EXPECT_DOUBLE_EQ(aware.attention_waves, 1);
-  EXPECT_DOUBLE_EQ(aware.feed_forward_waves, 1);
-  EXPECT_EQ(middle.first, 550);
-  EXPECT_DOUBLE_EQ(middle.attention_waves, 4.0 / 3);
-  EXPECT_DOUBLE_EQ(middle.feed_forward_waves, 4.0 / 3);
+  EXPECT_EQ(std::pair(aware.first, middle.first), std::pair(std::int64_t{640}, std::int64_t{550}));
+  for (const auto waves_of : {&TokenSplit::attention_waves, &TokenSplit::feed_forward_waves}) {
+    EXPECT_DOUBLE_EQ(aware.*waves_of, 1);
+    EXPECT_DOUBLE_EQ(middle.*waves_of, 4.0 / 3);
+  }
 }
 
 // 3 tiles in a wave: 1,024 tokens take 3 waves as 4 + 4 they take 4, as 5 + 3 or 6 + 2 again 3.
@@ -106,38 +105,29 @@ class TokenPrices final : public StepPrices {
   Footing products_;
 };
 
+const std::string kCardWithSms = std::string(kTinyCard) + "sms: 128\n";
+
 // Every product has 4,096 columns on one of two ranks.
-struct TokenWeaveTest : ::testing::Test {
-  TokenWeaveTest() {
-    folder_.write("model.yaml",
-                  "hidden_size: 4096\nnum_hidden_layers: 2\nnum_attention_heads: 32\nnum_key_value_heads: 16\nintermediate_size: 4096\n"
-                  "vocab_size: 64\ntorch_dtype: float16\n");
-    folder_.write("card.yaml", std::string(kTinyCard) + "sms: 128\n");
-  }
-  [[nodiscard]] CostSetup setup(const std::string& parallel, const std::string& card = "card.yaml",
-                                Footing products = Footing::kRoofline) const {
-    CostSetup setup =
-        setup_of("model: " + folder_.path() + "/model.yaml\nhardware: " + folder_.path() + "/" + card + "\nparallel: " + parallel + "\n");
-    setup.prices = std::make_shared<TokenPrices>(products);
-    return setup;
-  }
-  [[nodiscard]] StepCost prompt(const std::string& parallel, std::int32_t tokens, std::int32_t layers = 0,
-                                Footing products = Footing::kRoofline) const {
-    const PrefillPiece piece{tokens, 0};
-    StepShape shape;
-    shape.prefills = std::span(&piece, 1);
-    shape.layers = layers;
-    return make_cost_model(setup(parallel, "card.yaml", products))->step(shape);
-  }
-  TempFolder folder_;
-};
+CostSetup weave_setup(const std::string& parallel, const std::string& card = kCardWithSms, Footing products = Footing::kRoofline) {
+  CostSetup setup = roofline_setup("parallel: " + parallel + "\n",
+                                   "hidden_size: 4096\nnum_hidden_layers: 2\nnum_attention_heads: 32\nnum_key_value_heads: 16\n"
+                                   "intermediate_size: 4096\nvocab_size: 64\ntorch_dtype: float16\n",
+                                   card);
+  setup.prices = std::make_shared<TokenPrices>(products);
+  return setup;
+}
+
+StepCost weave_prompt(const std::string& parallel, std::int32_t tokens, std::int32_t layers = 0, Footing products = Footing::kRoofline) {
+  return prompt_cost(*make_cost_model(weave_setup(parallel, kCardWithSms, products)), {tokens, 0}, 0, layers);
+}
 
 constexpr const char* kWoven = "{tp: 2, overlap: token_weave}";
+constexpr const char* kInTheMiddle = "{tp: 2, overlap: {token_weave: {wave_aware: false}}}";
 
 // 640 + 460 tokens; 128 of 120 SMs: the computation takes 16/15, in the first layer's attention 1. Collectives of half a layer, 12,800 and
 // 9,200 of both layers, are shorter than the attention part, so the last alone is exposed.
-TEST_F(TokenWeaveTest, TimeByHand) {
-  const StepCost plain = prompt("{tp: 2}", 1100), woven = prompt(kWoven, 1100);
+TEST(TokenWeave, TimeByHand) {
+  const StepCost plain = weave_prompt("{tp: 2}", 1100), woven = weave_prompt(kWoven, 1100);
   EXPECT_EQ(plain.total.count(), (200 + 30 + 40 + 7 + 3) * 1100);
   EXPECT_EQ(woven.of(CostPart::kLinear).count(), 121'173 + 88'320 + 7 * 1100);
   EXPECT_EQ(woven.of(CostPart::kAttention).count(), 19'840 + 14'720);
@@ -145,51 +135,48 @@ TEST_F(TokenWeaveTest, TimeByHand) {
   Picoseconds sum;
   for (std::size_t p = 0; p < kCostParts; ++p) sum += woven.of(static_cast<CostPart>(p));
   EXPECT_EQ(sum, woven.total);
-  EXPECT_EQ(woven.flops, plain.flops);
-  EXPECT_EQ(woven.bytes, plain.bytes);
+  EXPECT_EQ(std::pair(woven.flops, woven.bytes), std::pair(plain.flops, plain.bytes));
 }
 
 // The pitfall: 550 + 550 tokens take 4 waves in place of 3. That loses, so the step is not split.
-TEST_F(TokenWeaveTest, WithoutWavesInMindTheSplitLoses) {
-  const StepCost plain = prompt("{tp: 2}", 1100), middle = prompt("{tp: 2, overlap: {token_weave: {wave_aware: false}}}", 1100);
-  EXPECT_EQ(middle.total, plain.total);
-  EXPECT_EQ(middle.times, plain.times);
-  EXPECT_LT(prompt(kWoven, 1100).total, plain.total);
+TEST(TokenWeave, WithoutWavesInMindTheSplitLoses) {
+  const StepCost plain = weave_prompt("{tp: 2}", 1100), middle = weave_prompt(kInTheMiddle, 1100);
+  EXPECT_EQ(std::tuple(middle.total, middle.times), std::tuple(plain.total, plain.times));
+  EXPECT_LT(weave_prompt(kWoven, 1100).total, plain.total);
 }
 
 // Times of a table have the waves of each half in them: the same split pays. The computation takes 16/15, in the first layer's first
 // half 1.
-TEST_F(TokenWeaveTest, MeasuredTimesHaveTheirWaves) {
-  const char* const middle = "{tp: 2, overlap: {token_weave: {wave_aware: false}}}";
-  const StepCost plain = prompt("{tp: 2}", 1100, 0, Footing::kInside), woven = prompt(middle, 1100, 0, Footing::kInside);
+TEST(TokenWeave, MeasuredTimesHaveTheirWaves) {
+  const StepCost plain = weave_prompt("{tp: 2}", 1100, 0, Footing::kInside), woven = weave_prompt(kInTheMiddle, 1100, 0, Footing::kInside);
   EXPECT_LT(woven.total, plain.total);
   EXPECT_EQ(woven.of(CostPart::kAttention).count(), 30 * 550 * 31 / 30 + 30 * 550 * 16 / 15);
 }
 
-TEST_F(TokenWeaveTest, ShorterStepsAreNotSplit) {
-  EXPECT_EQ(prompt(kWoven, 1023).times, prompt("{tp: 2}", 1023).times);
-  EXPECT_LT(prompt(kWoven, 1024).total, prompt("{tp: 2}", 1024).total);
-  EXPECT_EQ(prompt("{tp: 2, overlap: {token_weave: {min_tokens: 2000}}}", 1100).times, prompt("{tp: 2}", 1100).times);
+TEST(TokenWeave, ShorterStepsAreNotSplit) {
+  EXPECT_EQ(weave_prompt(kWoven, 1023).times, weave_prompt("{tp: 2}", 1023).times);
+  EXPECT_LT(weave_prompt(kWoven, 1024).total, weave_prompt("{tp: 2}", 1024).total);
+  EXPECT_EQ(weave_prompt("{tp: 2, overlap: {token_weave: {min_tokens: 2000}}}", 1100).times, weave_prompt("{tp: 2}", 1100).times);
 }
 
-TEST_F(TokenWeaveTest, NoStepIsSlower) {
+TEST(TokenWeave, NoStepIsSlower) {
   for (std::int32_t tokens = 1000; tokens < 6000; tokens += 61)
-    EXPECT_LE(prompt(kWoven, tokens).total, prompt("{tp: 2}", tokens).total) << tokens;
+    EXPECT_LE(weave_prompt(kWoven, tokens).total, weave_prompt("{tp: 2}", tokens).total) << tokens;
 }
 
 // Schedulers that compute some of the layers add up the groups, and take the head from a whole step less its layers.
-TEST_F(TokenWeaveTest, AllLayersAreAWholeStepWithoutItsEnds) {
-  const StepCost whole = prompt(kWoven, 1100), layers = prompt(kWoven, 1100, 2);
+TEST(TokenWeave, AllLayersAreAWholeStepWithoutItsEnds) {
+  const StepCost whole = weave_prompt(kWoven, 1100), layers = weave_prompt(kWoven, 1100, 2);
   EXPECT_EQ((whole.total - layers.total).count(), (7 + 3) * 1100);
-  EXPECT_GT(2 * prompt(kWoven, 1100, 1).total.count(), layers.total.count());  // each group has a first and a last collective
+  EXPECT_GT(2 * weave_prompt(kWoven, 1100, 1).total.count(), layers.total.count());  // each group has a first and a last collective
 }
 
 // Decode rows come first, then prompts, of which one is cut.
-TEST_F(TokenWeaveTest, DecodeRowsAndPromptsTogether) {
+TEST(TokenWeave, DecodeRowsAndPromptsTogether) {
   const PrefillPiece pieces[] = {{300, 50}, {700, 0}};
   StepShape shape = decode_shape(100, 100'000, 1000, 1000);
   shape.prefills = pieces;
-  const StepCost plain = make_cost_model(setup("{tp: 2}"))->step(shape), woven = make_cost_model(setup(kWoven))->step(shape);
+  const StepCost plain = make_cost_model(weave_setup("{tp: 2}"))->step(shape), woven = make_cost_model(weave_setup(kWoven))->step(shape);
   EXPECT_LT(woven.total, plain.total);
   // 640 tokens in the first half: 100 rows, 300 and 240 of the prompts' tokens; 460 in the second.
   EXPECT_EQ(woven.of(CostPart::kAttention).count(), 30 * 540 * 31 / 30 + 30 * 460 * 16 / 15);
@@ -197,26 +184,24 @@ TEST_F(TokenWeaveTest, DecodeRowsAndPromptsTogether) {
 
 // ---- spans of decode steps ----
 
-TEST_F(TokenWeaveTest, SpansEndWhereStepsMayBeSplit) {
-  const auto plain = make_cost_model(setup("{tp: 2}")), woven = make_cost_model(setup(kWoven));
+TEST(TokenWeave, SpansEndWhereStepsMayBeSplit) {
+  const auto plain = make_cost_model(weave_setup("{tp: 2}")), woven = make_cost_model(weave_setup(kWoven));
   const DecodeSpan small = woven->decode_span(decode_shape(1000, 500'000, 500, 500)),
                    same = plain->decode_span(decode_shape(1000, 500'000, 500, 500));
-  EXPECT_EQ(small.valid_steps, same.valid_steps);
-  EXPECT_EQ(small.base.times, same.base.times);
-  EXPECT_EQ(small.slope.times, same.slope.times);
+  EXPECT_EQ(std::tuple(small.valid_steps, small.base.times, small.slope.times),
+            std::tuple(same.valid_steps, same.base.times, same.slope.times));
   EXPECT_GT(small.valid_steps, 1);
   const StepShape large = decode_shape(1100, 550'000, 500, 500);
   const DecodeSpan span = woven->decode_span(large);
   EXPECT_EQ(span.valid_steps, 1);
-  EXPECT_EQ(span.base.times, woven->step(large).times);
-  EXPECT_EQ(span.base.total, woven->step(large).total);
+  EXPECT_EQ(std::pair(span.base.times, span.base.total), std::pair(woven->step(large).times, woven->step(large).total));
   EXPECT_LT(span.base.total, plain->step(large).total);
 }
 
 // Batches of 8 and more are split, smaller ones are not: the run is the same with fast-forward on and off.
-TEST_F(TokenWeaveTest, FastForwardChangesNothing) {
+TEST(TokenWeave, FastForwardChangesNothing) {
   const auto run = [&](const std::string& parallel, bool fast_forward) {
-    const CostSetup cost = setup(parallel);
+    const CostSetup cost = weave_setup(parallel);
     SimSetup sim = basic_setup("vllm_v1", "{max_num_seqs: 16, largest_graph_tokens: 0}");
     sim.make_cost_model = [cost] { return make_cost_model(cost); };
     sim.fast_forward = fast_forward;
@@ -234,31 +219,26 @@ TEST_F(TokenWeaveTest, FastForwardChangesNothing) {
 // ---- shipped cards and errors ----
 
 TEST(ShippedTokenWeave, HidesMostOfTheCollectivesOfAPrompt) {
-  const PrefillPiece piece{8192, 0};
-  StepShape shape;
-  shape.prefills = std::span(&piece, 1);
-  shape.head_rows = 1;
   for (const char* model : {"llama-3.3-70b", "qwen2.5-72b"}) {
     const std::string yaml = "model: " + std::string(model) + "\nhardware: h100\nparallel: {tp: 8";
-    const StepCost plain = make_cost_model(setup_of(yaml + "}\n"))->step(shape),
-                   woven = make_cost_model(setup_of(yaml + ", overlap: token_weave}\n"))->step(shape);
+    const StepCost plain = prompt_cost(*make_cost_model(setup_of(yaml + "}\n")), {8192, 0}, 1),
+                   woven = prompt_cost(*make_cost_model(setup_of(yaml + ", overlap: token_weave}\n")), {8192, 0}, 1);
     EXPECT_LT(woven.of(CostPart::kCollective).count(), plain.of(CostPart::kCollective).count() / 2) << model;
     EXPECT_LT(woven.total, plain.total) << model;
     EXPECT_GT(woven.of(CostPart::kAttention), plain.of(CostPart::kAttention)) << model;  // fewer SMs
   }
 }
 
-TEST_F(TokenWeaveTest, Errors) {
-  const auto error = [&](const std::string& parallel, const std::string& card = "card.yaml") {
-    return error_of([&] { static_cast<void>(setup(parallel, card)); });
+TEST(TokenWeave, Errors) {
+  const auto error = [&](const std::string& parallel, const std::string& card = kCardWithSms) {
+    return error_of([&] { static_cast<void>(weave_setup(parallel, card)); });
   };
   EXPECT_THAT(error("{overlap: token_weave}"), HasSubstr("tp = 1 has none: raise 'tp'"));
   EXPECT_THAT(error("{tp: 2, pp: 2, overlap: token_weave}"), HasSubstr("of tensor parallelism alone"));
   EXPECT_THAT(error("{tp: 2, overlap: {token_weave: {comm_sms: 128}}}"), HasSubstr("'comm_sms' = 128 leaves none of the 128 SMs"));
   EXPECT_THAT(error("{tp: 2, overlap: token_waeve}"), HasSubstr("unknown overlap 'token_waeve'"));
   EXPECT_THAT(error("{tp: 2, overlap: {token_weave: {min_token: 9}}}"), HasSubstr("min_tokens"));
-  folder_.write("no_sms.yaml", kTinyCard);
-  EXPECT_THAT(error("{tp: 2, overlap: token_weave}", "no_sms.yaml"), HasSubstr("no_sms: add 'sms: NUMBER' to "));
+  EXPECT_THAT(error("{tp: 2, overlap: token_weave}", kTinyCard), HasSubstr("card: add 'sms: NUMBER' to "));
   EXPECT_EQ(error("{tp: 2, overlap: none}"), "no error");
 }
 

@@ -1,8 +1,8 @@
 #include "sim/cost/vision_encoder.h"
 
-#include <gtest/gtest.h>
-
 #include "base/config/spec_file.h"
+#include "tests/error_of.h"
+#include "tests/has_all.h"
 
 namespace kvlab::testing {
 namespace {
@@ -50,18 +50,10 @@ TEST(VisionEncoder, TimeIsThatOfItsOperations) {
 }
 
 TEST(VisionEncoder, MissingAndNegativeKeysAreRefused) {
-  const auto error = [](const std::string& keys) -> std::string {
-    Params p = Params::from_text("{encoder: " + keys + "}");
-    try {
-      read_vision_encoder(p, "encoder");
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
-  };
-  EXPECT_NE(error("{hidden: 8}").find("layers"), std::string::npos);
-  EXPECT_NE(error("{layers: -1, hidden: 8, intermediate: 8, patches: 4}").find("'layers' = -1 is outside [1, 1000]"), std::string::npos);
-  EXPECT_NE(error("clip-vit-l").find("clip-vit-l-14-336"), std::string::npos);
+  const auto error = [](const std::string& keys) { return error_of([&] { shipped(keys); }); };
+  EXPECT_THAT(error("{hidden: 8}"), HasSubstr("layers"));
+  EXPECT_THAT(error("{layers: -1, hidden: 8, intermediate: 8, patches: 4}"), HasSubstr("'layers' = -1 is outside [1, 1000]"));
+  EXPECT_THAT(error("clip-vit-l"), HasSubstr("clip-vit-l-14-336"));
 }
 
 }  // namespace
