@@ -106,8 +106,7 @@ TEST_P(RenumberedInEngine, RunsAsInReplayOrSaysWhyNot) {
   }
   Ops ops(Ops::Backend::kCpu);
   const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
-  EXPECT_EQ(engine.kept, replayed.kept);
-  EXPECT_EQ(engine.resident, replayed.resident);
+  EXPECT_EQ(std::tuple(engine.kept, engine.resident), std::tuple(replayed.kept, replayed.resident));
   ASSERT_EQ(engine.log.size(), ops.log().size());
   for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
 }

@@ -128,8 +128,7 @@ void serve_and_replay(const ServeSetup& setup, Seen& seen) {
   EXPECT_EQ(measured.summary.latencies.completed, requests.size()) << measured.summary.first_rejection;
   RunLog replayed;
   EXPECT_EQ(test::replay(setup, requests, measured, replayed), "");
-  EXPECT_EQ(replayed.steps.size(), measured.log.steps.size());
-  EXPECT_EQ(replayed.events, measured.log.events);
+  EXPECT_EQ(std::tuple(replayed.steps.size(), replayed.events), std::tuple(measured.log.steps.size(), measured.log.events));
   test::expect_same(replayed.requests, measured.log.requests);
   ServeSetup unordered = setup;
   unordered.make_order = nullptr;

@@ -1,4 +1,5 @@
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/policies/fake_fleet.h"
 
 namespace kvlab {
@@ -106,8 +107,8 @@ TEST(FlowKv, NodesKeepTheirRolesWithoutFlip) {
 }
 
 TEST(FlowKv, ExtremeIsMoreThanUnbalanced) {
-  EXPECT_NE(error_of([] { make_dispatcher("flowkv", "{imbalance_ratio: 3, extreme_ratio: 2}"); }).find("less than 'imbalance_ratio'"),
-            std::string::npos);
+  EXPECT_THAT(error_of([] { make_dispatcher("flowkv", "{imbalance_ratio: 3, extreme_ratio: 2}"); }),
+              HasSubstr("less than 'imbalance_ratio'"));
 }
 
 }  // namespace

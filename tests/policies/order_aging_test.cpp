@@ -13,12 +13,9 @@ namespace {
 TEST(SjfOrder, AgingLetsNoRequestWaitForever) {
   const auto waiting = [](const std::string& aging) {
     ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "sjf", .order_params = aging});
-    d.arrive(4, 100);
-    EXPECT_EQ(d.step(), "0:4");
-    d.arrive(4, 40);
+    EXPECT_TRUE(d.steps_are({"+ 4,100", "0:4", "+ 4,40"}));
     for (int i = 0; i < 6; ++i) {
-      EXPECT_EQ(d.step(), "0:1");
-      d.arrive(4, 4);
+      EXPECT_TRUE(d.steps_are({"0:1", "+ 4,4"}));
     }
     EXPECT_EQ(d.step(), "0:1");
     return d.waiting();
@@ -38,10 +35,7 @@ TEST(SjfOrder, AgingAndWindowsAreAlternatives) {
 TEST(SrptOrder, AgingKeepsAnOlderRequestRunning) {
   for (const bool ages : {false, true}) {
     ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "srpt", .order_params = ages ? "{aging_per_s: 10000}" : "{}"});
-    d.arrive(4, 32);
-    d.step();
-    EXPECT_EQ(d.step(), "0:1");
-    d.arrive(4, 25);
+    EXPECT_TRUE(d.steps_are({"+ 4,32", "?", "0:1", "+ 4,25"}));
     EXPECT_EQ(d.step(), ages ? "0:1" : "1:4");
   }
 }

@@ -32,8 +32,7 @@ TEST(MakeTrace, OffsetAndLimit) {
   const InMemoryTrace some(trace_of("{file: " + path + ", offset: 2, limit_requests: 2}"));
   ASSERT_EQ(some.size(), 2U);
   EXPECT_EQ(some.at(0).arrival, kStart);
-  EXPECT_EQ(ns(some.at(1).arrival), 1000);
-  EXPECT_EQ(some.at(1).prompt_tokens, 30);
+  EXPECT_EQ(std::tuple(ns(some.at(1).arrival), some.at(1).prompt_tokens), std::tuple(1000, 30));
   const InMemoryTrace orphan(trace_of("{file: " + path + ", offset: 1}"));
   ASSERT_EQ(orphan.size(), 3U);
   EXPECT_EQ(orphan.at(0).prompt_tokens, 100);
@@ -55,8 +54,7 @@ TEST(MakeTrace, ArrivalsReplaced) {
   const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", arrival: {constant: {rate_per_s: 2}}}"));
   EXPECT_EQ(to_s(t.at(0).arrival), 0);
   EXPECT_TRUE(t.at(1).is_follow_up);
-  EXPECT_EQ(to_s(t.at(2).arrival), 0.5);
-  EXPECT_EQ(to_s(t.at(4).arrival), 1.5);
+  EXPECT_EQ(std::tuple(to_s(t.at(2).arrival), to_s(t.at(4).arrival)), std::tuple(0.5, 1.5));
   EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->concurrency(), 2);
 }
 
@@ -142,15 +140,11 @@ TEST(TraceTools, RealStatistics) {
   const std::string mooncake = data_file("traces/mooncake_conversation.jsonl");
   if (!std::filesystem::exists(azure) || !std::filesystem::exists(mooncake)) GTEST_SKIP() << azure << " or " << mooncake << " is absent";
   const TraceSummary a = summarize(*trace_of("file: " + azure));
-  EXPECT_EQ(a.num_requests, 19'366U);
-  EXPECT_EQ(a.prompt_tokens.p50, 1020);
-  EXPECT_EQ(a.output_tokens.p50, 129);
+  EXPECT_EQ(std::tuple(a.num_requests, a.prompt_tokens.p50, a.output_tokens.p50), std::tuple(19'366U, 1020, 129));
   EXPECT_NEAR(a.rate_per_s, 5.530, 0.001);
   EXPECT_NEAR(a.gap_cv, 1.0942, 0.0001);
   const TraceSummary m = summarize(*trace_of("{file: " + mooncake + ", block_size: 512}"));
-  EXPECT_EQ(m.num_requests, 12'031U);
-  EXPECT_EQ(m.num_distinct_blocks, 182'790U);
-  EXPECT_EQ(m.prompt_tokens.p50, 6909);
+  EXPECT_EQ(std::tuple(m.num_requests, m.num_distinct_blocks, m.prompt_tokens.p50), std::tuple(12'031U, 182'790U, 6909));
   EXPECT_EQ(m.output_tokens.p50, 350);
 }
 

@@ -221,9 +221,7 @@ TEST(SyntheticAttention, MakesATraceThatIsWrittenAndRead) {
   const std::string path = folder.file("s.safetensors");
   write_attention_trace(path, trace, TraceFloat::kF32);
   const AttentionTrace read = read_attention_trace(path);
-  EXPECT_EQ(read.num_tokens, 103);
-  EXPECT_EQ(read.layers[1].q, trace.layers[1].q);
-  EXPECT_EQ(read.needles, trace.needles);
+  EXPECT_EQ(std::tuple(read.num_tokens, read.layers[1].q, read.needles), std::tuple(103, trace.layers[1].q, trace.needles));
 }
 
 TEST(SyntheticAttention, SmallestSizes) {
@@ -260,8 +258,7 @@ TEST(SyntheticAttention, ParametersAreDescribed) {
   Params p = Params::describing("synthetic", docs);
   read_synthetic_attention(p);
   ASSERT_FALSE(docs.empty());
-  EXPECT_EQ(docs.front().key, "layers");
-  EXPECT_EQ(docs.back().key, "outlier_scale");
+  EXPECT_EQ(std::tuple(docs.front().key, docs.back().key), std::tuple("layers", "outlier_scale"));
   for (const ParamDoc& doc : docs) EXPECT_FALSE(doc.meaning.empty()) << doc.key;
 }
 
