@@ -13,13 +13,6 @@
 namespace kvlab {
 namespace {
 
-std::vector<std::int32_t> byte_tokens(std::string_view text, bool is_start) {
-  std::vector<std::int32_t> ids;
-  if (is_start) ids.push_back(256);
-  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-  return ids;
-}
-
 std::vector<EvalSample> dev_samples(const std::vector<std::string>& tasks, std::int32_t per_task) {
   return read_eval_set(kProbeDir + "/eval/dev.jsonl", {tasks, {1024}, per_task}, byte_tokens);
 }

@@ -14,12 +14,8 @@ using test::SomeRequest;
 // Prompts of 100 to 160 tokens, the first 48 shared by every other request; `gap_ms` between arrivals.
 std::vector<SomeRequest> lossy_requests(double gap_ms) {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 10; ++i) {
-    SomeRequest r{gap_ms * i, 100 + 15 * (i % 5), 16 + i % 3, 16};
-    for (std::int32_t c = 0; c < r.prompt / 16; ++c)
-      r.hashes.push_back(static_cast<std::uint64_t>(c < 3 && i % 2 == 0 ? 100 + c : 1000 * (i + 1) + c));
-    requests.push_back(r);
-  }
+  for (std::int32_t i = 0; i < 10; ++i)
+    requests.push_back(test::with_hashes({gap_ms * i, 100 + 15 * (i % 5), 16 + i % 3}, i, i % 2 == 0 ? 3 : 0));
   return requests;
 }
 

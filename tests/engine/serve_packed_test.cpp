@@ -17,11 +17,7 @@ using test::SomeRequest;
 // Prompts of 90 to 190 tokens of which no two begin alike; with prefix_caching their blocks have names.
 std::vector<SomeRequest> unlike_requests(double gap_ms) {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 8; ++i) {
-    SomeRequest r{gap_ms * i, 90 + 25 * (i % 5), 40 + i % 3, 16};
-    for (std::int32_t c = 0; c < r.prompt / 16; ++c) r.hashes.push_back(static_cast<std::uint64_t>(1000 * (i + 1) + c));
-    requests.push_back(r);
-  }
+  for (std::int32_t i = 0; i < 8; ++i) requests.push_back(test::with_hashes({gap_ms * i, 90 + 25 * (i % 5), 40 + i % 3}, i));
   return requests;
 }
 

@@ -75,35 +75,9 @@ TEST(Mooncake, ASlowFetchMayExceedTheLimit) {
 }
 
 TEST(Mooncake, EachReplicaIsPricedOnce) {
-  struct Counting final : FleetView {
-    explicit Counting(const FakeFleet& inner) : fleet(inner) {}
-    const FakeFleet& fleet;
-    mutable int prices = 0;
-    [[nodiscard]] Time now() const override { return fleet.now(); }
-    [[nodiscard]] std::uint32_t num_replicas() const override { return fleet.num_replicas(); }
-    [[nodiscard]] Roles roles(ReplicaId r) const override { return fleet.roles(r); }
-    [[nodiscard]] std::uint64_t num_asked() const override { return 0; }
-    [[nodiscard]] ReplicaLoad load(ReplicaId r) const override { return fleet.load(r); }
-    [[nodiscard]] std::int64_t cached_tokens(ReplicaId r) const override { return fleet.cached_tokens(r); }
-    [[nodiscard]] std::int32_t predicted_tokens() const override { return 1; }
-    [[nodiscard]] const ReplicaView& view(ReplicaId r, std::uint32_t rank) const override { return fleet.view(r, rank); }
-    [[nodiscard]] std::int64_t blocks_for(ReplicaId r, std::int32_t n) const override { return fleet.blocks_for(r, n); }
-    [[nodiscard]] std::int64_t queued_blocks(ReplicaId r) const override { return fleet.queued_blocks(r); }
-    [[nodiscard]] double prefill_seconds(ReplicaId r, std::int64_t tokens, std::int64_t kv) const override {
-      return fleet.prefill_seconds(r, tokens, kv);
-    }
-    [[nodiscard]] double decode_seconds(ReplicaId r, std::int64_t rows, std::int64_t kv) const override {
-      ++prices;
-      return fleet.decode_seconds(r, rows, kv);
-    }
-  };
   const FakeFleet fleet = timed_fleet();
-  const Counting counting(fleet);
-  const RequestRecord request;
-  const std::vector<ReplicaId> among = {ReplicaId{2}, ReplicaId{3}};
-  const auto dispatcher = make_dispatcher("mooncake", "{tbt_ms: 100, early_rejection: by_current_load}");
-  static_cast<void>(dispatcher->place({Stage::kDecode, request, among, ReplicaId{0}}, counting));
-  EXPECT_EQ(counting.prices, 2);
+  ask_decode(*make_dispatcher("mooncake", "{tbt_ms: 100, early_rejection: by_current_load}"), fleet, 0);
+  EXPECT_EQ(fleet.decode_prices, 2);
 }
 
 TEST(Mooncake, WithoutStepTimesTheFewestPromptTokens) {

@@ -31,9 +31,8 @@ Jobs draw_jobs(const std::vector<double>& means, std::uint64_t count, std::uint6
 // The means ascend: type after type.
 double flow_time_of_known_means(const Jobs& jobs) {
   double now = 0, sum = 0;
-  for (const auto& left : jobs.left) {
+  for (const auto& left : jobs.left)
     for (const std::int64_t length : left) sum += now += static_cast<double>(length);
-  }
   return sum;
 }
 

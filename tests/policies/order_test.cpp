@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/policies/replica_driver.h"
 
 namespace kvlab {
@@ -69,10 +70,7 @@ TEST(SjfOrder, WindowsAreServedOneAfterTheOther) {
 }
 
 TEST(SjfOrder, NeedsALengthToSortBy) {
-  EXPECT_NE(error_of([] {
-              ReplicaDriver("vllm_v1", "{}", Memory{.order = "sjf", .order_params = "{counts_output: false}"});
-            }).find("needs a length to sort by"),
-            std::string::npos);
+  EXPECT_THAT(error_of([] { ReplicaDriver::make<Order>("sjf", "{counts_output: false}"); }), HasSubstr("needs a length to sort by"));
 }
 
 // Request 0 has 4 tokens to come when request 1, with 2, takes its place. Request 2 has as many to come as request 1 then, and waits; it

@@ -94,9 +94,8 @@ TEST(AttentionTrace, HalfPrecisionRoundsToTheNearest) {
   const AttentionTrace trace = full_trace();
   write_attention_trace(path, trace, TraceFloat::kF16);
   const AttentionTrace read = read_attention_trace(path);
-  for (std::size_t i = 0; i < trace.layers[1].k.size(); ++i) {
+  for (std::size_t i = 0; i < trace.layers[1].k.size(); ++i)
     EXPECT_EQ(read.layers[1].k[i], half_to_float(float_to_half(trace.layers[1].k[i])));
-  }
 }
 
 TEST(AttentionTrace, SmallestTraceAndDefaults) {

@@ -66,9 +66,8 @@ TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsTheOrder) {
   const InMemoryTrace a(trace_of(yaml + "\njitter_ms: 20"));
   const InMemoryTrace b(trace_of(yaml + "\njitter_ms: 20", 1));
   std::map<std::int64_t, Time> recorded;
-  for (std::size_t i = 0; i < plain.size(); ++i) {
+  for (std::size_t i = 0; i < plain.size(); ++i)
     if (!plain.at(i).is_follow_up) recorded[plain.at(i).session] = plain.at(i).arrival;
-  }
   ASSERT_EQ(a.size(), plain.size());
   Time before = kStart;
   double furthest_ms = 0;

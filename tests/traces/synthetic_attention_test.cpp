@@ -75,9 +75,8 @@ Measured measure(const SyntheticAttention& made, const SyntheticAttentionShape& 
       sum.heavy += mass_of(row, roles, TokenRole::kHeavy);
       sum.recurring += mass_of(row, roles, TokenRole::kRecurring);
       std::int32_t near = 0;  // the share refers to ordinary tokens
-      for (std::size_t t = row.size(); t-- > 0 && near < shape.recent_tokens;) {
+      for (std::size_t t = row.size(); t-- > 0 && near < shape.recent_tokens;)
         if (roles[t] == TokenRole::kOrdinary) sum.recent += row[t], ++near;
-      }
     }
   }
   return {sum.sink / count, sum.needle / count, sum.heavy / count, sum.recurring / count, sum.recent / count};
@@ -172,9 +171,8 @@ TEST_F(UsualAttention, LateLayersAreMoreConcentrated) {
   for (std::int32_t l = 0; l < shape.layers; ++l) {
     const Rows rows(made, shape, l);
     double entropy = 0;
-    for (std::int32_t i = 1000; i < 1450; i += 30) {
+    for (std::int32_t i = 1000; i < 1450; i += 30)
       for (const double w : rows(0, i)) entropy -= w > 0 ? w * std::log(w) / 15 : 0;
-    }
     entropies.push_back(entropy);
   }
   EXPECT_GT(entropies[0], entropies[1] + 0.5);
