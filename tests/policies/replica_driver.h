@@ -297,4 +297,12 @@ class ReplicaDriver {
 
 using Memory = ReplicaDriver::Memory;
 
+// Named scripts of one scheduler, each from the start.
+struct Scripts {
+  std::string scheduler;
+  void operator()(const char* name, const std::string& params, const Memory& memory, const std::vector<std::string>& script) const {
+    EXPECT_TRUE(ReplicaDriver(scheduler, params, memory).steps_are(script)) << name;
+  }
+};
+
 }  // namespace kvlab

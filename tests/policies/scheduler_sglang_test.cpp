@@ -8,32 +8,22 @@ constexpr const char* kTrusting = "{clip_tokens: 1, init_ratio: 0}";
 // Half of the remaining output is expected, throughout.
 constexpr const char* kHalf = "{init_ratio: 0.5, min_ratio_factor: 1}";
 
-TEST(SgLangScheduler, PromptsComeBeforeDecodes) {
-  EXPECT_TRUE(ReplicaDriver("sglang", "{}").steps_are({"+ 6,3", "0:6", "+ 5,2", "1:5", "0:1 1:1", "0:1", "; left 2"}));
-}
-
-// Chunks end at blocks. The cut prompt continues in the next step, though request 0 could decode.
-TEST(SgLangScheduler, CutsOnePromptAtMost) {
-  ReplicaDriver d("sglang", "{chunk_tokens: 8}");
-  EXPECT_TRUE(d.steps_are({"+ 4,3 12,2 3,1", "0:4 1:4", "1:8", "2:3", "0:1 1:1"}));
-}
-
-TEST(SgLangScheduler, ThePromptThatIsLeftSharesItsStep) {
-  ReplicaDriver d("sglang", "{chunk_tokens: 8}");
-  EXPECT_TRUE(d.steps_are({"+ 6,1 9,1 3,1", "0:6",  // 2 tokens are no block
-                           "1:8", "1:1 2:3"}));
-}
-
-TEST(SgLangScheduler, MaxPrefillTokensLetsOneLongPromptPass) {
-  ReplicaDriver d("sglang", "{chunk_tokens: 0, max_prefill_tokens: 8}");
-  EXPECT_TRUE(d.steps_are({"+ 20,1 4,1 4,1", "0:20", "1:4"}));  // 4 is not less than the 4 that are left
-}
-
-TEST(SgLangScheduler, DecodesJoinPromptsOnlyIfAsked) {
-  ReplicaDriver d("sglang", "{chunk_tokens: 8, mixed_chunk: true}");
-  EXPECT_TRUE(d.steps_are({"+ 4,3", "0:4", "+ 12,2", "1:4 0:1",  // 7 tokens beside the decode, in whole blocks
-                           "1:7 0:1", "1:1; unstable",           // the next step is a decode, this one was a prompt
-                           "1:1"}));
+TEST(SgLangScheduler, Scripts) {
+  const Scripts run{"sglang"};
+  run("PromptsComeBeforeDecodes", "{}", {}, {"+ 6,3", "0:6", "+ 5,2", "1:5", "0:1 1:1", "0:1", "; left 2"});
+  // Chunks end at blocks. The cut prompt continues in the next step, though request 0 could decode.
+  run("CutsOnePromptAtMost", "{chunk_tokens: 8}", {}, {"+ 4,3 12,2 3,1", "0:4 1:4", "1:8", "2:3", "0:1 1:1"});
+  run("ThePromptThatIsLeftSharesItsStep", "{chunk_tokens: 8}", {},
+      {"+ 6,1 9,1 3,1", "0:6",  // 2 tokens are no block
+       "1:8", "1:1 2:3"});
+  run("MaxPrefillTokensLetsOneLongPromptPass", "{chunk_tokens: 0, max_prefill_tokens: 8}", {},
+      {"+ 20,1 4,1 4,1", "0:20", "1:4"});  // 4 is not less than the 4 that are left
+  run("DecodesJoinPromptsOnlyIfAsked", "{chunk_tokens: 8, mixed_chunk: true}", {},
+      {"+ 4,3", "0:4", "+ 12,2", "1:4 0:1",  // 7 tokens beside the decode, in whole blocks
+       "1:7 0:1", "1:1; unstable",           // the next step is a decode, this one was a prompt
+       "1:1"});
+  run("IdlenessRestoresTheShare", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 1}", {.num_blocks = 10},
+      {"+ 4,3", "? *3", "", "+ 8,17", "1:8", "+ 8,16", "1:1"});  // as in AdmitsByExpectedOutput
 }
 
 // 40 tokens of memory. Request 0 holds 8 and has 16 to emit, of which 8 are expected: 24 are left. Request 1 needs 8 and its output.
@@ -61,11 +51,6 @@ TEST(SgLangScheduler, TheExpectedShareFallsWithPlansThatAreLeftOut) {
   EXPECT_TRUE(d.steps_are({"+ 8,23", "1:8"}));
 }
 
-TEST(SgLangScheduler, IdlenessRestoresTheShare) {
-  ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 1}", Memory{.num_blocks = 10});
-  EXPECT_TRUE(d.steps_are({"+ 4,3", "? *3", "", "+ 8,17", "1:8", "+ 8,16", "1:1"}));  // as in AdmitsByExpectedOutput
-}
-
 // The output that a request states counts in full when it enters, a clip aside.
 TEST(SgLangScheduler, StatedAndClippedOutputs) {
   for (const auto& [parameters, step] : {std::pair{"{}", "0:8 1:8"},
@@ -74,33 +59,25 @@ TEST(SgLangScheduler, StatedAndClippedOutputs) {
     EXPECT_TRUE(ReplicaDriver("sglang", parameters, Memory{.num_blocks = 10}).steps_are({"+ 8,5 8,5", step})) << parameters;
 }
 
-// Nothing would ever make room for a request alone: it enters if its prompt fits.
-TEST(SgLangScheduler, ARequestAloneEntersWhateverItsOutput) {
-  ReplicaDriver d("sglang", "{}", Memory{.num_blocks = 4});
-  EXPECT_TRUE(d.steps_are({"+ 8,9", "0:8"}));
-}
-
-// A full batch admits nobody until a request leaves, and the decode step after that is still planned before the next prompt. Request 2
-// needs 53 of the 53 tokens that are left at first.
-TEST(SgLangScheduler, AFullBatchStaysFullUntilARequestLeaves) {
-  ReplicaDriver d("sglang", kHalf, Memory{.num_blocks = 20});
-  EXPECT_TRUE(d.steps_are({"+ 8,3 8,21", "0:8 1:8", "+ 8,45", "0:1 1:1; stable", "0:1 1:1; left 1", "1:1; unstable", "2:8"}));
-}
-
-// 6 blocks of 4. At step 6 both have emitted 5 tokens, and both need a block where one is free: the longer prompt goes, to the end of the
-// queue, and leaves the step.
-TEST(SgLangScheduler, RetractsTheFewestEmittedTokensThenTheLongestPrompt) {
-  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 6});
-  EXPECT_TRUE(d.steps_are({"+ 8,9 4,9", "0:8 1:4", "0:1 1:1 *4", "+ 4,1", "1:1; running 1; waiting 2 0; preemptions 1",
-                           "2:4"}));  // a retraction opens the batch
-}
-
-// Request 1 came later and has emitted less. The last of the two keeps its blocks and ends first.
-TEST(SgLangScheduler, RetractsTheYoungestOutput) {
-  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 6});
-  EXPECT_TRUE(d.steps_are({"+ 4,13", "0:4", "0:1", "+ 4,11", "1:4", "0:1 1:1 *7", "0:1; waiting 1",
-                           "0:1 *3",  // request 1 has 12 tokens to compute, in 8 free
-                           "1:12; recomputed 11"}));
+TEST(SgLangScheduler, MoreScripts) {
+  const Scripts run{"sglang"};
+  // Nothing would ever make room for a request alone: it enters if its prompt fits.
+  run("ARequestAloneEntersWhateverItsOutput", "{}", {.num_blocks = 4}, {"+ 8,9", "0:8"});
+  // A full batch admits nobody until a request leaves, and the decode step after that is still planned before the next prompt. Request 2
+  // needs 53 of the 53 tokens that are left at first.
+  run("AFullBatchStaysFullUntilARequestLeaves", kHalf, {.num_blocks = 20},
+      {"+ 8,3 8,21", "0:8 1:8", "+ 8,45", "0:1 1:1; stable", "0:1 1:1; left 1", "1:1; unstable", "2:8"});
+  // 6 blocks of 4. At step 6 both have emitted 5 tokens, and both need a block where one is free: the longer prompt goes, to the end of the
+  // queue, and leaves the step.
+  run("RetractsTheFewestEmittedTokensThenTheLongestPrompt", kTrusting, {.num_blocks = 6},
+      {"+ 8,9 4,9", "0:8 1:4", "0:1 1:1 *4", "+ 4,1", "1:1; running 1; waiting 2 0; preemptions 1",
+       "2:4"});  // a retraction opens the batch
+  // Request 1 came later and has emitted less. The last of the two keeps its blocks and ends first.
+  run("RetractsTheYoungestOutput", kTrusting, {.num_blocks = 6},
+      {"+ 4,13", "0:4", "0:1", "+ 4,11", "1:4", "0:1 1:1 *7", "0:1; waiting 1",
+       "0:1 *3",  // request 1 has 12 tokens to compute, in 8 free
+       "1:12; recomputed 11"});
+  run("OneTokenPerBlock", kTrusting, {.num_blocks = 10, .block_tokens = 1}, {"+ 4,3 3,2", "0:4 1:3", "0:1 1:1", "0:1; left 2"});
 }
 
 // Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps a second request goes too.
@@ -119,11 +96,6 @@ TEST(SgLangScheduler, PlansOverATokenInFlight) {
   ReplicaDriver alone("sglang", "{overlap: false}");
   EXPECT_EQ(alone.scheduler().pipeline_depth(), 1);
   EXPECT_TRUE(alone.steps_are({"+ 4,3", "plan 0:4", "plan nothing"}));
-}
-
-TEST(SgLangScheduler, OneTokenPerBlock) {
-  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 10, .block_tokens = 1});
-  EXPECT_TRUE(d.steps_are({"+ 4,3 3,2", "0:4 1:3", "0:1 1:1", "0:1; left 2"}));
 }
 
 // Graphs exist for decode steps alone.

@@ -3,12 +3,19 @@
 namespace kvlab {
 namespace {
 
-// Prompts 3, 5, 2 form one batch: rows of the longest, 5. Then three decode rows; request 1 (1 token) is done after the
-// prefill, request 0 (2 tokens) after the first decode, and their rows stay as padding until request 2 (3 tokens) is done.
-TEST(StaticScheduler, RunsABatchUntilAllAreDone) {
-  ReplicaDriver d("static", "{max_batch_seqs: 3}");
-  EXPECT_TRUE(d.steps_are({"+ 3,2 5,1 2,3 4,1", "0:3/5 1:5/5 2:2/5", "0:1 2:1 +1", "2:1 +2", "3:4/4",  // nobody joined before
-                           ""}));
+TEST(StaticScheduler, Scripts) {
+  const Scripts run{"static"};
+  // Prompts 3, 5, 2 form one batch: rows of the longest, 5. Then three decode rows; request 1 (1 token) is done after the
+  // prefill, request 0 (2 tokens) after the first decode, and their rows stay as padding until request 2 (3 tokens) is done.
+  run("RunsABatchUntilAllAreDone", "{max_batch_seqs: 3}", {},
+      {"+ 3,2 5,1 2,3 4,1", "0:3/5 1:5/5 2:2/5", "0:1 2:1 +1", "2:1 +2", "3:4/4",  // nobody joined before
+       ""});
+  // The reservation is never larger than the memory, or nobody could run.
+  run("ModelLengthBeyondMemoryStillRunsOne", "{}", {.num_blocks = 10, .max_model_len = 1000}, {"+ 4,1 4,1", "0:4/4", "1:4/4"});
+  // As many as memory has room for are a full batch too: 8 blocks of 4 tokens, 16 reserved for each.
+  run("BatchFullByMemoryDoesNotWaitForTheWindow", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", {.num_blocks = 8},
+      {"+ 4,1 4,1", "0:4/4 1:4/4"});
+  run("StableWhileABatchRuns", "{max_batch_seqs: 1}", {}, {"+ 4,9 4,9", "?", "?; stable"});
 }
 
 // Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
@@ -33,12 +40,6 @@ TEST(StaticScheduler, ReservesContiguousMemoryForTheLongest) {
                            "0:1 1:1", "2:4/4"}));
 }
 
-// The reservation is never larger than the memory, or nobody could run.
-TEST(StaticScheduler, ModelLengthBeyondMemoryStillRunsOne) {
-  ReplicaDriver d("static", "{}", Memory{.num_blocks = 10, .max_model_len = 1000});
-  EXPECT_TRUE(d.steps_are({"+ 4,1 4,1", "0:4/4", "1:4/4"}));
-}
-
 // The last token is not stored: 12 + 5 - 1 = 16 fits a reservation of 16, 12 + 6 does not.
 TEST(StaticScheduler, RejectsWhatTheReservationCannotHold) {
   ReplicaDriver d("static", "{max_len_tokens: 16}");
@@ -60,17 +61,6 @@ TEST(StaticScheduler, WindowExpiry) {
 TEST(StaticScheduler, FullBatchDoesNotWaitForTheWindow) {
   ReplicaDriver d("static", "{max_batch_seqs: 2, window_ms: 10}");
   EXPECT_TRUE(d.steps_are({"+ 4,1", "", "+ 4,1", "0:4/4 1:4/4"}));
-}
-
-// As many as memory has room for are a full batch too: 8 blocks of 4 tokens, 16 reserved for each.
-TEST(StaticScheduler, BatchFullByMemoryDoesNotWaitForTheWindow) {
-  ReplicaDriver d("static", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", Memory{.num_blocks = 8});
-  EXPECT_TRUE(d.steps_are({"+ 4,1 4,1", "0:4/4 1:4/4"}));
-}
-
-TEST(StaticScheduler, StableWhileABatchRuns) {
-  ReplicaDriver d("static", "{max_batch_seqs: 1}");
-  EXPECT_TRUE(d.steps_are({"+ 4,9 4,9", "?", "?; stable"}));
 }
 
 }  // namespace

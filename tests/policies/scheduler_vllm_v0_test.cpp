@@ -3,10 +3,28 @@
 namespace kvlab {
 namespace {
 
-// Card 1.3: a step prefills or decodes, prompts first, so request 0 stalls for the whole prefill of requests 1 and 2.
-TEST(VllmV0Scheduler, PrefillStepsStallDecodes) {
-  ReplicaDriver d("vllm_v0", "{}");
-  EXPECT_TRUE(d.steps_are({"+ 5,3", "0:5", "0:1", "+ 6,2 7,1", "1:6 2:7", "0:1 1:1", ""}));
+TEST(VllmV0Scheduler, Scripts) {
+  const Scripts run{"vllm_v0"};
+  // Card 1.3: a step prefills or decodes, prompts first, so request 0 stalls for the whole prefill of requests 1 and 2.
+  run("PrefillStepsStallDecodes", "{}", {}, {"+ 5,3", "0:5", "0:1", "+ 6,2 7,1", "1:6 2:7", "0:1 1:1", ""});
+  // The longest decides also when it comes last: 2 + 2 counts 4, then 3 x 5 = 15 > 14.
+  run("PaddedCountingLooksAtTheLongestSoFar", "{budget_tokens: 14, budget_counting: padded}", {}, {"+ 2,1 2,1 5,1", "0:2 1:2"});
+  // max(2048, max_model_len) where no budget is given.
+  run("DefaultBudgetFollowsTheModelLength", "{}", {.max_model_len = 3000}, {"+ 2000,1 1000,1 1,1", "0:2000 1:1000"});
+  // The request that finds no block may be the latest itself: requests 0 and 1 keep theirs, request 1 goes. 3 blocks: request 0
+  // holds 2 (5 of 8 tokens), request 1 holds 1 full block.
+  run("ARequestMayPreemptItself", "{}", {.num_blocks = 3}, {"+ 5,4 4,2", "0:5 1:4", "0:1; waiting 1; running 0"});
+  // A swap-in leaves the watermark (2 of 20 blocks) beside the request's blocks and one more. Request 2 is swapped out with 5 of
+  // them; when request 1 is done 7 are free, which leaves 1: it waits for request 0.
+  run("SwapInKeepsTheWatermark", "{preemption: swap, watermark_frac: 0.1}", {.num_blocks = 20, .host_blocks = 10},
+      {"+ 44,9 4,7 16,9", "0:44 1:4 2:16", "0:1 1:1 2:1 *4", "0:1 1:1 *2; running 0; free 7", "0:1; copies_in 0", "0:1; running none",
+       "; copies_in 1"});
+  // Two swapped requests come back in order of arrival. 6 blocks hold three prompts of 8; the decode of request 0 swaps out
+  // request 2, whose 2 blocks serve requests 0 and 1; four steps later both need another, and request 1 follows.
+  run("SwapsInFirstComeFirstServed", "{preemption: swap}", {.num_blocks = 6, .host_blocks = 10},
+      {"+ 8,7 8,9 8,2", "0:8 1:8 2:8", "0:1 1:1 *4", "0:1; waiting 1 2", "0:1",  // the last of request 0
+       "; copies_in 1; waiting 1 2",  // both copies start: 4 + 3 blocks are needed, so only request 1's
+       "copied in", "1:1; waiting 2"});
 }
 
 // Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
@@ -15,18 +33,6 @@ TEST(VllmV0Scheduler, BudgetCountings) {
     ReplicaDriver d("vllm_v0", std::string("{budget_tokens: 10, budget_counting: ") + counting + "}");
     EXPECT_TRUE(d.steps_are({"+ 6,1 2,1 2,1", step})) << counting;
   }
-}
-
-// The longest decides also when it comes last: 2 + 2 counts 4, then 3 x 5 = 15 > 14.
-TEST(VllmV0Scheduler, PaddedCountingLooksAtTheLongestSoFar) {
-  ReplicaDriver d("vllm_v0", "{budget_tokens: 14, budget_counting: padded}");
-  EXPECT_TRUE(d.steps_are({"+ 2,1 2,1 5,1", "0:2 1:2"}));
-}
-
-// max(2048, max_model_len) where no budget is given.
-TEST(VllmV0Scheduler, DefaultBudgetFollowsTheModelLength) {
-  ReplicaDriver d("vllm_v0", "{}", Memory{.max_model_len = 3000});
-  EXPECT_TRUE(d.steps_are({"+ 2000,1 1000,1 1,1", "0:2000 1:1000"}));
 }
 
 TEST(VllmV0Scheduler, PromptBeyondTheBudgetIsRejected) {
@@ -64,12 +70,6 @@ TEST(VllmV0Scheduler, PreemptsTheLatestArrivalByRecompute) {
                            "2:1; left 4"}));
 }
 
-// The request that finds no block may be the latest itself: requests 0 and 1 keep theirs, request 1 goes. 3 blocks: request 0
-// holds 2 (5 of 8 tokens), request 1 holds 1 full block.
-TEST(VllmV0Scheduler, ARequestMayPreemptItself) {
-  EXPECT_TRUE(ReplicaDriver("vllm_v0", "{}", Memory{.num_blocks = 3}).steps_are({"+ 5,4 4,2", "0:5 1:4", "0:1; waiting 1; running 0"}));
-}
-
 // Swap: request 1 goes to host memory with its 2 blocks. While it is there no new prompt enters (request 2 would fit), though
 // its copy is under way; it comes back with room for its next token when request 0 is done, and decodes from where it was.
 TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
@@ -95,14 +95,6 @@ TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
   EXPECT_TRUE(d.steps_are({"0:1", "0:1", "", "copied in", "1:1", "1:1; left 2"}));
 }
 
-// A swap-in leaves the watermark (2 of 20 blocks) beside the request's blocks and one more. Request 2 is swapped out with 5 of
-// them; when request 1 is done 7 are free, which leaves 1: it waits for request 0.
-TEST(VllmV0Scheduler, SwapInKeepsTheWatermark) {
-  ReplicaDriver d("vllm_v0", "{preemption: swap, watermark_frac: 0.1}", Memory{.num_blocks = 20, .host_blocks = 10});
-  EXPECT_TRUE(d.steps_are({"+ 44,9 4,7 16,9", "0:44 1:4 2:16", "0:1 1:1 2:1 *4", "0:1 1:1 *2; running 0; free 7", "0:1; copies_in 0",
-                           "0:1; running none", "; copies_in 1"}));
-}
-
 // Alone it comes back whatever it leaves free: with its 10 blocks and one more there are 9 left of a watermark of 10.
 TEST(VllmV0Scheduler, AloneARequestIsSwappedInBelowTheWatermark) {
   ReplicaDriver d("vllm_v0", "{preemption: swap, watermark_frac: 0.5}", Memory{.num_blocks = 20, .host_blocks = 10});
@@ -112,15 +104,6 @@ TEST(VllmV0Scheduler, AloneARequestIsSwappedInBelowTheWatermark) {
     d.finish_copies();
   }
   EXPECT_EQ(std::tuple(d.left().size(), d.state().counters().swaps), std::tuple(2U, 1U));
-}
-
-// Two swapped requests come back in order of arrival. 6 blocks hold three prompts of 8; the decode of request 0 swaps out
-// request 2, whose 2 blocks serve requests 0 and 1; four steps later both need another, and request 1 follows.
-TEST(VllmV0Scheduler, SwapsInFirstComeFirstServed) {
-  ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 6, .host_blocks = 10});
-  EXPECT_TRUE(d.steps_are({"+ 8,7 8,9 8,2", "0:8 1:8 2:8", "0:1 1:1 *4", "0:1; waiting 1 2", "0:1",  // the last of request 0
-                           "; copies_in 1; waiting 1 2",  // both copies start: 4 + 3 blocks are needed, so only request 1's
-                           "copied in", "1:1; waiting 2"}));
 }
 
 // With no room in host memory a swap becomes a recompute, and is counted.

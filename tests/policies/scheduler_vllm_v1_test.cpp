@@ -3,21 +3,25 @@
 namespace kvlab {
 namespace {
 
-// Card 1.4a: there are no phases. Running requests catch up first, in order, under one budget; what is left admits.
-TEST(VllmV1Scheduler, OneBudgetForDecodesAndChunks) {
-  ReplicaDriver d("vllm_v1", "{budget_tokens: 10}");
-  EXPECT_TRUE(d.steps_are({"+ 6,3 7,2 8,1", "0:6 1:4", "0:1 1:3 2:6", "0:1 1:1 2:2", "; left 3"}));
-}
-
-TEST(VllmV1Scheduler, LongPromptsComeInShares) {
-  ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 3, budget_tokens: 5}");
-  EXPECT_TRUE(d.steps_are({"+ 8,2 4,1", "0:3 1:2", "0:3 1:2", "0:2", "0:1"}));
-}
-
-TEST(VllmV1Scheduler, WithoutChunkingTheHeadWaitsForAWholeBudget) {
-  ReplicaDriver d("vllm_v1", "{chunked_prefill: false, budget_tokens: 10}");
-  EXPECT_TRUE(d.steps_are({"+ 6,2 5,1 1,1", "0:6",  // 5 > 4 stops the loop, though request 2 would fit
-                           "0:1 1:5 2:1"}));
+TEST(VllmV1Scheduler, Scripts) {
+  const Scripts run{"vllm_v1"};
+  // Card 1.4a: there are no phases. Running requests catch up first, in order, under one budget; what is left admits.
+  run("OneBudgetForDecodesAndChunks", "{budget_tokens: 10}", {}, {"+ 6,3 7,2 8,1", "0:6 1:4", "0:1 1:3 2:6", "0:1 1:1 2:2", "; left 3"});
+  run("LongPromptsComeInShares", "{long_prefill_tokens: 3, budget_tokens: 5}", {}, {"+ 8,2 4,1", "0:3 1:2", "0:3 1:2", "0:2", "0:1"});
+  run("WithoutChunkingTheHeadWaitsForAWholeBudget", "{chunked_prefill: false, budget_tokens: 10}", {},
+      {"+ 6,2 5,1 1,1", "0:6",  // 5 > 4 stops the loop, though request 2 would fit
+       "0:1 1:5 2:1"});
+  // The request that finds no block is the last itself: phase A ends, and though a block is left for its chunk, a step that
+  // preempted admits nobody.
+  run("NoAdmissionInAStepThatPreempted", "{long_prefill_tokens: 4, reserve_full_prompt: false}", {.num_blocks = 5},
+      {"+ 4,3 4,3 12,3", "0:4 1:4 2:4", "+ 4,1",
+       "0:1 1:1; waiting 2 3; free 1",  // they take the last two blocks; request 2's second chunk finds none
+       "0:1 1:1 2:4"});
+  // The gate counts the current length, not prompt plus output: 20 + 26 blocks in the end, of 30.
+  run("TheGateLeavesTheOutputOut", "{}", {.num_blocks = 30}, {"+ 80,2 4,100", "0:80 1:4"});
+  // Card 1.4c: the lookup stops at n - 1 tokens, so of a prompt that is cached whole the last block is computed again.
+  run("ACachedPromptRecomputesItsWholeLastBlock", "{}", {.prefix_caching = true},
+      {"+ 8,1:1:2", "0:8", "+ 8,1:1:2 9,1:1:2 11,1:1:2 8,1:1:7 8,1:9:2", "1:4 2:1 3:3 4:4 5:8; hits 24; lookups 52"});
 }
 
 // 4 blocks of 4 tokens, all taken by prompts. Request 0 needs a block: the last running one gives back 2; 0 and 1 take them.
@@ -50,15 +54,6 @@ TEST(VllmV1Scheduler, SeveralVictimsKeepTheirOrder) {
   EXPECT_TRUE(e.steps_are({"+ 16,1 4,5 4,5", "0:8 1:4 2:4", "0:8; waiting 1 2"}));
 }
 
-// The request that finds no block is the last itself: phase A ends, and though a block is left for its chunk, a step that
-// preempted admits nobody.
-TEST(VllmV1Scheduler, NoAdmissionInAStepThatPreempted) {
-  ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 4, reserve_full_prompt: false}", Memory{.num_blocks = 5});
-  EXPECT_TRUE(d.steps_are({"+ 4,3 4,3 12,3", "0:4 1:4 2:4", "+ 4,1",
-                           "0:1 1:1; waiting 2 3; free 1",  // they take the last two blocks; request 2's second chunk finds none
-                           "0:1 1:1 2:4"}));
-}
-
 // Card 1.4b: the gate asks for the whole prompt, at the free blocks of this moment. Request 0 has taken one of 10 blocks with
 // its first chunk; 9 blocks of prompt pass, 10 do not, and request 2 waits after them.
 TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
@@ -70,12 +65,6 @@ TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
   }
 }
 
-// The gate counts the current length, not prompt plus output: 20 + 26 blocks in the end, of 30.
-TEST(VllmV1Scheduler, TheGateLeavesTheOutputOut) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 30});
-  EXPECT_TRUE(d.steps_are({"+ 80,2 4,100", "0:80 1:4"}));
-}
-
 // Hits nobody references leave the free list when they are taken. Request 2 needs 2 new blocks and 2 such hits: 4 of the 4
 // that request 1 leaves free, but not of 3.
 TEST(VllmV1Scheduler, TheGateCountsUnreferencedHits) {
@@ -83,12 +72,6 @@ TEST(VllmV1Scheduler, TheGateCountsUnreferencedHits) {
     ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 5, .prefix_caching = true});
     EXPECT_TRUE(d.steps_are({"+ 8,1:1:2", "0:8", arrivals, step})) << arrivals;
   }
-}
-
-// Card 1.4c: the lookup stops at n - 1 tokens, so of a prompt that is cached whole the last block is computed again.
-TEST(VllmV1Scheduler, ACachedPromptRecomputesItsWholeLastBlock) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.prefix_caching = true});
-  EXPECT_TRUE(d.steps_are({"+ 8,1:1:2", "0:8", "+ 8,1:1:2 9,1:1:2 11,1:1:2 8,1:1:7 8,1:9:2", "1:4 2:1 3:3 4:4 5:8; hits 24; lookups 52"}));
 }
 
 // Hashes are published when blocks are allocated: a follower in the same step hits, but only what the leader's chunk covers.
@@ -110,16 +93,19 @@ TEST(VllmV1Scheduler, GeneratedTokensAreCached) {
   }
 }
 
-// Card 1.4d: freed blocks go to the back, the deepest first. Request 1 takes the blank block and then block 2 of request 0.
-TEST(VllmV1Scheduler, TheDeepestBlockIsEvictedFirst) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 3, .prefix_caching = true});
-  EXPECT_TRUE(d.steps_are({"+ 8,1:1:2", "0:8", "+ 8,1:5:6", "1:8", "+ 9,1:1:2", "2:5"}));
-}
-
-// A victim's blocks keep their hashes until they are taken: of 3, the two deepest go to requests 0 and 1; the first hits.
-TEST(VllmV1Scheduler, AVictimFindsWhatIsLeftOfItsBlocks) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 5, .prefix_caching = true});
-  EXPECT_TRUE(d.steps_are({"+ 4,2:1 4,2:2 12,3:3:4:5", "0:4 1:4 2:12", "0:1 1:1", "2:9; recomputed 8"}));
+TEST(VllmV1Scheduler, MoreScripts) {
+  const Scripts run{"vllm_v1"};
+  // Card 1.4d: freed blocks go to the back, the deepest first. Request 1 takes the blank block and then block 2 of request 0.
+  run("TheDeepestBlockIsEvictedFirst", "{}", {.num_blocks = 3, .prefix_caching = true},
+      {"+ 8,1:1:2", "0:8", "+ 8,1:5:6", "1:8", "+ 9,1:1:2", "2:5"});
+  // A victim's blocks keep their hashes until they are taken: of 3, the two deepest go to requests 0 and 1; the first hits.
+  run("AVictimFindsWhatIsLeftOfItsBlocks", "{}", {.num_blocks = 5, .prefix_caching = true},
+      {"+ 4,2:1 4,2:2 12,3:3:4:5", "0:4 1:4 2:12", "0:1 1:1", "2:9; recomputed 8"});
+  run("ARequestAtItsLimitIsSkippedNotAStop", "{}", {}, {"+ 4,1 4,2", "plan 0:4 1:4", "plan 1:1"});
+  // Fast-forward may rely on the next plans while nobody waits or the head cannot enter.
+  run("StableWhileNobodyCanEnter", "{async_scheduling: false}", {.num_blocks = 4},
+      {"+ 5,3", "0:5", "0:1; stable", "+ 12,1", "0:1; stable",  // 2 free, 3 needed
+       "1:12"});
 }
 
 // Asynchronous scheduling: the second step is planned over a token in flight, none beyond the limit. A prompt of 4 with 3
@@ -131,11 +117,6 @@ TEST(VllmV1Scheduler, PlansOverATokenInFlight) {
   EXPECT_EQ(d.state().info(d.last_step().entries[0].request).known_tokens(), 6);
   ASSERT_TRUE(d.steps_are({"end", "plan 0:1", "end", "plan nothing", "end", "plan nothing; left 2; output_tokens 4"}));
   EXPECT_EQ(d.left()[1].output_tokens, 3);
-}
-
-TEST(VllmV1Scheduler, ARequestAtItsLimitIsSkippedNotAStop) {
-  ReplicaDriver d("vllm_v1", "{}");
-  EXPECT_TRUE(d.steps_are({"+ 4,1 4,2", "plan 0:4 1:4", "plan 1:1"}));
 }
 
 TEST(VllmV1Scheduler, SynchronousSchedulingWaitsForTheOutput) {
@@ -195,13 +176,6 @@ TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {
   EXPECT_EQ(padded("{max_num_seqs: 8}", 15), 16) << "graphs reach twice max_num_seqs";
   EXPECT_EQ(padded("{max_num_seqs: 8}", 17), 17);
   EXPECT_EQ(padded("{largest_graph_tokens: 0}", 3), 3);
-}
-
-// Fast-forward may rely on the next plans while nobody waits or the head cannot enter.
-TEST(VllmV1Scheduler, StableWhileNobodyCanEnter) {
-  ReplicaDriver d("vllm_v1", "{async_scheduling: false}", Memory{.num_blocks = 4});
-  EXPECT_TRUE(d.steps_are({"+ 5,3", "0:5", "0:1; stable", "+ 12,1", "0:1; stable",  // 2 free, 3 needed
-                           "1:12"}));
 }
 
 }  // namespace
