@@ -10,27 +10,25 @@ Memory ordered(const char* order, const std::string& params, std::uint32_t num_b
   return {.num_blocks = num_blocks, .host_blocks = host_blocks, .order = order, .order_params = params};
 }
 
-// Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
-TEST(MlfqOrder, DemotesAfterTheQuantum) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"));
-  EXPECT_TRUE(d.steps_are({
-      "+ 4,10", "0:4", "0:1", "+ 4,2", "0:1",  // same level: nobody gives way
-      "1:4", "1:1", "0:7"                      // 4 prompt tokens and 3 of the output again
-  }));
-}
-
-// Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and the
-// two do not take turns for ever.
-TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"));
-  EXPECT_TRUE(d.steps_are({"+ 4,10", "? *4", "+ 4,4", "1:4", "1:1 *3", "0:8; preemptions 1"}));
-}
-
-// A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
-TEST(MlfqOrder, LongPromptsSkipLevels) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"));
-  EXPECT_TRUE(d.steps_are({"+ 400,1 4,1", "1:4", "0:400"}));
+TEST(OrderScripts, WithSwapsRunAsByHand) {
+  const Scripts run{"vllm_v1"};
+  // Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
+  run("MlfqOrder.DemotesAfterTheQuantum", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"),
+      {
+          "+ 4,10", "0:4", "0:1", "+ 4,2", "0:1",  // same level: nobody gives way
+          "1:4", "1:1", "0:7"                      // 4 prompt tokens and 3 of the output again
+      });
+  // Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and
+  // the two do not take turns for ever.
+  run("MlfqOrder.QuantaBelowAStepEndInTheLastLevel", kOneAtATime,
+      ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"),
+      {"+ 4,10", "? *4", "+ 4,4", "1:4", "1:1 *3", "0:8; preemptions 1"});
+  // A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
+  run("MlfqOrder.LongPromptsSkipLevels", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"),
+      {"+ 400,1 4,1", "1:4", "0:400"});
+  // A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
+  run("AliseOrder.ShortestPredictedTimeFirst", kOneAtATime,
+      ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}"), {"+ 40,20 4,50", "1:4"});
 }
 
 // Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
@@ -116,12 +114,6 @@ TEST(MlfqOrder, ComesBackWithRoomForItsWholePrompt) {
   ASSERT_TRUE(d.steps_are({"+ 40,2", "0:8 *3", "+ 4,2", "1:4", "1:1; copies_in 1"}));
   EXPECT_EQ(d.state().info(d.copies_in()[0].request).blocks.size(), 10U);
   EXPECT_TRUE(d.steps_are({"copied in", "0:8"}));
-}
-
-// A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
-TEST(AliseOrder, ShortestPredictedTimeFirst) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}"));
-  EXPECT_TRUE(d.steps_are({"+ 40,20 4,50", "1:4"}));
 }
 
 // A prompt of 3,000 tokens passes 8 layers in 8 steps of 1 ms, so another takes 8 ms: with 4 tokens of output it has more to come than a

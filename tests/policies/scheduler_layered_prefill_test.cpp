@@ -67,8 +67,8 @@ TEST(LayeredPrefillScheduler, GroupsOfUnequalSizeCoverEveryLayerOnce) {
   EXPECT_TRUE(d.steps_are({"+ 1500,1", "0:1500[0-2]", "0:1500[2-5]", "0:1500[5-7]", "0:1500[7-]"}));
 }
 
-// The same memory, and an order that names the cohort's member: the cohort ends there. Its blocks were never computed in all layers, so
-// they are no hits, and the member begins again at the first layer.
+// The memory of the case in which the tail decode gives way, and an order that names the cohort's member: the cohort ends there. Its blocks
+// were never computed in all layers, so they are no hits, and the member begins again at the first layer.
 TEST(LayeredPrefillScheduler, AMemberThatIsPreemptedLeavesNoHits) {
   ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 154, .prefix_caching = true, .order = "priority"});
   const std::vector<std::uint64_t> content = content_of(150);
