@@ -64,7 +64,6 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServeAtRest,
                                          "shadowkv", "kcache", "leoam"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Packed sequences are swapped, too.
 TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
   struct Case {
     const char* recipe;

@@ -102,7 +102,6 @@ TEST(JobTypes, ParityWhereMeansAreEqual) {
 // Equal short types are not told apart, and need not be: the long one still waits.
 TEST(JobTypes, ALongTypeIsLeftAloneBesideEqualShortOnes) { EXPECT_LT(excess(Rule::kEtc, 0, {20, 20, 20, 2000}, 100), 1); }
 
-// Learned means are worth more the more jobs there are.
 TEST(JobTypes, TheExcessShrinksWithTheNumberOfJobs) {
   const std::vector<double> means{20, 100};
   for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {

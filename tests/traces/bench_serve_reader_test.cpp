@@ -29,9 +29,7 @@ TEST(BenchServeReader, FilesWithoutStartsTakeOtherArrivals) {
   const std::string text = bench_with("\"start_times\"", "\"other_times\"");
   EXPECT_EQ(error_of([&] { read_all(text); }),
             "f: has no 'start_times', so its arrivals are unknown; give others: 'arrival: {poisson: {rate_per_s: 2}}'");
-  const TempFolder folder;
-  const std::string path = folder.write("bench.json", text);
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {constant: {rate_per_s: 2}}}"));
+  const InMemoryTrace t = trace_in_file("bench.json", text, "arrival: {constant: {rate_per_s: 2}}");
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(t.at(0).prompt_tokens, 100) << "in order of the entries";
   EXPECT_EQ(to_s(t.at(1).arrival), 0.5);

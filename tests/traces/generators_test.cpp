@@ -87,17 +87,15 @@ TEST(Arrivals, OnOffHasTheMeanOfItsPhasesAndIsSilentBetweenBursts) {
 }
 
 TEST(Arrivals, RecordedTimesScale) {
-  const TempFolder folder;
-  const std::string path = folder.write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n1000,2,1\n3001,3,1\n");
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {trace: {scale: 2}}}"));
+  const InMemoryTrace t =
+      trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n1000,2,1\n3001,3,1\n", "arrival: {trace: {scale: 2}}");
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(500, 1501));
 }
 
 TEST(Arrivals, ScaledTimesBeyondTheLongestRunAreRefused) {
-  const TempFolder folder;
-  const std::string path = folder.write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n");  // 1e5 s
   const auto scaled_by = [&](const std::string& scale) {
-    InMemoryTrace(trace_of("{file: " + path + ", arrival: {trace: {scale: " + scale + "}}}"));
+    trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n",  // 1e5 s
+                  "arrival: {trace: {scale: " + scale + "}}");
   };
   EXPECT_TRUE(error_of([&] { scaled_by("0.01"); }).starts_with("the trace runs past 106 days (9.2e6 s)"));
   EXPECT_EQ(error_of([&] { scaled_by("0.02"); }), "no error");

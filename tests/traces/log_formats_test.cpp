@@ -159,9 +159,7 @@ TEST(LibCacheSimCsvReader, ColumnsByName) {
 }
 
 TEST(LibCacheSim, BothFormsHaveTheSameContent) {
-  const TempFolder folder;
-  const std::string path = folder.write("t", oracle_record(1, 7, 100, -1));
-  const InMemoryTrace binary(trace_of("{file: " + path + ", format: oracle_general}"));
+  const InMemoryTrace binary = trace_in_file("t", oracle_record(1, 7, 100, -1), "format: oracle_general");
   EXPECT_EQ(binary.at(0).hashes[0], read_all("clock_time,obj_id,obj_size\n1,7,100\n").at(0).hashes[0]);
 }
 

@@ -13,15 +13,15 @@
 namespace kvlab {
 namespace {
 
-std::string five_rows(const TempFolder& folder) {
-  return folder.write("t.csv",
-                      "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n"
-                      "1000,10,5,1,,,\n"
-                      ",20,6,1,50,,\n"
-                      "3000,100,7,,,16,1 2 3 4 5 6\n"
-                      "4000,30,70,,,16,11 12 13 14 15 16\n"
-                      "6000,50,9,,,,\n");
-}
+constexpr const char* kFiveRows =
+    "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n"
+    "1000,10,5,1,,,\n"
+    ",20,6,1,50,,\n"
+    "3000,100,7,,,16,1 2 3 4 5 6\n"
+    "4000,30,70,,,16,11 12 13 14 15 16\n"
+    "6000,50,9,,,,\n";
+
+std::string five_rows(const TempFolder& folder) { return folder.write("t.csv", kFiveRows); }
 
 TEST(MakeTrace, OffsetAndLimit) {
   const TempFolder folder;
@@ -40,8 +40,7 @@ TEST(MakeTrace, OffsetAndLimit) {
 }
 
 TEST(MakeTrace, CutsLengthsAndTheirHashes) {
-  const TempFolder folder;
-  const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", max_prompt_tokens: 40, max_output_tokens: 8}"));
+  const InMemoryTrace t = trace_in_file("t.csv", kFiveRows, "max_prompt_tokens: 40, max_output_tokens: 8");
   EXPECT_EQ(t.at(2).prompt_tokens, 40);
   EXPECT_EQ(t.at(2).hashes.size(), 2U) << "floor(40 / 16)";
   EXPECT_EQ(t.at(3).output_tokens, 8);

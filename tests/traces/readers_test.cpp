@@ -100,10 +100,9 @@ TEST(VidurReader, WithArrivals) {
 }
 
 TEST(VidurReader, WithoutArrivalsNeedsAProcess) {
-  const TempFolder folder;
-  const std::string path =
-      folder.write("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n");
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {constant: {rate_per_s: 4}}}"));
+  const InMemoryTrace t =
+      trace_in_file("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n",
+                    "arrival: {constant: {rate_per_s: 4}}");
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(t.at(0).prompt_tokens, 3772);
   EXPECT_EQ(to_s(t.at(1).arrival), 0.25);

@@ -117,12 +117,11 @@ TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
 }
 
 TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
-  const TempFolder folder;
-  const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
+  const InMemoryTrace t = trace_in_file("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
 {"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5}
 {"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5}
-)");
-  const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
+)",
+                                        "sort: true");
   EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(2).prompt_tokens), std::tuple(3, 2));
 }
 
