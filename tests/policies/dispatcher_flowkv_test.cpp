@@ -6,18 +6,11 @@ namespace kvlab {
 namespace {
 
 // Two prefill and two decode nodes.
-struct FlowKvNodes {
-  FakeFleet fleet{2, 2};
-  FakeControl control;
-  std::unique_ptr<Dispatcher> dispatcher;
-
-  explicit FlowKvNodes(const std::string& params = "{}") : dispatcher(make_dispatcher("flowkv", params)) {}
+struct FlowKvNodes : AskedFleet {
+  explicit FlowKvNodes(const std::string& params = "{}") : AskedFleet({2, 2}, "flowkv", params) {}
   void load(const std::vector<std::size_t>& nodes, std::int64_t prompt_tokens, std::int64_t used_blocks) {
     for (const std::size_t i : nodes) fleet.loads[i] = {0, 1, prompt_tokens, used_blocks, 100};
   }
-  void look() { dispatcher->on_timer(fleet, control); }
-  std::string prefill(std::uint64_t number) { return ask_prefill(*dispatcher, fleet, number); }
-  std::string decode(std::uint64_t number) { return ask_decode(*dispatcher, fleet, number); }
 };
 
 TEST(FlowKv, BalancesByLoad) {

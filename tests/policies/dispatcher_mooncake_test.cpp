@@ -14,14 +14,13 @@ FakeFleet timed_fleet() {
 }
 
 TEST(Mooncake, TheEarliestFirstTokenWins) {
-  FakeFleet fleet = timed_fleet();
-  const auto dispatcher = make_dispatcher("mooncake");
-  fleet.loads[0].outstanding_tokens = 100;  // 100 + 100 ms
-  fleet.loads[1].outstanding_tokens = 150;
-  fleet.cached[1] = 60;  // 150 + 40 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "1");
-  fleet.cached[1] = 40;  // 150 + 60 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "0");
+  AskedFleet f(timed_fleet(), "mooncake");
+  f.fleet.loads[0].outstanding_tokens = 100;  // 100 + 100 ms
+  f.fleet.loads[1].outstanding_tokens = 150;
+  f.fleet.cached[1] = 60;  // 150 + 40 ms
+  EXPECT_EQ(f.prefill(0), "1");
+  f.fleet.cached[1] = 40;  // 150 + 60 ms
+  EXPECT_EQ(f.prefill(1), "0");
 }
 
 // A prompt of 1,000 tokens of which replica 0 stores 600. Its queue takes 500 ms more.
@@ -35,27 +34,25 @@ FakeFleet fleet_with_store() {
 
 // Replica 0: 1,000 + 400 ms. Replica 1: 60 + 400 ms with the prefix, 1,000 ms without.
 TEST(Mooncake, APrefixIsFetchedToWhereTheQueueIsShort) {
-  FakeFleet fleet = fleet_with_store();
-  const auto dispatcher = make_dispatcher("mooncake");
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1 from 0");
-  fleet.loads[0].outstanding_tokens = 50;  // 50 + 400 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "0");
-  fleet.loads[0].outstanding_tokens = 1000;
-  fleet.stored.clear();
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2, 1000), "1");
+  AskedFleet f(fleet_with_store(), "mooncake");
+  EXPECT_EQ(f.prefill(0, 1000), "1 from 0");
+  f.fleet.loads[0].outstanding_tokens = 50;  // 50 + 400 ms
+  EXPECT_EQ(f.prefill(1, 1000), "0");
+  f.fleet.loads[0].outstanding_tokens = 1000;
+  f.fleet.stored.clear();
+  EXPECT_EQ(f.prefill(2, 1000), "1");
 }
 
 TEST(Mooncake, APrefixThatIsLittleLongerIsComputed) {
-  FakeFleet fleet = fleet_with_store();
-  const auto dispatcher = make_dispatcher("mooncake");
-  fleet.cached[1] = 400;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1");  // 600 is no more than 1.5 times 400
-  fleet.cached[1] = 399;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "1 from 0");
-  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{fetch_ratio: 2}"), fleet, 2, 1000), "1");
-  fleet.cached[1] = 0;
-  fleet.stored[1] = 400;  // in its own store
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3, 1000), "1");
+  AskedFleet f(fleet_with_store(), "mooncake");
+  f.fleet.cached[1] = 400;
+  EXPECT_EQ(f.prefill(0, 1000), "1");  // 600 is no more than 1.5 times 400
+  f.fleet.cached[1] = 399;
+  EXPECT_EQ(f.prefill(1, 1000), "1 from 0");
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{fetch_ratio: 2}"), f.fleet, 2, 1000), "1");
+  f.fleet.cached[1] = 0;
+  f.fleet.stored[1] = 400;  // in its own store
+  EXPECT_EQ(f.prefill(3, 1000), "1");
 }
 
 // The store whose link is free is chosen among those with an equal prefix; a shorter prefix is never chosen.
@@ -100,13 +97,12 @@ TEST(Mooncake, TheShortestDecodeStepWins) {
 }
 
 TEST(Mooncake, RejectsALateFirstToken) {
-  FakeFleet fleet = timed_fleet();
-  const auto dispatcher = make_dispatcher("mooncake", "{ttft_ms: 250}");
-  fleet.loads[0].outstanding_tokens = fleet.loads[1].outstanding_tokens = 100;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "0");
-  fleet.loads[0].outstanding_tokens = fleet.loads[1].outstanding_tokens = 200;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "reject");
-  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake"), fleet, 1), "0");  // no limit
+  AskedFleet f(timed_fleet(), "mooncake", "{ttft_ms: 250}");
+  f.fleet.loads[0].outstanding_tokens = f.fleet.loads[1].outstanding_tokens = 100;
+  EXPECT_EQ(f.prefill(0), "0");
+  f.fleet.loads[0].outstanding_tokens = f.fleet.loads[1].outstanding_tokens = 200;
+  EXPECT_EQ(f.prefill(1), "reject");
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake"), f.fleet, 1), "0");  // no limit
 }
 
 // Ten requests decode on either instance; one more makes a step of 11 ms. They began at 0 and decode for 10 s.

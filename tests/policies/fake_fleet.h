@@ -168,4 +168,24 @@ inline void leave(Dispatcher& dispatcher, std::uint64_t number) {
   dispatcher.on_leave(request);
 }
 
+// A fleet and the dispatcher that it asks.
+struct AskedFleet {
+  FakeFleet fleet;
+  std::unique_ptr<Dispatcher> dispatcher;
+  FakeControl control;
+
+  AskedFleet(FakeFleet asking, const std::string& name, const std::string& params = "{}")
+      : fleet(std::move(asking)), dispatcher(make_dispatcher(name, params)) {}
+  std::string prefill(std::uint64_t number, std::int32_t prompt_tokens = 100) {
+    return ask_prefill(*dispatcher, fleet, number, prompt_tokens);
+  }
+  std::string decode(std::uint64_t number, std::int32_t prompt_tokens = 100, std::uint32_t from = 0) {
+    return ask_decode(*dispatcher, fleet, number, prompt_tokens, from);
+  }
+  void look(Span at = Span{0}) {
+    fleet.at = kStart + at;
+    dispatcher->on_timer(fleet, control);
+  }
+};
+
 }  // namespace kvlab
