@@ -16,6 +16,11 @@ TEST(StaticScheduler, Scripts) {
   run("BatchFullByMemoryDoesNotWaitForTheWindow", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", {.num_blocks = 8},
       {"+ 4,1 4,1", "0:4/4 1:4/4"});
   run("StableWhileABatchRuns", "{max_batch_seqs: 1}", {}, {"+ 4,9 4,9", "?", "?; stable"});
+  // 10 blocks of 4 tokens hold 40; max_len 16 gives room for two requests at a time.
+  run("ReservesContiguousMemoryForTheLongest", "{max_len_tokens: 16}", {.num_blocks = 10},
+      {"+ 4,2 4,2 4,2", "0:4/4 1:4/4; free 2",  // (40 - 32) / 4
+       "0:1 1:1", "2:4/4"});
+  run("FullBatchDoesNotWaitForTheWindow", "{max_batch_seqs: 2, window_ms: 10}", {}, {"+ 4,1", "", "+ 4,1", "0:4/4 1:4/4"});
 }
 
 // Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
@@ -31,13 +36,6 @@ TEST(StaticScheduler, PaddingIsCostNotThroughput) {
   ReplicaDriver d("static", "{}");
   EXPECT_TRUE(d.steps_are({"+ 3,2 5,1", "?; prompt_tokens 8", "?"}));
   EXPECT_EQ(d.last_step().idle_rows, 1);
-}
-
-// 10 blocks of 4 tokens hold 40; max_len 16 gives room for two requests at a time.
-TEST(StaticScheduler, ReservesContiguousMemoryForTheLongest) {
-  ReplicaDriver d("static", "{max_len_tokens: 16}", Memory{.num_blocks = 10});
-  EXPECT_TRUE(d.steps_are({"+ 4,2 4,2 4,2", "0:4/4 1:4/4; free 2",  // (40 - 32) / 4
-                           "0:1 1:1", "2:4/4"}));
 }
 
 // The last token is not stored: 12 + 5 - 1 = 16 fits a reservation of 16, 12 + 6 does not.
@@ -56,11 +54,6 @@ TEST(StaticScheduler, WindowExpiry) {
   d.set_now(kStart + Span(8'000'000));
   EXPECT_TRUE(d.steps_are({"", "0:4/4"}));
   EXPECT_EQ(d.scheduler().wants_plan_at(), kNever);
-}
-
-TEST(StaticScheduler, FullBatchDoesNotWaitForTheWindow) {
-  ReplicaDriver d("static", "{max_batch_seqs: 2, window_ms: 10}");
-  EXPECT_TRUE(d.steps_are({"+ 4,1", "", "+ 4,1", "0:4/4 1:4/4"}));
 }
 
 }  // namespace

@@ -25,6 +25,19 @@ TEST(VllmV0Scheduler, Scripts) {
       {"+ 8,7 8,9 8,2", "0:8 1:8 2:8", "0:1 1:1 *4", "0:1; waiting 1 2", "0:1",  // the last of request 0
        "; copies_in 1; waiting 1 2",  // both copies start: 4 + 3 blocks are needed, so only request 1's
        "copied in", "1:1; waiting 2"});
+  // 4 blocks of 4 tokens, three requests with full blocks of prompt (4, 4, 8 tokens). The decode step has no free block: for request 0 the
+  // latest arrival, 2, is preempted (2 blocks return), requests 0 and 1 take one each. Request 2 is at the head of the queue with c = 0,
+  // and comes back with 8 + 1 known tokens when request 0 and 1 are done.
+  run("PreemptsTheLatestArrivalByRecompute", "{}", {.num_blocks = 4},
+      {"+ 4,2 4,2 8,3", "0:4 1:4 2:8; free 0", "+ 4,1", "0:1 1:1; waiting 2 3",
+       "2:9 3:4; recomputed 8",  // 3 blocks and 1 block
+       "2:1; left 4"});
+  // While a copy is under way the next plan may differ without any step having ended.
+  run("NotStableWhileACopyIsUnderWay", "{preemption: swap}", {.num_blocks = 6, .host_blocks = 10},
+      {
+          "+ 5,9 8,2 8,9", "0:5 1:8 2:8", "0:1 1:1",  // request 2 goes; request 1 is done
+          "0:1; copies_in 1; unstable"                // 4 blocks free, 3 needed: the copy back starts
+      });
 }
 
 // Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
@@ -58,16 +71,6 @@ TEST(VllmV0Scheduler, AdmissionKeepsTheWatermark) {
     ReplicaDriver d("vllm_v0", "{watermark_frac: 0.1}", Memory{.num_blocks = 20});
     EXPECT_TRUE(d.steps_are({"+ 33,3", "0:33", arrival, step})) << arrival;
   }
-}
-
-// 4 blocks of 4 tokens, three requests with full blocks of prompt (4, 4, 8 tokens). The decode step has no free block: for request 0 the
-// latest arrival, 2, is preempted (2 blocks return), requests 0 and 1 take one each. Request 2 is at the head of the queue with c = 0, and
-// comes back with 8 + 1 known tokens when request 0 and 1 are done.
-TEST(VllmV0Scheduler, PreemptsTheLatestArrivalByRecompute) {
-  ReplicaDriver d("vllm_v0", "{}", Memory{.num_blocks = 4});
-  EXPECT_TRUE(d.steps_are({"+ 4,2 4,2 8,3", "0:4 1:4 2:8; free 0", "+ 4,1", "0:1 1:1; waiting 2 3",
-                           "2:9 3:4; recomputed 8",  // 3 blocks and 1 block
-                           "2:1; left 4"}));
 }
 
 // Swap: request 1 goes to host memory with its 2 blocks. While it is there no new prompt enters (request 2 would fit), though
@@ -112,15 +115,6 @@ TEST(VllmV0Scheduler, FullHostMemoryFallsBackToRecompute) {
   EXPECT_TRUE(d.steps_are({"+ 5,4 4,2", "?", "0:1"}));
   EXPECT_EQ(d.state().counters().recompute_fallbacks, 1U);
   EXPECT_EQ(d.step(), "0:1");
-}
-
-// While a copy is under way the next plan may differ without any step having ended.
-TEST(VllmV0Scheduler, NotStableWhileACopyIsUnderWay) {
-  ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 6, .host_blocks = 10});
-  EXPECT_TRUE(d.steps_are({
-      "+ 5,9 8,2 8,9", "0:5 1:8 2:8", "0:1 1:1",  // request 2 goes; request 1 is done
-      "0:1; copies_in 1; unstable"                // 4 blocks free, 3 needed: the copy back starts
-  }));
 }
 
 }  // namespace
