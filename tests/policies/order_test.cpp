@@ -115,7 +115,7 @@ TEST(OrderScripts, OfGainsAndTreesRunAsByHand) {
   run("AndesOrder.NobodyGivesWayWithoutPressure", kOneAtATime,
       {.num_blocks = 100, .order = "andes", .order_params = "{preemption: recompute}"}, {"+ 4,12", "? *10", "+ 4,1", "0:1"});
   // As above, with the batch sought: there is room for request 2 and its next token, and then not for request 1 and its own; request 0
-  // gains least. So request 1 is held, though its prompt alone would fit.
+  // gains least. So request 1 is held, though its prompt would fit.
   run("AndesOrder.TheSearchHoldsWhoIsNotInTheBatch", "{}",
       {.num_blocks = 4, .order = "andes", .order_params = "{preemption: recompute, batch_sizes: 3}"},
       {"+ 4,12", "? *10", "+ 8,1 4,1", "2:4; preemptions 1", "1:8"});

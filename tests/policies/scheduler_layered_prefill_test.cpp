@@ -15,7 +15,7 @@ std::vector<std::uint64_t> content_of(std::size_t blocks) {
 TEST(LayeredPrefillScheduler, Scripts) {
   const Scripts run{"layered_prefill"};
   // Card 1.8: a cohort of 600 tokens has 2 groups of layers, 4 of 8 layers each, and emits after the second. Request 1 comes while it is
-  // under way and begins the next cohort, whose steps also decode request 0 through all layers.
+  // under way and begins the next cohort; its steps also decode request 0 through all layers.
   run("ACohortPassesOneGroupOfLayersPerStep", "{stages: 4}", kLarge,
       {"+ 600,3", "0:600[0-4]; output_tokens 0; prompt_tokens 0", "+ 700,1",
        "0:600[4-]; output_tokens 1; prompt_tokens 600",  // once, though it was in two steps

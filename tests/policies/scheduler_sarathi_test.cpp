@@ -9,7 +9,7 @@ TEST(SarathiScheduler, Scripts) {
   // min(6, 8 - 1) = 6 of request 1 and 1 of request 2's 3.
   run("DecodesThenPartialPrefillsThenNewPrompts", "{budget_tokens: 8}", {},
       {"+ 12,3 10,2 3,1", "0:8", "0:4 1:4", "0:1 1:6 2:1", "0:1 1:1 2:2", ""});
-  // Card 1.5: decodes never stall, even when they alone exceed the budget.
+  // Card 1.5: decodes never stall, even when they exceed the budget without any prompt.
   run("DecodesExceedTheBudgetIfTheyMust", "{budget_tokens: 2}", {},
       {"+ 1,3 1,3 1,3", "0:1 1:1", "0:1 1:1; stable",  // request 2 finds no budget
        "0:1 1:1", "2:1"});

@@ -19,7 +19,7 @@ TEST(SgLangScheduler, Scripts) {
   run("MaxPrefillTokensLetsOneLongPromptPass", "{chunk_tokens: 0, max_prefill_tokens: 8}", {},
       {"+ 20,1 4,1 4,1", "0:20", "1:4"});  // 4 is not less than the 4 that are left
   run("DecodesJoinPromptsOnlyIfAsked", "{chunk_tokens: 8, mixed_chunk: true}", {},
-      {"+ 4,3", "0:4", "+ 12,2", "1:4 0:1",  // 7 tokens beside the decode, in whole blocks
+      {"+ 4,3", "0:4", "+ 12,2", "1:4 0:1",  // 7 tokens next to the decode, in whole blocks
        "1:7 0:1", "1:1; unstable",           // the next step is a decode, this one was a prompt
        "1:1"});
   run("IdlenessRestoresTheShare", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 1}", {.num_blocks = 10},
@@ -61,7 +61,7 @@ TEST(SgLangScheduler, StatedAndClippedOutputs) {
 
 TEST(SgLangScheduler, MoreScripts) {
   const Scripts run{"sglang"};
-  // Nothing would ever make room for a request alone: it enters if its prompt fits.
+  // Nothing would ever make room for a single request: it enters if its prompt fits.
   run("ARequestAloneEntersWhateverItsOutput", "{}", {.num_blocks = 4}, {"+ 8,9", "0:8"});
   // A full batch admits nobody until a request leaves, and the decode step after that is still planned before the next prompt. Request 2
   // needs 53 of the 53 tokens that are left at first.

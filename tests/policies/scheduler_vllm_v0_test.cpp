@@ -14,13 +14,13 @@ TEST(VllmV0Scheduler, Scripts) {
   // The request that finds no block may be the latest itself: requests 0 and 1 keep theirs, request 1 goes. 3 blocks: request 0
   // holds 2 (5 of 8 tokens), request 1 holds 1 full block.
   run("ARequestMayPreemptItself", "{}", {.num_blocks = 3}, {"+ 5,4 4,2", "0:5 1:4", "0:1; waiting 1; running 0"});
-  // A swap-in leaves the watermark (2 of 20 blocks) beside the request's blocks and one more. Request 2 is swapped out with 5 of
+  // A swap-in leaves the watermark (2 of 20 blocks) over the request's blocks and one more. Request 2 is swapped out with 5 of
   // them; when request 1 is done 7 are free, which leaves 1: it waits for request 0.
   run("SwapInKeepsTheWatermark", "{preemption: swap, watermark_frac: 0.1}", {.num_blocks = 20, .host_blocks = 10},
       {"+ 44,9 4,7 16,9", "0:44 1:4 2:16", "0:1 1:1 2:1 *4", "0:1 1:1 *2; running 0; free 7", "0:1; copies_in 0", "0:1; running none",
        "; copies_in 1"});
   // Two swapped requests come back in order of arrival. 6 blocks hold three prompts of 8; the decode of request 0 swaps out
-  // request 2, whose 2 blocks serve requests 0 and 1; four steps later both need another, and request 1 follows.
+  // request 2, and its 2 blocks serve requests 0 and 1; four steps later both need another, and request 1 follows.
   run("SwapsInFirstComeFirstServed", "{preemption: swap}", {.num_blocks = 6, .host_blocks = 10},
       {"+ 8,7 8,9 8,2", "0:8 1:8 2:8", "0:1 1:1 *4", "0:1; waiting 1 2", "0:1",  // the last of request 0
        "; copies_in 1; waiting 1 2",  // both copies start: 4 + 3 blocks are needed, so only request 1's
