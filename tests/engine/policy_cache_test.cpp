@@ -46,8 +46,7 @@ TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
   for (const char* name :
        {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "kvgrad", "laq", "cake", "streaming"}) {
     const Recipe recipe = load_recipe(name, name == std::string("kivi2") ? 0 : 64);
-    const EngineSequence sequence = sequence_of(0, some_ids(210, 3), 200);
-    CacheRun ran(recipe, sequence), adopted(recipe, sequence, {.packs = true});
+    CacheRun ran(recipe, sequence_of(0, some_ids(210, 3), 200)), adopted(recipe, sequence_of(0, some_ids(210, 3), 200), {.packs = true});
     ran.run(200);
     adopted.adopt(200);
     for (std::size_t l = 0; l < ran.s.rows.size(); ++l) EXPECT_EQ(ran.s.rows[l].len, adopted.s.rows[l].len) << name << " layer " << l;

@@ -107,7 +107,7 @@ TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
     fresh.prompt_tokens = kStay;
     for (const std::int32_t i : chosen) fresh.ids.push_back(s.ids[static_cast<std::size_t>(i)]);
     fresh.ids.insert(fresh.ids.end(), s.ids.begin() + kRewrittenPrompt, s.ids.end());
-    CacheRun full(load_recipe("full"), fresh);
+    CacheRun full(load_recipe("full"), std::move(fresh));
     EXPECT_LE(logits_apart(last_logits(rewritten.run(kRewrittenPrompt)), last_logits(full.run(kStay))), 2e-3);
     for (int i = 0; i < 3; ++i) EXPECT_LE(logits_apart(rewritten.run(1), full.run(1)), 2e-3) << "step " << i;
     EXPECT_EQ(rewritten.cache.pages().used_pages(), full.cache.pages().used_pages());
