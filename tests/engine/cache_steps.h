@@ -36,6 +36,24 @@ inline std::vector<float> run_step(PolicyCache& cache, const std::vector<StepPie
   return probe().logits(hidden);
 }
 
+// One sequence over a cache.
+struct CacheRun {
+  PolicyCache cache;
+  EngineSequence s;
+
+  CacheRun(const Recipe& recipe, EngineSequence sequence, const PolicyCache::Options& options = {})
+      : cache(probe(), recipe, options), s(std::move(sequence)) {
+    cache.start(s);
+  }
+  std::vector<float> run(std::int32_t tokens) { return run_step(cache, {{&s, tokens}}); }
+  // Without running it.
+  void adopt(std::int32_t prompt) {
+    const Needs& needs = cache.policy().needs();
+    const std::vector<std::string> passes(needs.pass.empty() ? 0 : 1, needs.pass);
+    cache.adopt(s, run_prompt(probe(), std::span(s.ids).first(static_cast<std::size_t>(prompt)), needs, passes));
+  }
+};
+
 // The largest difference of numbers of the same places.
 inline double logits_apart(std::span<const float> a, std::span<const float> b) {
   double most = a.size() == b.size() ? 0 : HUGE_VAL;

@@ -18,26 +18,23 @@ EngineSequence chunked_sequence(std::int32_t prompt) { return sequence_of(0, som
 // A budget of the prompt or more: each chunk and each decode step as with the full cache, bit for bit.
 TEST(ChunkPasses, ALargeBudgetIsPlainChunkedPrefill) {
   for (const std::string& name : kChunkPassRecipes) {
-    PolicyCache full(probe(), load_recipe("full"), {}), cache(probe(), load_recipe(name, 250), {});
-    EngineSequence a = chunked_sequence(250), b = chunked_sequence(250);
-    full.start(a);
-    cache.start(b);
+    CacheRun full(load_recipe("full"), chunked_sequence(250)), cut(load_recipe(name, 250), chunked_sequence(250));
     for (const std::int32_t tokens : {100, 100, 50, 1, 1})
-      EXPECT_EQ(run_step(full, {{&a, tokens}}), run_step(cache, {{&b, tokens}})) << name << " at " << b.seen_tokens;
-    EXPECT_EQ(cache.positions(b), full.positions(a)) << name;
-    ASSERT_NE(b.pass, nullptr);
-    EXPECT_EQ(b.pass->chunks.front().ctx_end, 250) << name;
+      EXPECT_EQ(full.run(tokens), cut.run(tokens)) << name << " at " << cut.s.seen_tokens;
+    EXPECT_EQ(cut.cache.positions(cut.s), full.cache.positions(full.s)) << name;
+    ASSERT_NE(cut.s.pass, nullptr);
+    EXPECT_EQ(cut.s.pass->chunks.front().ctx_end, 250) << name;
   }
 }
 
 // After each chunk rows hold the budget; what the pass appended leaves neither tokens nor pages.
 TEST(ChunkPasses, RowsHoldTheBudgetAfterEachChunk) {
   for (const std::string& name : kChunkPassRecipes) {
-    PolicyCache cache(probe(), load_recipe(name, 60), {});
-    EngineSequence s = chunked_sequence(250);
-    cache.start(s);
+    CacheRun run(load_recipe(name, 60), chunked_sequence(250));
+    PolicyCache& cache = run.cache;
+    EngineSequence& s = run.s;
     for (const std::int32_t tokens : {100, 100, 50}) {
-      run_step(cache, {{&s, tokens}});
+      run.run(tokens);
       const std::vector<std::vector<std::int32_t>> held = cache.positions(s);
       std::int64_t pages = 0;
       for (const std::vector<std::int32_t>& row : held) {
@@ -90,31 +87,26 @@ TEST(ChunkPasses, AppendedTokensSeeTheCutCacheAndTheChunk) {
 // Two prompts and a decoding sequence in one step: each as if it were alone.
 TEST(ChunkPasses, SequencesOfABatchHaveTheirOwn) {
   const Recipe recipe = load_recipe("streammem", 60);
-  PolicyCache cache(probe(), recipe, {}), alone(probe(), recipe, {});
+  PolicyCache cache(probe(), recipe, {});
   EngineSequence a = chunked_sequence(150), b = sequence_of(1, some_ids(260, 5), 250), c = sequence_of(2, some_ids(60, 7), 40);
   cache.start(a), cache.start(b), cache.start(c);
   run_step(cache, {{&c, 40}});
   run_step(cache, {{&a, 100}, {&c, 1}, {&b, 120}});
   run_step(cache, {{&b, 130}, {&a, 50}});
-  EngineSequence other = sequence_of(0, b.ids, 250);
-  alone.start(other);
-  run_step(alone, {{&other, 120}});
-  run_step(alone, {{&other, 130}});
-  EXPECT_EQ(cache.positions(b), alone.positions(other));
+  CacheRun alone(recipe, sequence_of(0, b.ids, 250));
+  alone.run(120);
+  alone.run(130);
+  EXPECT_EQ(cache.positions(b), alone.cache.positions(alone.s));
 }
 
 // A prompt in one piece: the same whether it ran through the cache or was adopted from a plain pass.
 TEST(ChunkPasses, AnAdoptedPromptIsAPromptThatRan) {
   for (const std::string& name : kChunkPassRecipes) {
-    PolicyCache ran(probe(), load_recipe(name, 64), {}), adopted(probe(), load_recipe(name, 64), {});
-    EngineSequence a = chunked_sequence(200), b = chunked_sequence(200);
-    ran.start(a);
-    adopted.start(b);
-    run_step(ran, {{&a, 200}});
-    const std::vector<std::string> passes{ran.policy().needs().pass};
-    adopted.adopt(b, run_prompt(probe(), std::span(a.ids).first(200), ran.policy().needs(), passes));
-    EXPECT_EQ(ran.positions(a), adopted.positions(b)) << name;
-    EXPECT_EQ(run_step(ran, {{&a, 1}}), run_step(adopted, {{&b, 1}})) << name;
+    CacheRun ran(load_recipe(name, 64), chunked_sequence(200)), adopted(load_recipe(name, 64), chunked_sequence(200));
+    ran.run(200);
+    adopted.adopt(200);
+    EXPECT_EQ(ran.cache.positions(ran.s), adopted.cache.positions(adopted.s)) << name;
+    EXPECT_EQ(ran.run(1), adopted.run(1)) << name;
   }
 }
 

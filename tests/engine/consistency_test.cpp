@@ -13,12 +13,6 @@ namespace {
 
 constexpr std::int32_t kPrompt = 330;
 
-std::vector<std::int32_t> text_ids(std::int32_t n) {
-  std::vector<std::int32_t> ids{256};
-  for (std::int32_t i = 1; i < n; ++i) ids.push_back(32 + (i * i * 11 + i * 5 + i / 7) % 90);
-  return ids;
-}
-
 // With a budget that it has to cut to.
 Recipe cut_recipe(const std::string& name) {
   const Recipe recipe = load_recipe(name);

@@ -218,9 +218,8 @@ TEST(GradientTape, PassOfManyTokensEqualsTheNormsOfItsGradients) {
     EXPECT_NEAR(of_tokens, square, 1e-5 * square);
     const double step = 1e-4 / std::sqrt(square);
     Doubles more = stream, less = stream;
-    for (std::size_t i = 0; i < stream.size(); ++i) {
+    for (std::size_t i = 0; i < stream.size(); ++i)
       more[i] += step * static_cast<double>(gradient[i]), less[i] -= step * static_cast<double>(gradient[i]);
-    }
     EXPECT_NEAR((rest.phi(layer, more) - rest.phi(layer, less)) / (2 * step), square, 1e-4 * square) << "layer " << layer;
     EXPECT_EQ(norms[size_of(layer)].size(), 130U);
   });

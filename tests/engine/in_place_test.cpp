@@ -16,15 +16,12 @@ struct Decoded {
 
 Decoded decode_with(const std::string& recipe) {
   constexpr std::int32_t kPrompt = 90, kTokens = 150;
-  PolicyCache cache(probe(), recipe_of(recipe), {});
-  EngineSequence s = sequence_of(0, some_ids(kTokens, 3), kPrompt);
-  cache.start(s);
+  CacheRun run(recipe_of(recipe), sequence_of(0, some_ids(kTokens, 3), kPrompt));
   Decoded all;
-  for (std::int32_t end = 45; end <= kTokens; end = end < kPrompt ? kPrompt : end + 1) {
-    all.logits.push_back(run_step(cache, {{&s, end - s.seen_tokens}}));
-  }
-  all.held = cache.positions(s);
-  cache.release(s);
+  for (std::int32_t end = 45; end <= kTokens; end = end < kPrompt ? kPrompt : end + 1)
+    all.logits.push_back(run.run(end - run.s.seen_tokens));
+  all.held = run.cache.positions(run.s);
+  run.cache.release(run.s);
   return all;
 }
 

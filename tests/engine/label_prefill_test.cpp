@@ -131,8 +131,7 @@ TEST(LabelPrefill, PatternsOfTheProbeAreRead) {
   const std::string file = testing::TempDir() + "/probe_patterns.json";
   std::ofstream(file) << prefill_labels_text(labels);
   const PatternTable table = read_head_patterns(file);
-  EXPECT_EQ(table.layers, 8);
-  EXPECT_EQ(table.q_heads, 8);
+  EXPECT_EQ(std::tuple(table.layers, table.q_heads), std::tuple(8, 8));
   for (std::int32_t i = 0; i < 64; ++i) {
     const HeadPattern &read = table.patterns.at({i / 8, i % 8}), &made = labels.heads[static_cast<std::size_t>(i)].pattern;
     EXPECT_EQ(std::tuple(read.kind, read.first, read.second), std::tuple(made.kind, made.first, made.second)) << i;

@@ -166,10 +166,7 @@ TEST_F(ModelConfigTest, OptionalKeysHaveTheLibrarysDefaults) {
        {"num_key_value_heads", "head_dim", "bos_token_id", "tie_word_embeddings", "hidden_act", "rope_theta", "architectures"})
     config_.erase(key);
   ModelConfig c = config_with();
-  EXPECT_EQ(c.kv_heads, 8);
-  EXPECT_EQ(c.head_dim, 48);
-  EXPECT_EQ(c.bos_id, -1);
-  EXPECT_EQ(c.rope_base, 10000);
+  EXPECT_EQ(std::tuple(c.kv_heads, c.head_dim, c.bos_id, c.rope_base), std::tuple(8, 48, -1, 10000));
   c = config_with({{"model_type", "qwen3"}, {"num_key_value_heads", 8}});
   EXPECT_EQ(c.head_dim, 128);
 }
@@ -232,8 +229,7 @@ TEST_F(ModelConfigTest, RopeScalings) {
   EXPECT_EQ(config_with({{"rope_scaling", {{"type", "default"}}}}).rope_scaling.kind, Kind::kNone);
   EXPECT_EQ(config_with({{"rope_scaling", Json::object()}}).rope_scaling.kind, Kind::kNone);
   RopeScaling s = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}).rope_scaling;
-  EXPECT_EQ(s.kind, Kind::kLinear);
-  EXPECT_EQ(s.factor, 4);
+  EXPECT_EQ(std::tuple(s.kind, s.factor), std::tuple(Kind::kLinear, 4));
   ModelConfig c = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}});
   EXPECT_EQ(c.rope_text, "{\"factor\":4,\"type\":\"linear\"}");
   EXPECT_EQ(c.max_tokens, 16384) << "4096 are the length before stretching, unless the file says otherwise:";
@@ -244,13 +240,11 @@ TEST_F(ModelConfigTest, RopeScalings) {
         {{"type", "llama3"}, {"factor", 8}, {"original_max_position_embeddings", 1024}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}});
   EXPECT_EQ(c.max_tokens, 4096) << "llama3's factor is no ratio of lengths";
   c = config_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}});
-  EXPECT_EQ(c.rope_scaling.kind, Kind::kDynamic);
-  EXPECT_EQ(c.rope_scaling.original_tokens, 4096);
+  EXPECT_EQ(std::tuple(c.rope_scaling.kind, c.rope_scaling.original_tokens), std::tuple(Kind::kDynamic, 4096));
   EXPECT_EQ(c.rope_text, R"({"factor":2.5,"original_max_position_embeddings":4096,"rope_type":"dynamic"})") << "with the model's length";
   EXPECT_EQ(c.max_tokens, 10240);
   c = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 2048}}}});
-  EXPECT_EQ(c.max_tokens, 8192);
-  EXPECT_EQ(c.rope_scaling.beta_fast, 32);
+  EXPECT_EQ(std::tuple(c.max_tokens, c.rope_scaling.beta_fast), std::tuple(8192, 32));
   EXPECT_NEAR(c.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
   s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1.5}, {"mscale_all_dim", 0.5}}}}).rope_scaling;
   EXPECT_NEAR(s.attention_factor, (0.15 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
@@ -315,8 +309,7 @@ TEST_F(ModelConfigTest, BadRopeScalings) {
 TEST_F(ModelConfigTest, RopeParametersOfNewerFolders) {
   config_.erase("rope_theta");
   ModelConfig c = config_with({{"rope_parameters", {{"rope_theta", 5e5}}}});
-  EXPECT_EQ(c.rope_base, 5e5);
-  EXPECT_EQ(c.rope_scaling.kind, Kind::kNone);
+  EXPECT_EQ(std::tuple(c.rope_base, c.rope_scaling.kind), std::tuple(5e5, Kind::kNone));
   c = config_with({{"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}}}});
   EXPECT_EQ(c.rope_scaling.kind, Kind::kLinear);
   EXPECT_EQ(config_with({{"rope_parameters", {{"rope_theta", 5e5}, {"partial_rotary_factor", 1.0}}}}).rope_base, 5e5);

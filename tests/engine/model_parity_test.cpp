@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -10,6 +8,7 @@
 #include "base/safetensors.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/transformer.h"
+#include "tests/engine/probe.h"
 
 namespace kvlab {
 namespace {
@@ -39,24 +38,9 @@ struct GoldenModel {
   SafetensorsFile golden;
 };
 
-float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  float worst = a.size() == b.size() ? 0.0F : INFINITY;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float difference = std::fabs(a[i] - b[i]);
-    worst = difference <= worst ? worst : difference;
-    if (std::isnan(difference)) return difference;
-  }
-  return worst;
-}
-
 std::vector<float> in_chunks(const Transformer& model, std::span<const std::int32_t> ids, std::size_t chunk) {
   KvState kv(model.config());
-  std::vector<float> logits;
-  for (std::size_t begin = 0; begin < ids.size(); begin += chunk) {
-    const std::vector<float> part = forward_logits(model, ids.subspan(begin, std::min(chunk, ids.size() - begin)), kv);
-    logits.insert(logits.end(), part.begin(), part.end());
-  }
-  return logits;
+  return in_chunks(model, ids, chunk, kv);
 }
 
 // With a cache, or each token from a pass over everything before it.

@@ -11,8 +11,7 @@ TEST(ModelWork, CountsEveryProductOfAForwardPass) {
   c.layers = 2, c.hidden_dim = 8, c.intermediate_dim = 10, c.q_heads = 3, c.kv_heads = 1, c.head_dim = 4, c.vocab_size = 7;
   const ModelWork work(c);
   EXPECT_EQ(work.weights, 2 * (8 * 12 + 2 * 8 * 4 + 12 * 8 + 3 * 8 * 10));  // q, k and v, o, gate and up and down
-  EXPECT_EQ(work.head_weights, 56);
-  EXPECT_EQ(work.kv_width, 4);
+  EXPECT_EQ(std::tuple(work.head_weights, work.kv_width), std::tuple(56, 4));
   double flops = 0;
   for (int token = 5; token < 9; ++token) {
     flops += 2 * work.weights;

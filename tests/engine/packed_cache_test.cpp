@@ -113,7 +113,6 @@ TEST(PackedCache, ScalesOfFp8) {
   }
 }
 
-// A packed cache in two bits takes a fraction of its pages.
 TEST(PackedCache, MemoryIsReallyFreed) {
   PackedPair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));
   pair.step(230, 160);

@@ -46,17 +46,12 @@ TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
   for (const char* name :
        {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "kvgrad", "laq", "cake", "streaming"}) {
     const Recipe recipe = load_recipe(name, name == std::string("kivi2") ? 0 : 64);
-    PolicyCache ran(probe(), recipe, {}), adopted(probe(), recipe, {.packs = true});
-    EngineSequence a = sequence_of(0, some_ids(210, 3), 200), b = sequence_of(0, some_ids(210, 3), 200);
-    ran.start(a);
-    adopted.start(b);
-    run_step(ran, {{&a, 200}});
-    std::vector<std::string> passes;
-    if (!ran.policy().needs().pass.empty()) passes.push_back(ran.policy().needs().pass);
-    adopted.adopt(b, run_prompt(probe(), std::span(a.ids).first(200), ran.policy().needs(), passes));
-    for (std::size_t l = 0; l < a.rows.size(); ++l) EXPECT_EQ(a.rows[l].len, b.rows[l].len) << name << " layer " << l;
-    for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(run_step(ran, {{&a, 1}}), run_step(adopted, {{&b, 1}})) << name << " step " << i;
-    EXPECT_EQ(ran.resident(a), adopted.resident(b)) << name;
+    CacheRun ran(recipe, sequence_of(0, some_ids(210, 3), 200)), adopted(recipe, sequence_of(0, some_ids(210, 3), 200), {.packs = true});
+    ran.run(200);
+    adopted.adopt(200);
+    for (std::size_t l = 0; l < ran.s.rows.size(); ++l) EXPECT_EQ(ran.s.rows[l].len, adopted.s.rows[l].len) << name << " layer " << l;
+    for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(ran.run(1), adopted.run(1)) << name << " step " << i;
+    EXPECT_EQ(ran.cache.resident(ran.s), adopted.cache.resident(adopted.s)) << name;
   }
 }
 
@@ -77,9 +72,9 @@ TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
 
 // Evicted tokens are in CPU memory, each with its own keys and values, and exactly with the bytes that are counted there.
 TEST(PolicyCache, OffloadedTokensAreReallyThere) {
-  PolicyCache cache(probe(), load_recipe("h2o_offload", 64), {});
-  EngineSequence s = sequence_of(0, some_ids(240, 3), 230);
-  cache.start(s);
+  CacheRun run(load_recipe("h2o_offload", 64), sequence_of(0, some_ids(240, 3), 230));
+  PolicyCache& cache = run.cache;
+  EngineSequence& s = run.s;
   const PromptTensors prompt = run_prompt(probe(), std::span(s.ids).first(230), cache.policy().needs(), {});
   cache.adopt(s, prompt);
   const std::vector<std::vector<std::int32_t>> kept = cache.positions(s);
@@ -106,7 +101,7 @@ TEST(PolicyCache, OffloadedTokensAreReallyThere) {
     }
   }
   EXPECT_EQ(cache.held(s).host, cache.resident(s).host);
-  for (std::int32_t i = 0; i < 8; ++i) run_step(cache, {{&s, 1}});
+  for (std::int32_t i = 0; i < 8; ++i) run.run(1);
   EXPECT_EQ(cache.held(s).host, cache.resident(s).host);
   EXPECT_EQ(s.offloaded.front().position.size(), 238U - 64U);
 }

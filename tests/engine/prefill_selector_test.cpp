@@ -14,12 +14,10 @@ namespace {
 constexpr std::int32_t kTokens = 300;
 
 AttentionTrace recorded(const std::string& recipe, std::int32_t chunk) {
-  std::vector<std::int32_t> ids{256};
-  for (std::int32_t i = 1; i < kTokens; ++i) ids.push_back(32 + (i * i * 11 + i * 5 + i / 7) % 90);
   RecordOptions options;
   options.chunk_tokens = chunk;
   options.decode_tokens = 2;
-  return record_with_policy(probe_engine(), ids, options, recipe_of(recipe), {}, kTokens - 20).trace;
+  return record_with_policy(probe_engine(), text_ids(kTokens), options, recipe_of(recipe), {}, kTokens - 20).trace;
 }
 
 // The largest difference of the last layer's keys, relative to the largest key.

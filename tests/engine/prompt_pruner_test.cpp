@@ -36,20 +36,16 @@ EngineSequence pruned_sequence(std::int32_t prompt, std::int32_t index = 0) {
 
 // Stages that keep all tokens, and a ratio of 1, change no bit of any logit.
 TEST(PrunedPrompts, PruningNothingIsFull) {
-  PolicyCache full(probe(), load_recipe("full"), {});
-  EngineSequence plain = pruned_sequence(kPrunedPrompt);
-  full.start(plain);
-  std::vector<std::vector<float>> expected{run_step(full, {{&plain, kPrunedPrompt}})};
-  for (int i = 0; i < 3; ++i) expected.push_back(run_step(full, {{&plain, 1}}));
+  CacheRun full(load_recipe("full"), pruned_sequence(kPrunedPrompt));
+  std::vector<std::vector<float>> expected{full.run(kPrunedPrompt)};
+  for (int i = 0; i < 3; ++i) expected.push_back(full.run(1));
   for (const char* text :
        {"{recipe: promptdistill, prompt_pruner: {prompt_distill: {stages: 0.3=1 0.5=4000}}}",
         "{recipe: pyramidinfer, prompt_pruner: {pyramid_infer: {ratio: 1}}}",
         "{recipe: sliminfer, prompt_pruner: {slim_infer: {stages: 0.3=1}}}", "{recipe: pyramidinfer, prompt_pruner: none}"}) {
-    PolicyCache cache(probe(), recipe_of(text), {});
-    EngineSequence s = pruned_sequence(kPrunedPrompt);
-    cache.start(s);
-    EXPECT_EQ(run_step(cache, {{&s, kPrunedPrompt}}), expected[0]) << text;
-    for (std::size_t i = 1; i < expected.size(); ++i) EXPECT_EQ(run_step(cache, {{&s, 1}}), expected[i]) << text;
+    CacheRun pruned(recipe_of(text), pruned_sequence(kPrunedPrompt));
+    EXPECT_EQ(pruned.run(kPrunedPrompt), expected[0]) << text;
+    for (std::size_t i = 1; i < expected.size(); ++i) EXPECT_EQ(pruned.run(1), expected[i]) << text;
   }
 }
 
@@ -57,13 +53,12 @@ TEST(PrunedPrompts, PruningNothingIsFull) {
 TEST(PrunedPrompts, LayersHoldSubsetsInOrder) {
   for (const std::string& text : pruned_recipes()) {
     SCOPED_TRACE(text);
-    PolicyCache cache(probe(), recipe_of(text), {});
-    EngineSequence s = pruned_sequence(kPrunedPrompt);
-    cache.start(s);
-    run_step(cache, {{&s, kPrunedPrompt}});
+    CacheRun run(recipe_of(text), pruned_sequence(kPrunedPrompt));
+    PolicyCache& cache = run.cache;
+    run.run(kPrunedPrompt);
     const SeqStep prompt{0, 0, kPrunedPrompt, kPrunedPrompt, -1};
     const std::int32_t heads = probe().config().kv_heads, layers = probe().config().layers;
-    std::vector<std::vector<std::int32_t>> held = cache.positions(s);
+    std::vector<std::vector<std::int32_t>> held = cache.positions(run.s);
     std::int64_t pages = 0;
     for (std::int32_t l = 0; l < layers; ++l) {
       const std::vector<std::int32_t>& row = held[static_cast<std::size_t>(l * heads)];
@@ -79,7 +74,7 @@ TEST(PrunedPrompts, LayersHoldSubsetsInOrder) {
     }
     EXPECT_LT(held.back().size(), held.front().size() / 2);
     EXPECT_EQ(cache.pages().used_pages(), pages);
-    cache.release(s);
+    cache.release(run.s);
     EXPECT_EQ(cache.pages().used_pages(), 0);
   }
 }
@@ -118,18 +113,16 @@ class MaskedAttention final : public AttentionHost {
 
 TEST(PrunedPrompts, TokensThatGoOnSeeOneAnotherAlone) {
   for (const std::string& text : pruned_recipes()) {
-    PolicyCache cache(probe(), recipe_of(text), {});
-    EngineSequence s = pruned_sequence(kPrunedPrompt);
-    cache.start(s);
-    const std::vector<float> logits = run_step(cache, {{&s, kPrunedPrompt}});
+    CacheRun run(recipe_of(text), pruned_sequence(kPrunedPrompt));
+    const std::vector<float> logits = run.run(kPrunedPrompt);
     std::vector<std::vector<std::int32_t>> visible;
-    const std::vector<std::vector<std::int32_t>> held = cache.positions(s);
+    const std::vector<std::vector<std::int32_t>> held = run.cache.positions(run.s);
     for (std::size_t r = 0; r < held.size(); r += static_cast<std::size_t>(probe().config().kv_heads)) visible.push_back(held[r]);
     const std::vector<std::int32_t> last = visible.back();
     MaskedAttention masked(std::move(visible));
     std::vector<std::int32_t> positions(kPrunedPrompt);
     std::iota(positions.begin(), positions.end(), 0);
-    const std::vector<float> expected = probe().logits(probe().forward({std::span(s.ids).first(kPrunedPrompt), positions}, masked));
+    const std::vector<float> expected = probe().logits(probe().forward({std::span(run.s.ids).first(kPrunedPrompt), positions}, masked));
     double most = 0;
     for (const std::int32_t t : last) most = std::max(most, logits_apart(logits_of(logits, t), logits_of(expected, t)));
     EXPECT_LE(most, 5e-4) << text;  // logits are of order 10, and sums are taken in another order
@@ -170,15 +163,13 @@ TEST(PrunedPrompts, PyramidInferCutsOldGroups) {
   const std::string text =
       "{recipe: pyramidinfer, trigger: {recent_groups: {group_tokens: 4}}, scorer: {recent_votes: {group_tokens: 4}}, "
       "allocator: {group_share: {group_tokens: 4}}}";
-  PolicyCache cache(probe(), recipe_of(text), {});
   constexpr std::int32_t kPrompt = 40, kRecent = 9;
-  EngineSequence s = pruned_sequence(kPrompt);
-  cache.start(s);
-  run_step(cache, {{&s, kPrompt}});
+  CacheRun run(recipe_of(text), pruned_sequence(kPrompt));
+  run.run(kPrompt);
   for (std::int32_t decoded = 1; decoded <= 8; ++decoded) {
-    const std::vector<std::vector<std::int32_t>> before = cache.positions(s);
-    run_step(cache, {{&s, 1}});
-    const std::vector<std::vector<std::int32_t>> after = cache.positions(s);
+    const std::vector<std::vector<std::int32_t>> before = run.cache.positions(run.s);
+    run.run(1);
+    const std::vector<std::vector<std::int32_t>> after = run.cache.positions(run.s);
     const std::int32_t group = kPrompt + decoded - kRecent - 4;
     for (std::size_t r = 0; r < after.size(); ++r) {
       std::vector<std::int32_t> all = before[r], lost;
@@ -212,19 +203,16 @@ TEST(PrunedPrompts, BatchesArePrunedOneByOne) {
 }
 
 TEST(PrunedPrompts, ErrorsSayWhatToDo) {
-  PolicyCache cache(probe(), load_recipe("pyramidinfer"), {});
-  EngineSequence s = pruned_sequence(kPrunedPrompt);
-  cache.start(s);
+  CacheRun run(load_recipe("pyramidinfer"), pruned_sequence(kPrunedPrompt));
+  const KvPolicy& policy = run.cache.policy();
   EXPECT_THAT(
-      error_of([&] {
-        run_step(cache, {{&s, 100}});
-      }),
+      error_of([&] { run.run(100); }),
       HasSubstr("recipe 'pyramidinfer' prunes prompts and takes each in one piece, but a step has tokens 0 to 100 of a prompt of 600"));
-  EXPECT_THAT(error_of([&] { require_recipe("cuda", cache.policy().recipe(), cache.policy().needs()); }),
+  EXPECT_THAT(error_of([&] { require_recipe("cuda", policy.recipe(), policy.needs()); }),
               HasSubstr("recipe 'pyramidinfer' prunes prompts between layers; it runs only with backend cpu"));
   ModelConfig windows = probe().config();
   windows.windows.assign(static_cast<std::size_t>(windows.layers), 64);
-  EXPECT_THAT(error_of([&] { refuse_pruning(cache.policy().recipe(), windows); }), HasSubstr("write 'prompt_pruner: none'"));
+  EXPECT_THAT(error_of([&] { refuse_pruning(policy.recipe(), windows); }), HasSubstr("write 'prompt_pruner: none'"));
 }
 
 }  // namespace

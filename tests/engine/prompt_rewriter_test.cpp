@@ -86,36 +86,31 @@ std::vector<std::int32_t> reform_tokens(const EngineSequence& s) {
 
 // A budget of the prompt or more changes no bit of any logit.
 TEST(RewrittenPrompts, ALargeBudgetIsFull) {
-  PolicyCache full(probe(), load_recipe("full"), {});
-  EngineSequence plain = asked_sequence();
-  full.start(plain);
-  std::vector<std::vector<float>> expected{run_step(full, {{&plain, kRewrittenPrompt}})};
-  for (int i = 0; i < 2; ++i) expected.push_back(run_step(full, {{&plain, 1}}));
+  CacheRun full(load_recipe("full"), asked_sequence());
+  std::vector<std::vector<float>> expected{full.run(kRewrittenPrompt)};
+  for (int i = 0; i < 2; ++i) expected.push_back(full.run(1));
   for (const char* text : {"{recipe: ilre}", "{recipe: full, prompt_rewriter: {reform: {vectors: 3.k.1, tokens: 600}}}"}) {
-    PolicyCache cache(probe(), recipe_of(text), {});
-    EngineSequence s = asked_sequence();
-    cache.start(s);
-    EXPECT_EQ(run_step(cache, {{&s, kRewrittenPrompt}}), expected[0]) << text;
-    for (std::size_t i = 1; i < expected.size(); ++i) EXPECT_EQ(run_step(cache, {{&s, 1}}), expected[i]) << text;
+    CacheRun rewritten(recipe_of(text), asked_sequence());
+    EXPECT_EQ(rewritten.run(kRewrittenPrompt), expected[0]) << text;
+    for (std::size_t i = 1; i < expected.size(); ++i) EXPECT_EQ(rewritten.run(1), expected[i]) << text;
   }
 }
 
 // The model computes the chosen tokens alone, as a prompt of their own; decode continues from there.
 TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
   for (const bool reform : {false, true}) {
-    PolicyCache cache(probe(), recipe_of(reform ? kReformText : kIlreText), {}), full(probe(), load_recipe("full"), {});
-    EngineSequence s = asked_sequence();
-    cache.start(s);
+    CacheRun rewritten(recipe_of(reform ? kReformText : kIlreText), asked_sequence());
+    const EngineSequence& s = rewritten.s;
     const std::vector<std::int32_t> chosen = reform ? reform_tokens(s) : ilre_tokens(s);
     ASSERT_EQ(chosen.back(), kRewrittenPrompt - 1);
     EngineSequence fresh;
     fresh.prompt_tokens = kStay;
     for (const std::int32_t i : chosen) fresh.ids.push_back(s.ids[static_cast<std::size_t>(i)]);
     fresh.ids.insert(fresh.ids.end(), s.ids.begin() + kRewrittenPrompt, s.ids.end());
-    full.start(fresh);
-    EXPECT_LE(logits_apart(last_logits(run_step(cache, {{&s, kRewrittenPrompt}})), last_logits(run_step(full, {{&fresh, kStay}}))), 2e-3);
-    for (int i = 0; i < 3; ++i) EXPECT_LE(logits_apart(run_step(cache, {{&s, 1}}), run_step(full, {{&fresh, 1}})), 2e-3) << "step " << i;
-    EXPECT_EQ(cache.pages().used_pages(), full.pages().used_pages());
+    CacheRun full(load_recipe("full"), std::move(fresh));
+    EXPECT_LE(logits_apart(last_logits(rewritten.run(kRewrittenPrompt)), last_logits(full.run(kStay))), 2e-3);
+    for (int i = 0; i < 3; ++i) EXPECT_LE(logits_apart(rewritten.run(1), full.run(1)), 2e-3) << "step " << i;
+    EXPECT_EQ(rewritten.cache.pages().used_pages(), full.cache.pages().used_pages());
     for (const KvStore::Sequence& layer : s.rows)
       for (const std::int32_t len : layer.len) EXPECT_EQ(len, kStay + 3);
   }
@@ -126,12 +121,10 @@ TEST(RewrittenPrompts, TheScansCacheIsCut) {
   const Recipe cut = recipe_of(
       "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.375, tokens: 150, first_tokens: 10, last_tokens: 10, chunk_tokens: 128, "
       "sinks_tokens: 8, window_tokens: 32}}}");
-  PolicyCache cache(probe(), cut, {});
-  EngineSequence s = asked_sequence();
-  cache.start(s);
-  const std::vector<float> logits = run_step(cache, {{&s, kRewrittenPrompt}});
+  CacheRun run(cut, asked_sequence());
+  const std::vector<float> logits = run.run(kRewrittenPrompt);
   EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float z) { return std::isfinite(z); }));
-  EXPECT_EQ(s.rows.front().len.front(), kStay);
+  EXPECT_EQ(run.s.rows.front().len.front(), kStay);
 }
 
 // Two prompts, one of which stays whole, and a decoding sequence: each as if it were alone.

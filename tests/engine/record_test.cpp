@@ -115,13 +115,9 @@ TEST(Record, QueriesFollowFromInputsAndProjections) {
 TEST(Record, ShapesAndMetadata) {
   const AttentionTrace t = record(probe(), prompt(60), everything());
   check_attention_trace(t, "trace");
-  EXPECT_EQ(t.model, "probe");
-  EXPECT_EQ(t.prompt_tokens, 60);
-  EXPECT_EQ(t.num_tokens, 65);
-  EXPECT_EQ(t.chunk_ends, (std::vector<std::int32_t>{25, 50, 60}));
-  EXPECT_EQ(t.rope_base, 100000);
-  EXPECT_EQ(t.layers[7].pre_k.size(), 65U * 2 * 64);
-  EXPECT_EQ(t.layers[7].hidden.size(), 65U * 384);
+  EXPECT_EQ(std::tuple(t.model, t.prompt_tokens, t.num_tokens), std::tuple("probe", 60, 65));
+  EXPECT_EQ(std::tuple(t.chunk_ends, t.rope_base), std::tuple((std::vector<std::int32_t>{25, 50, 60}), 100000));
+  EXPECT_EQ(std::tuple(t.layers[7].pre_k.size(), t.layers[7].hidden.size()), std::tuple(65U * 2 * 64, 65U * 384));
   const Weight w_o = probe().weights().layers[7].o;
   EXPECT_EQ(t.layers[7].w_o, std::vector<float>(w_o.begin(), w_o.end()));
   // Position 0 turns by no angle, later ones do; values know no position.
@@ -156,11 +152,9 @@ TEST(Record, LookaheadIsGreedyDecodingAndLeavesNoTrace) {
   const ExtraPass& pass = t.passes.at("lookahead");
   std::vector<std::int32_t> expected = golden.ints("0.greedy");
   expected.resize(8);
-  EXPECT_EQ(pass.ids, expected);
-  EXPECT_EQ(pass.chunks, (std::vector<PassChunk>{{0, 8, 0, 307}}));
+  EXPECT_EQ(std::tuple(pass.ids, pass.chunks), std::tuple(expected, (std::vector<PassChunk>{{0, 8, 0, 307}})));
   EXPECT_TRUE(std::equal(pass.layers[5].q.begin(), pass.layers[5].q.end(), t.layers[5].q.begin() + 307 * 512));
-  EXPECT_EQ(t.ids, plain.ids);
-  EXPECT_EQ(t.layers[7].k, plain.layers[7].k);
+  EXPECT_EQ(std::tuple(t.ids, t.layers[7].k), std::tuple(plain.ids, plain.layers[7].k));
 }
 
 // Each chunk is what the model computes for prompt, instruction and chunk as one sequence.
@@ -194,8 +188,7 @@ TEST(Record, ReconstructionWithABackwardPassHasTheNormsOfItsGradients) {
   o.repeat = {{1, 2, 3}, {4, 5}, {10}, 25, 8, 25};
   const AttentionTrace t = record(probe(), ids, o);
   const ExtraPass &plain = t.passes.at("reconstruct"), &pass = t.passes.at("reconstruct_gradient");
-  EXPECT_EQ(pass.chunks, plain.chunks);
-  EXPECT_EQ(pass.ids, plain.ids);
+  EXPECT_EQ(std::tuple(pass.chunks, pass.ids), std::tuple(plain.chunks, plain.ids));
   KvState kv(probe().config());
   forward(probe(), ids, kv);
   GradientTape tape(probe());
@@ -217,8 +210,7 @@ TEST(Record, AKnownContinuationEqualsDecodingIt) {
   known.continuation.assign(decoded.ids.begin() + 50, decoded.ids.begin() + 53);
   known.decode_tokens = 3;
   const AttentionTrace t = record(probe(), prompt(50), known);
-  EXPECT_EQ(t.ids, decoded.ids);
-  EXPECT_EQ(t.prompt_tokens, 50);
+  EXPECT_EQ(std::tuple(t.ids, t.prompt_tokens), std::tuple(decoded.ids, 50));
   for (std::size_t i = 0; i < t.layers[7].k.size(); ++i) ASSERT_NEAR(t.layers[7].k[i], decoded.layers[7].k[i], 1e-3);
 }
 
@@ -229,11 +221,9 @@ TEST(Record, SameInputSameBytesAndBackFromTheFile) {
   write_attention_trace(second, record(probe(), prompt(60), everything()), TraceFloat::kF32);
   EXPECT_EQ(read_file(first), read_file(second));
   const AttentionTrace back = read_attention_trace(first);
-  EXPECT_EQ(back.ids, t.ids);
-  EXPECT_EQ(back.chunk_ends, t.chunk_ends);
+  EXPECT_EQ(std::tuple(back.ids, back.chunk_ends), std::tuple(t.ids, t.chunk_ends));
   for (std::size_t l = 0; l < 8; ++l) {
-    EXPECT_EQ(back.layers[l].q, t.layers[l].q);
-    EXPECT_EQ(back.layers[l].pre_k, t.layers[l].pre_k);
+    EXPECT_EQ(std::tuple(back.layers[l].q, back.layers[l].pre_k), std::tuple(t.layers[l].q, t.layers[l].pre_k));
     EXPECT_EQ(back.layers[l].w_o, t.layers[l].w_o);
     EXPECT_EQ(back.passes.at("reconstruct").layers[l].k, t.passes.at("reconstruct").layers[l].k);
     EXPECT_EQ(back.passes.at("reconstruct_gradient").layers[l].gradient, t.passes.at("reconstruct_gradient").layers[l].gradient);

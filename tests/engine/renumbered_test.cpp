@@ -41,21 +41,19 @@ double bits_of(std::span<const float> logits, std::int32_t token) {
 
 // Bits per byte of the text's tokens in [from, end), fed in chunks over a policy's cache.
 double bits_per_byte(const Recipe& recipe, const std::vector<std::int32_t>& ids, std::int32_t from, std::int32_t chunk) {
-  PolicyCache cache(probe(), recipe, {});
   const auto n = static_cast<std::int32_t>(ids.size());
-  EngineSequence s = sequence_of(0, ids, n);
-  cache.start(s);
+  CacheRun run(recipe, sequence_of(0, ids, n));
   const auto vocabulary = static_cast<std::size_t>(probe().config().vocab_size);
   double bits = 0;
   for (std::int32_t begin = 0; begin < n - 1; begin += chunk) {
     const std::int32_t count = std::min(chunk, n - 1 - begin);
-    const std::vector<float> logits = run_step(cache, {{&s, count}});
+    const std::vector<float> logits = run.run(count);
     for (std::int32_t i = 0; i < count; ++i)
       if (begin + i + 1 >= from)
         bits += bits_of(std::span(logits).subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary),
                         ids[static_cast<std::size_t>(begin + i + 1)]);
   }
-  cache.release(s);
+  run.cache.release(run.s);
   return bits / (n - from);
 }
 
@@ -106,8 +104,7 @@ TEST_P(RenumberedInEngine, RunsAsInReplayOrSaysWhyNot) {
   }
   Ops ops(Ops::Backend::kCpu);
   const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
-  EXPECT_EQ(engine.kept, replayed.kept);
-  EXPECT_EQ(engine.resident, replayed.resident);
+  EXPECT_EQ(std::tuple(engine.kept, engine.resident), std::tuple(replayed.kept, replayed.resident));
   ASSERT_EQ(engine.log.size(), ops.log().size());
   for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
 }

@@ -27,6 +27,14 @@ struct SomeRequest {
   std::optional<RequestFacts> facts = {};
 };
 
+// Request number `i` with names for its prompt in chunks of 16 tokens, the first `shared` ones those of other requests too.
+inline SomeRequest with_hashes(SomeRequest r, std::int32_t i, std::int32_t shared = 0) {
+  r.hash_tokens = 16;
+  for (std::int32_t c = 0; c < r.prompt / 16; ++c)
+    r.hashes.push_back(static_cast<std::uint64_t>(c < shared ? 100 + c : 1000 * (i + 1) + c));
+  return r;
+}
+
 // Owns its hashes and facts, which a TraceRequest only points to.
 class SomeTrace final : public TraceSource {
  public:

@@ -17,17 +17,10 @@ using test::served_shape;
 using test::small_model;
 using test::SomeRequest;
 
-constexpr std::int32_t kSharedTokens = 112;
-
 // Prompts of 120 to 170 tokens, the first 112 the same; the first is done before the others come.
 std::vector<SomeRequest> alike_requests() {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 6; ++i) {
-    SomeRequest r{i == 0 ? 0 : 500 + 30.0 * i, 120 + 10 * i, 24, 16};
-    for (std::int32_t c = 0; c < r.prompt / 16; ++c)
-      r.hashes.push_back(static_cast<std::uint64_t>(c < kSharedTokens / 16 ? 100 + c : 1000 * (i + 1) + c));
-    requests.push_back(r);
-  }
+  for (std::int32_t i = 0; i < 6; ++i) requests.push_back(test::with_hashes({i == 0 ? 0 : 500 + 30.0 * i, 120 + 10 * i, 24}, i, 7));
   return requests;
 }
 

@@ -20,12 +20,8 @@ using test::SomeRequest;
 
 std::vector<SomeRequest> mixed_requests() {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 24; ++i) {
-    SomeRequest r{3.7 * i, 60 + 37 * (i % 6), 5 + 3 * (i % 7), 16};
-    for (std::int32_t c = 0; c < r.prompt / 16; ++c)
-      r.hashes.push_back(static_cast<std::uint64_t>(c < 3 && i % 2 == 0 ? 100 + c : 1000 * (i + 1) + c));
-    requests.push_back(r);
-  }
+  for (std::int32_t i = 0; i < 24; ++i)
+    requests.push_back(test::with_hashes({3.7 * i, 60 + 37 * (i % 6), 5 + 3 * (i % 7)}, i, i % 2 == 0 ? 3 : 0));
   return requests;
 }
 

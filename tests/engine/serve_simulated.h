@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "policies/dispatcher/dispatcher.h"
@@ -57,14 +58,11 @@ inline void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord>
   std::sort(a.begin(), a.end(), by_number);
   std::sort(b.begin(), b.end(), by_number);
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto times = [](const RequestRecord& r) {
-      return std::vector<std::int64_t>{ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token)};
+    const auto facts = [](const RequestRecord& r) {
+      return std::tuple(ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.outcome, r.hit_tokens,
+                        r.preemptions, r.recomputed_tokens);
     };
-    EXPECT_EQ(times(a[i]), times(b[i])) << "request " << i;
-    EXPECT_EQ(a[i].outcome, b[i].outcome) << "request " << i;
-    EXPECT_EQ(a[i].hit_tokens, b[i].hit_tokens) << "request " << i;
-    EXPECT_EQ(a[i].preemptions, b[i].preemptions) << "request " << i;
-    EXPECT_EQ(a[i].recomputed_tokens, b[i].recomputed_tokens) << "request " << i;
+    EXPECT_EQ(facts(a[i]), facts(b[i])) << "request " << i;
   }
 }
 

@@ -18,13 +18,7 @@ namespace kvlab {
 namespace {
 
 std::vector<EvalSample> needle_samples() {
-  const auto encode = [](std::string_view text, bool is_start) {
-    std::vector<std::int32_t> ids;
-    if (is_start) ids.push_back(256);
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
-  };
-  return read_eval_set(kProbeDir + "/eval/dev.jsonl", {{"niah", "multikey"}, {1024}, short_run() ? 1 : 3}, encode);
+  return read_eval_set(kProbeDir + "/eval/dev.jsonl", {{"niah", "multikey"}, {1024}, short_run() ? 1 : 3}, byte_tokens);
 }
 
 // A file with tensors of the same names and shapes, of independent normal numbers of the size that keeps sums of inputs at 1.

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "tests/engine/probe.h"
@@ -12,16 +11,6 @@
 
 namespace kvlab {
 namespace {
-
-// Largest difference; NaN where either is not finite.
-float max_difference(std::span<const float> a, std::span<const float> b) {
-  float worst = a.size() == b.size() ? 0.0F : std::nanf("");
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::nanf("");
-    worst = std::max(worst, std::fabs(a[i] - b[i]));
-  }
-  return worst;
-}
 
 std::vector<std::int32_t> prompt(int index, std::size_t tokens) {
   std::vector<std::int32_t> ids = golden_logits().ints(std::to_string(index) + ".ids");
@@ -42,7 +31,7 @@ TEST_P(GoldenPrompt, LogitsAndGreedyTokensAreTheReferences) {
   const std::int32_t vocab = probe().config().vocab_size;
   KvState kv(probe().config());
   std::vector<float> logits = forward_logits(probe(), ids, kv);
-  const float worst = max_difference(logits, golden.floats(at + "logits", {static_cast<std::int64_t>(ids.size()), vocab}));
+  const float worst = largest_difference(logits, golden.floats(at + "logits", {static_cast<std::int64_t>(ids.size()), vocab}));
   RecordProperty("max_difference", std::to_string(worst));
   EXPECT_LE(worst, kLogitTolerance);
   std::vector<std::int32_t> decoded;
@@ -62,14 +51,10 @@ TEST(TransformerTest, ChunkedPrefillEqualsUnchunked) {
   const std::vector<float> expected = forward_logits(probe(), ids, whole);
   for (const std::size_t chunk : {31U, 33U, 128U}) {
     KvState kv(probe().config());
-    std::vector<float> logits;
-    for (std::size_t begin = 0; begin < ids.size(); begin += chunk) {
-      const std::vector<float> part = forward_logits(probe(), std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)), kv);
-      logits.insert(logits.end(), part.begin(), part.end());
-    }
+    const std::vector<float> logits = in_chunks(probe(), ids, chunk, kv);
     EXPECT_EQ(kv.tokens, 140);
-    EXPECT_LE(max_difference(logits, expected), kLogitTolerance) << "chunks of " << chunk;
-    EXPECT_LE(max_difference(kv.k[7], whole.k[7]), kLogitTolerance);
+    EXPECT_LE(largest_difference(logits, expected), kLogitTolerance) << "chunks of " << chunk;
+    EXPECT_LE(largest_difference(kv.k[7], whole.k[7]), kLogitTolerance);
   }
 }
 
@@ -77,12 +62,7 @@ TEST(TransformerTest, DecodingStepByStepEqualsPrefill) {
   const std::vector<std::int32_t> ids = prompt(0, 40);
   KvState whole(probe().config()), stepped(probe().config());
   const std::vector<float> expected = forward_logits(probe(), ids, whole);
-  std::vector<float> logits;
-  for (const std::int32_t& id : ids) {
-    const std::vector<float> one = forward_logits(probe(), {&id, 1}, stepped);
-    logits.insert(logits.end(), one.begin(), one.end());
-  }
-  EXPECT_LE(max_difference(logits, expected), kLogitTolerance);
+  EXPECT_LE(largest_difference(in_chunks(probe(), ids, 1, stepped), expected), kLogitTolerance);
 }
 
 TEST(TransformerTest, ACutStateGoesOnAsIfTheRestHadNeverBeen) {

@@ -50,9 +50,8 @@ RC_GTEST_PROP(BlockCacheContract, VictimsAreCandidates, ()) {
       --pins[key];
     }
   }
-  for (auto& [key, count] : pins) {
+  for (auto& [key, count] : pins)
     for (; count > 0; --count) host.unpin(key);
-  }
   for (std::uint32_t i = 0; i < num_blocks; ++i) host.pin(static_cast<char>('A' + i));
   RC_ASSERT(host.num_referenced() == num_blocks);
   RC_ASSERT(!::testing::Test::HasFailure());

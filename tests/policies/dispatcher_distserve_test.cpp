@@ -4,14 +4,13 @@ namespace kvlab {
 namespace {
 
 TEST(DistServe, SendsToTheFewestRequests) {
-  FakeFleet fleet(2, 2);
-  const auto dispatcher = make_dispatcher("distserve");
-  fleet.loads[0].waiting = 2;
-  fleet.loads[1].running = 1;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "1");
-  fleet.loads[2] = {0, 3, 0, 10, 100};
-  fleet.loads[3] = {1, 1, 0, 60, 100};
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "3");
+  AskedFleet f({2, 2}, "distserve");
+  f.fleet.loads[0].waiting = 2;
+  f.fleet.loads[1].running = 1;
+  EXPECT_EQ(f.prefill(0), "1");
+  f.fleet.loads[2] = {0, 3, 0, 10, 100};
+  f.fleet.loads[3] = {1, 1, 0, 60, 100};
+  EXPECT_EQ(f.decode(0), "3");
 }
 
 // 5 % of 100 blocks.
@@ -43,29 +42,27 @@ TEST(DistServe, NeverHoldsForAnIdleInstance) {
 }
 
 TEST(DistServe, AcceptsFirstComeFirstServed) {
-  FakeFleet fleet(1, 1);
-  const auto dispatcher = make_dispatcher("distserve");
-  fleet.loads[1] = {0, 1, 0, 60, 100};
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 7, 500), "hold 1");
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 8, 10), "hold 1");  // would fit, and came later
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 7, 500), "hold 1");
-  fleet.loads[1].used_blocks = 40;
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 7, 500), "1");
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 8, 10), "1");
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 9, 10), "1");  // nobody is left before it
+  AskedFleet f({1, 1}, "distserve");
+  f.fleet.loads[1] = {0, 1, 0, 60, 100};
+  EXPECT_EQ(f.decode(7, 500), "hold 1");
+  EXPECT_EQ(f.decode(8, 10), "hold 1");  // would fit, and came later
+  EXPECT_EQ(f.decode(7, 500), "hold 1");
+  f.fleet.loads[1].used_blocks = 40;
+  EXPECT_EQ(f.decode(7, 500), "1");
+  EXPECT_EQ(f.decode(8, 10), "1");
+  EXPECT_EQ(f.decode(9, 10), "1");  // nobody is left before it
 }
 
 TEST(DistServe, UnacceptedRequestsAreLoadAndStayWithTheirInstance) {
-  FakeFleet fleet(1, 2);
-  const auto dispatcher = make_dispatcher("distserve");
-  fleet.loads[1] = {0, 2, 0, 100, 100};
-  fleet.loads[2] = {0, 3, 0, 100, 100};
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "hold 1");  // 2 against 3
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 1), "hold 1");  // 3 against 3
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 2), "hold 2");  // 4 against 3
-  fleet.loads[2] = {0, 1, 0, 10, 100};
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "hold 1");
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 2), "2");
+  AskedFleet f({1, 2}, "distserve");
+  f.fleet.loads[1] = {0, 2, 0, 100, 100};
+  f.fleet.loads[2] = {0, 3, 0, 100, 100};
+  EXPECT_EQ(f.decode(0), "hold 1");  // 2 against 3
+  EXPECT_EQ(f.decode(1), "hold 1");  // 3 against 3
+  EXPECT_EQ(f.decode(2), "hold 2");  // 4 against 3
+  f.fleet.loads[2] = {0, 1, 0, 10, 100};
+  EXPECT_EQ(f.decode(0), "hold 1");
+  EXPECT_EQ(f.decode(2), "2");
 }
 
 }  // namespace

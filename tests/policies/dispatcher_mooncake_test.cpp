@@ -14,14 +14,13 @@ FakeFleet timed_fleet() {
 }
 
 TEST(Mooncake, TheEarliestFirstTokenWins) {
-  FakeFleet fleet = timed_fleet();
-  const auto dispatcher = make_dispatcher("mooncake");
-  fleet.loads[0].outstanding_tokens = 100;  // 100 + 100 ms
-  fleet.loads[1].outstanding_tokens = 150;
-  fleet.cached[1] = 60;  // 150 + 40 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "1");
-  fleet.cached[1] = 40;  // 150 + 60 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "0");
+  AskedFleet f(timed_fleet(), "mooncake");
+  f.fleet.loads[0].outstanding_tokens = 100;  // 100 + 100 ms
+  f.fleet.loads[1].outstanding_tokens = 150;
+  f.fleet.cached[1] = 60;  // 150 + 40 ms
+  EXPECT_EQ(f.prefill(0), "1");
+  f.fleet.cached[1] = 40;  // 150 + 60 ms
+  EXPECT_EQ(f.prefill(1), "0");
 }
 
 // A prompt of 1,000 tokens of which replica 0 stores 600. Its queue takes 500 ms more.
@@ -35,27 +34,25 @@ FakeFleet fleet_with_store() {
 
 // Replica 0: 1,000 + 400 ms. Replica 1: 60 + 400 ms with the prefix, 1,000 ms without.
 TEST(Mooncake, APrefixIsFetchedToWhereTheQueueIsShort) {
-  FakeFleet fleet = fleet_with_store();
-  const auto dispatcher = make_dispatcher("mooncake");
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1 from 0");
-  fleet.loads[0].outstanding_tokens = 50;  // 50 + 400 ms
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "0");
-  fleet.loads[0].outstanding_tokens = 1000;
-  fleet.stored.clear();
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2, 1000), "1");
+  AskedFleet f(fleet_with_store(), "mooncake");
+  EXPECT_EQ(f.prefill(0, 1000), "1 from 0");
+  f.fleet.loads[0].outstanding_tokens = 50;  // 50 + 400 ms
+  EXPECT_EQ(f.prefill(1, 1000), "0");
+  f.fleet.loads[0].outstanding_tokens = 1000;
+  f.fleet.stored.clear();
+  EXPECT_EQ(f.prefill(2, 1000), "1");
 }
 
 TEST(Mooncake, APrefixThatIsLittleLongerIsComputed) {
-  FakeFleet fleet = fleet_with_store();
-  const auto dispatcher = make_dispatcher("mooncake");
-  fleet.cached[1] = 400;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1");  // 600 is no more than 1.5 times 400
-  fleet.cached[1] = 399;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "1 from 0");
-  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{fetch_ratio: 2}"), fleet, 2, 1000), "1");
-  fleet.cached[1] = 0;
-  fleet.stored[1] = 400;  // in its own store
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3, 1000), "1");
+  AskedFleet f(fleet_with_store(), "mooncake");
+  f.fleet.cached[1] = 400;
+  EXPECT_EQ(f.prefill(0, 1000), "1");  // 600 is no more than 1.5 times 400
+  f.fleet.cached[1] = 399;
+  EXPECT_EQ(f.prefill(1, 1000), "1 from 0");
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{fetch_ratio: 2}"), f.fleet, 2, 1000), "1");
+  f.fleet.cached[1] = 0;
+  f.fleet.stored[1] = 400;  // in its own store
+  EXPECT_EQ(f.prefill(3, 1000), "1");
 }
 
 // The store whose link is free is chosen among those with an equal prefix; a shorter prefix is never chosen.
@@ -75,35 +72,9 @@ TEST(Mooncake, ASlowFetchMayExceedTheLimit) {
 }
 
 TEST(Mooncake, EachReplicaIsPricedOnce) {
-  struct Counting final : FleetView {
-    explicit Counting(const FakeFleet& inner) : fleet(inner) {}
-    const FakeFleet& fleet;
-    mutable int prices = 0;
-    [[nodiscard]] Time now() const override { return fleet.now(); }
-    [[nodiscard]] std::uint32_t num_replicas() const override { return fleet.num_replicas(); }
-    [[nodiscard]] Roles roles(ReplicaId r) const override { return fleet.roles(r); }
-    [[nodiscard]] std::uint64_t num_asked() const override { return 0; }
-    [[nodiscard]] ReplicaLoad load(ReplicaId r) const override { return fleet.load(r); }
-    [[nodiscard]] std::int64_t cached_tokens(ReplicaId r) const override { return fleet.cached_tokens(r); }
-    [[nodiscard]] std::int32_t predicted_tokens() const override { return 1; }
-    [[nodiscard]] const ReplicaView& view(ReplicaId r, std::uint32_t rank) const override { return fleet.view(r, rank); }
-    [[nodiscard]] std::int64_t blocks_for(ReplicaId r, std::int32_t n) const override { return fleet.blocks_for(r, n); }
-    [[nodiscard]] std::int64_t queued_blocks(ReplicaId r) const override { return fleet.queued_blocks(r); }
-    [[nodiscard]] double prefill_seconds(ReplicaId r, std::int64_t tokens, std::int64_t kv) const override {
-      return fleet.prefill_seconds(r, tokens, kv);
-    }
-    [[nodiscard]] double decode_seconds(ReplicaId r, std::int64_t rows, std::int64_t kv) const override {
-      ++prices;
-      return fleet.decode_seconds(r, rows, kv);
-    }
-  };
   const FakeFleet fleet = timed_fleet();
-  const Counting counting(fleet);
-  const RequestRecord request;
-  const std::vector<ReplicaId> among = {ReplicaId{2}, ReplicaId{3}};
-  const auto dispatcher = make_dispatcher("mooncake", "{tbt_ms: 100, early_rejection: by_current_load}");
-  static_cast<void>(dispatcher->place({Stage::kDecode, request, among, ReplicaId{0}}, counting));
-  EXPECT_EQ(counting.prices, 2);
+  ask_decode(*make_dispatcher("mooncake", "{tbt_ms: 100, early_rejection: by_current_load}"), fleet, 0);
+  EXPECT_EQ(fleet.decode_prices, 2);
 }
 
 TEST(Mooncake, WithoutStepTimesTheFewestPromptTokens) {
@@ -126,13 +97,12 @@ TEST(Mooncake, TheShortestDecodeStepWins) {
 }
 
 TEST(Mooncake, RejectsALateFirstToken) {
-  FakeFleet fleet = timed_fleet();
-  const auto dispatcher = make_dispatcher("mooncake", "{ttft_ms: 250}");
-  fleet.loads[0].outstanding_tokens = fleet.loads[1].outstanding_tokens = 100;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "0");
-  fleet.loads[0].outstanding_tokens = fleet.loads[1].outstanding_tokens = 200;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "reject");
-  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake"), fleet, 1), "0");  // no limit
+  AskedFleet f(timed_fleet(), "mooncake", "{ttft_ms: 250}");
+  f.fleet.loads[0].outstanding_tokens = f.fleet.loads[1].outstanding_tokens = 100;
+  EXPECT_EQ(f.prefill(0), "0");
+  f.fleet.loads[0].outstanding_tokens = f.fleet.loads[1].outstanding_tokens = 200;
+  EXPECT_EQ(f.prefill(1), "reject");
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake"), f.fleet, 1), "0");  // no limit
 }
 
 // Ten requests decode on either instance; one more makes a step of 11 ms. They began at 0 and decode for 10 s.

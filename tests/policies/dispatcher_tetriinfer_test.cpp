@@ -130,16 +130,8 @@ TEST(TetriInfer, NeverHoldsForAnIdleInstance) {
 
 // ---- roles ----
 
-struct TetriFlips {
-  FakeFleet fleet;
-  std::unique_ptr<Dispatcher> dispatcher = make_dispatcher("tetriinfer", "{flip_idle_s: 10}");
-  FakeControl control;
-
-  TetriFlips(std::size_t prefill, std::size_t decode) : fleet(prefill, decode) {}
-  void look(Span at) {
-    fleet.at = kStart + at;
-    dispatcher->on_timer(fleet, control);
-  }
+struct TetriFlips : AskedFleet {
+  TetriFlips(std::size_t prefill, std::size_t decode) : AskedFleet({prefill, decode}, "tetriinfer", "{flip_idle_s: 10}") {}
 };
 
 TEST(TetriInfer, AnIdleInstanceFlipsWhereOthersWait) {

@@ -80,6 +80,7 @@ struct FakeFleet final : FleetView {
   double prefill_token_s = 0;                   // per prompt token
   std::vector<double> fetch_token_s;            // per token that comes from the store of a replica
   double decode_row_s = 0, decode_token_s = 0;  // per request and per token held
+  mutable int decode_prices = 0;                // times that it was asked for
 
   // Replicas that take both stages.
   explicit FakeFleet(std::size_t n) : loads(n), stages(n), cached(n, 0), queued(n, 0), queues(n) {
@@ -112,6 +113,7 @@ struct FakeFleet final : FleetView {
     return prefill_token_s * static_cast<double>(tokens);
   }
   [[nodiscard]] double decode_seconds(ReplicaId /*replica*/, std::int64_t rows, std::int64_t kv_tokens) const override {
+    ++decode_prices;
     return decode_row_s * static_cast<double>(rows) + decode_token_s * static_cast<double>(kv_tokens);
   }
 };
@@ -165,5 +167,25 @@ inline void leave(Dispatcher& dispatcher, std::uint64_t number) {
   request.number = number;
   dispatcher.on_leave(request);
 }
+
+// A fleet and the dispatcher that it asks.
+struct AskedFleet {
+  FakeFleet fleet;
+  std::unique_ptr<Dispatcher> dispatcher;
+  FakeControl control;
+
+  AskedFleet(FakeFleet asking, const std::string& name, const std::string& params = "{}")
+      : fleet(std::move(asking)), dispatcher(make_dispatcher(name, params)) {}
+  std::string prefill(std::uint64_t number, std::int32_t prompt_tokens = 100) {
+    return ask_prefill(*dispatcher, fleet, number, prompt_tokens);
+  }
+  std::string decode(std::uint64_t number, std::int32_t prompt_tokens = 100, std::uint32_t from = 0) {
+    return ask_decode(*dispatcher, fleet, number, prompt_tokens, from);
+  }
+  void look(Span at = Span{0}) {
+    fleet.at = kStart + at;
+    dispatcher->on_timer(fleet, control);
+  }
+};
 
 }  // namespace kvlab

@@ -31,9 +31,8 @@ Jobs draw_jobs(const std::vector<double>& means, std::uint64_t count, std::uint6
 // The means ascend: type after type.
 double flow_time_of_known_means(const Jobs& jobs) {
   double now = 0, sum = 0;
-  for (const auto& left : jobs.left) {
+  for (const auto& left : jobs.left)
     for (const std::int64_t length : left) sum += now += static_cast<double>(length);
-  }
   return sum;
 }
 
@@ -103,7 +102,6 @@ TEST(JobTypes, ParityWhereMeansAreEqual) {
 // Equal short types are not told apart, and need not be: the long one still waits.
 TEST(JobTypes, ALongTypeIsLeftAloneBesideEqualShortOnes) { EXPECT_LT(excess(Rule::kEtc, 0, {20, 20, 20, 2000}, 100), 1); }
 
-// Learned means are worth more the more jobs there are.
 TEST(JobTypes, TheExcessShrinksWithTheNumberOfJobs) {
   const std::vector<double> means{20, 100};
   for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {

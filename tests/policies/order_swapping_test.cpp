@@ -1,5 +1,6 @@
 // Orders that preempt and swap by levels, against sequences derived by hand. A step takes a millisecond, and blocks have 4 tokens.
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/policies/replica_driver.h"
 
 namespace kvlab {
@@ -9,36 +10,25 @@ Memory ordered(const char* order, const std::string& params, std::uint32_t num_b
   return {.num_blocks = num_blocks, .host_blocks = host_blocks, .order = order, .order_params = params};
 }
 
-// Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
-TEST(MlfqOrder, DemotesAfterTheQuantum) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"));
-  d.arrive(4, 10);
-  EXPECT_TRUE(d.steps_are({"0:4", "0:1"}));
-  d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:1") << "same level: nobody gives way";
-  EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
-  EXPECT_EQ(d.step(), "0:7") << "4 prompt tokens and 3 of the output again";
-}
-
-// Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and the
-// two do not take turns for ever.
-TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"));
-  d.arrive(4, 10);
-  for (int i = 0; i < 4; ++i) d.step();
-  d.arrive(4, 4);
-  EXPECT_EQ(d.step(), "1:4");
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "1:1");
-  EXPECT_EQ(d.step(), "0:8");
-  EXPECT_EQ(d.state().counters().preemptions, 1U);
-}
-
-// A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
-TEST(MlfqOrder, LongPromptsSkipLevels) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"));
-  d.arrive_all({{400, 1}, {4, 1}});
-  EXPECT_TRUE(d.steps_are({"1:4", "0:400"}));
+TEST(OrderScripts, WithSwapsRunAsByHand) {
+  const Scripts run{"vllm_v1"};
+  // Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
+  run("MlfqOrder.DemotesAfterTheQuantum", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"),
+      {
+          "+ 4,10", "0:4", "0:1", "+ 4,2", "0:1",  // same level: nobody gives way
+          "1:4", "1:1", "0:7"                      // 4 prompt tokens and 3 of the output again
+      });
+  // Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and
+  // the two do not take turns for ever.
+  run("MlfqOrder.QuantaBelowAStepEndInTheLastLevel", kOneAtATime,
+      ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"),
+      {"+ 4,10", "? *4", "+ 4,4", "1:4", "1:1 *3", "0:8; preemptions 1"});
+  // A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
+  run("MlfqOrder.LongPromptsSkipLevels", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"),
+      {"+ 400,1 4,1", "1:4", "0:400"});
+  // A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
+  run("AliseOrder.ShortestPredictedTimeFirst", kOneAtATime,
+      ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}"), {"+ 40,20 4,50", "1:4"});
 }
 
 // Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
@@ -63,49 +53,32 @@ TEST(MlfqOrder, TheStarvedArePromoted) {
 // its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
 TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
   ReplicaDriver d("vllm_v1", "{}", ordered("mlfq", "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}", 10, 100));
-  d.arrive_all({{12, 20}, {12, 20}});
-  EXPECT_TRUE(d.steps_are({"0:12 1:12", "0:1 1:1", "0:1"}));
-  ASSERT_EQ(d.copies_out().size(), 1U);
-  EXPECT_TRUE(d.copies_out()[0].is_ahead);
-  EXPECT_EQ(d.free_blocks(), 2);
-  EXPECT_EQ(d.step(), "0:1") << "the copy under way counts: no other leaves";
-  d.finish_copies_out();
-  EXPECT_EQ(d.free_blocks(), 6);
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(d.step(), "0:1") << i;
-  EXPECT_EQ(d.step(), "") << "request 1 is on its way back";
-  d.finish_copies();
-  EXPECT_EQ(d.step(), "1:1");
-  EXPECT_EQ(d.state().counters().swaps, 1U);
-  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+  ASSERT_TRUE(d.steps_are({"+ 12,20 12,20", "0:12 1:12", "0:1 1:1", "0:1; copies_out 1"}));
+  EXPECT_EQ(std::tuple(d.copies_out()[0].is_ahead, d.free_blocks()), std::tuple(true, 2));
+  EXPECT_TRUE(d.steps_are({"0:1",                                // the copy under way counts: no other leaves
+                           "copied out; free 6", "0:1 *16", "",  // request 1 is on its way back
+                           "copied in", "1:1; swaps 1; recomputed 0"}));
 }
 
 // CPU memory of 4 blocks is full: request 2 is held, unless the floor is 0.
 TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
-  for (const std::string floor : {"0.1", "0"}) {
-    ReplicaDriver d(
-        "vllm_v1", "{}",
-        ordered("mlfq", "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}", 10, 4));
-    d.arrive_all({{12, 20}, {12, 20}});
-    for (int i = 0; i < 3; ++i) d.step();
-    d.arrive(4, 1);
-    EXPECT_EQ(d.step(), floor == "0" ? "0:1 2:4" : "0:1");
+  const std::string params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: ";
+  for (const auto& [floor, step] : {std::pair{"0.1}", "0:1"}, {"0}", "0:1 2:4"}}) {
+    ReplicaDriver d("vllm_v1", "{}", ordered("mlfq", params + floor, 10, 4));
+    EXPECT_TRUE(d.steps_are({"+ 12,20 12,20", "? *3", "+ 4,1", step})) << floor;
   }
 }
 
 // One row and 3 of 6 blocks free when request 1 overtakes: with 3 blocks to take it lets request 0 keep its own, with 4 it does not.
 TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
-  for (const std::int32_t prompt : {12, 16}) {
+  struct Case {
+    const char *arrival, *step, *last;  // the last: in the GPU's memory, or on its way back
+  };
+  for (const Case& c : {Case{"+ 12,1", "1:12; copies_out 0", "0:1; preemptions 1; recomputed 0"},
+                        Case{"+ 16,1", "1:16; copies_out 1", "; preemptions 1; recomputed 0"}}) {
     ReplicaDriver d("vllm_v1", kOneAtATime,
                     ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}", 6, 100));
-    d.arrive(8, 16);
-    for (int i = 0; i < 3; ++i) d.step();
-    EXPECT_EQ(d.free_blocks(), 3);
-    d.arrive(prompt, 1);
-    EXPECT_EQ(d.step(), "1:" + std::to_string(prompt));
-    EXPECT_EQ(d.copies_out().size(), prompt == 12 ? 0U : 1U);
-    EXPECT_EQ(d.step(), prompt == 12 ? "0:1" : "") << "in the GPU's memory, or on its way back";
-    EXPECT_EQ(d.state().counters().preemptions, 1U);
-    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+    EXPECT_TRUE(d.steps_are({"+ 8,16", "? *3; free 3", c.arrival, c.step, c.last})) << c.arrival;
   }
 }
 
@@ -113,40 +86,23 @@ TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
 TEST(MlfqOrder, ThoseThatWaitOnTheGpuLeaveFirst) {
   ReplicaDriver d("vllm_v1", kOneAtATime,
                   ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}", 9, 100));
-  d.arrive(8, 20);
-  for (int i = 0; i < 3; ++i) d.step();
-  d.arrive(12, 3);
-  EXPECT_EQ(d.step(), "1:12");
-  EXPECT_TRUE(d.copies_out().empty());
-  EXPECT_EQ(d.step(), "1:1");
-  ASSERT_EQ(d.copies_out().size(), 1U);
-  EXPECT_TRUE(d.copies_out()[0].is_ahead);
-  EXPECT_EQ(d.free_blocks(), 2);
-  d.finish_copies_out();
-  EXPECT_EQ(d.free_blocks(), 5);
-  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  ASSERT_TRUE(d.steps_are({"+ 8,20", "? *3", "+ 12,3", "1:12; copies_out 0", "1:1; copies_out 1"}));
+  EXPECT_EQ(std::tuple(d.copies_out()[0].is_ahead, d.free_blocks()), std::tuple(true, 2));
+  EXPECT_TRUE(d.steps_are({"copied out; free 5; preemptions 1"}));
 }
 
 TEST(MlfqOrder, KeepingNeedsAWayOut) {
-  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{preemption: keep}"); }).find("needs 'swap_ahead_blocks'"),
-            std::string::npos);
-  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{swap_in_first: 2}"); }).find("means nothing without"), std::string::npos);
+  EXPECT_THAT(error_of([] { ReplicaDriver::make<Order>("mlfq", "{preemption: keep}"); }), HasSubstr("needs 'swap_ahead_blocks'"));
+  EXPECT_THAT(error_of([] { ReplicaDriver::make<Order>("mlfq", "{swap_in_first: 2}"); }), HasSubstr("means nothing without"));
 }
 
 // One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row as
 // soon as that ends.
 TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
-  for (const bool ahead : {false, true}) {
-    ReplicaDriver d(
-        "vllm_v1", kOneAtATime,
-        ordered("mlfq", std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + (ahead ? "1}" : "0}"), 1000, 100));
-    d.arrive(4, 10);
-    for (int i = 0; i < 3; ++i) d.step();
-    d.arrive(4, 2);
-    EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
-    EXPECT_EQ(d.copies_in().size(), ahead ? 1U : 0U);
-    d.finish_copies();
-    EXPECT_EQ(d.step(), ahead ? "0:1" : "");
+  for (const auto& [ahead, second, last] : {std::tuple{"0}", "1:1; copies_in 0", ""}, {"1}", "1:1; copies_in 1", "0:1"}}) {
+    const std::string params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + ahead;
+    ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", params, 1000, 100));
+    EXPECT_TRUE(d.steps_are({"+ 4,10", "? *3", "+ 4,2", "1:4", second, "copied in", last})) << ahead;
   }
 }
 
@@ -155,22 +111,9 @@ TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
 TEST(MlfqOrder, ComesBackWithRoomForItsWholePrompt) {
   ReplicaDriver d("vllm_v1", "{max_num_seqs: 1, budget_tokens: 8}",
                   ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: 1}", 1000, 100));
-  d.arrive(40, 2);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "0:8");
-  d.arrive(4, 2);
-  EXPECT_TRUE(d.steps_are({"1:4", "1:1"}));
-  ASSERT_EQ(d.copies_in().size(), 1U);
+  ASSERT_TRUE(d.steps_are({"+ 40,2", "0:8 *3", "+ 4,2", "1:4", "1:1; copies_in 1"}));
   EXPECT_EQ(d.state().info(d.copies_in()[0].request).blocks.size(), 10U);
-  d.finish_copies();
-  EXPECT_EQ(d.step(), "0:8");
-}
-
-// A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
-TEST(AliseOrder, ShortestPredictedTimeFirst) {
-  const char* params = "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}";
-  ReplicaDriver d("vllm_v1", kOneAtATime, ordered("alise", params));
-  d.arrive_all({{40, 20}, {4, 50}});
-  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_TRUE(d.steps_are({"copied in", "0:8"}));
 }
 
 // A prompt of 3,000 tokens passes 8 layers in 8 steps of 1 ms, so another takes 8 ms: with 4 tokens of output it has more to come than a
@@ -181,8 +124,7 @@ TEST(AliseOrder, TokensCountOnceThoughTheirLayersTakeSeveralSteps) {
   d.arrive(3000, 1);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step().substr(0, 6), "0:3000");
   ASSERT_EQ(d.left().size(), 1U);
-  d.arrive_all({{3000, 4}, {4, 8}});
-  EXPECT_EQ(d.step(), "2:4");
+  EXPECT_TRUE(d.steps_are({"+ 3000,4 4,8", "2:4"}));
 }
 
 // Request 0 has 100 ms to come: the last of the queues of 10, 20, 40 ms and more. It is queued at 1 ms; promoted every 3 ms, it is in the

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +43,7 @@ class ReplicaDriver {
     std::int64_t layers = 8;  // of the model
   };
 
+  ReplicaDriver(const std::string& scheduler, const std::string& params) : ReplicaDriver(scheduler, params, Memory{}) {}
   ReplicaDriver(const std::string& scheduler, const std::string& params, const Memory& memory)
       : scheduler_(make<Scheduler>(scheduler, params, memory.layers)) {
     ReplicaLimits limits;
@@ -107,21 +110,30 @@ class ReplicaDriver {
   std::string step() {
     const std::string text = plan();
     if (!text.empty()) {
-      LogHistogram itl;
       step_.start = to_ps(now_ - kStart);
       step_.end = step_.start + to_ps(Span(1'000'000));
-      state_->process_output(step_, step_.start, itl);
+      end(step_, step_.start);
       collect();
     }
     state_->check();
     return text;
   }
 
-  // True if the next steps are these.
-  ::testing::AssertionResult steps_are(const std::vector<std::string>& expected) {
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      if (const std::string text = step(); text != expected[i])
-        return ::testing::AssertionFailure() << "step " << i << " is \"" << text << "\", expected \"" << expected[i] << "\"";
+  // The output of a step that is in flight.
+  void end(const InFlightStep& step, Picoseconds at) {
+    LogHistogram itl;
+    state_->process_output(step, at, itl);
+    state_->check();
+  }
+
+  // True if all goes by the script. A line is a step as step() tells it ("0:4 1:4", "?" for any), or several equal ones ("0:1 *4"); "+ 8,3
+  // 8,1:5:6" for arrivals, with prompt tokens, output tokens and content; "plan 0:4" for a plan that stays in flight ("plan nothing") and
+  // "end" for the output of the oldest of these; "copied in" or "copied out" where copies end. State may follow, as state_of() tells it:
+  // "0:1; free 3; waiting 2 1".
+  ::testing::AssertionResult steps_are(const std::vector<std::string>& script) {
+    for (std::size_t i = 0; i < script.size(); ++i)
+      if (const std::string text = follow(script[i]); text != script[i])
+        return ::testing::AssertionFailure() << "line " << i << " is \"" << text << "\", expected \"" << script[i] << "\"";
     return ::testing::AssertionSuccess();
   }
 
@@ -174,6 +186,15 @@ class ReplicaDriver {
     for (const RequestId r : state_->running()) text += (text.empty() ? "" : " ") + std::to_string(number(r));
     return text;
   }
+  // Tokens that a request of this content would find.
+  [[nodiscard]] std::int32_t cached_tokens(std::int32_t prompt_tokens, const std::vector<std::uint64_t>& content) const {
+    TraceRequest request;
+    request.prompt_tokens = prompt_tokens;
+    request.output_tokens = 1;
+    request.hash_tokens = state_->block_tokens();
+    request.hashes = content;
+    return state_->memory().cached_tokens(request);
+  }
   [[nodiscard]] const std::vector<SwapCopy>& copies_out() const { return copies_out_; }
   [[nodiscard]] const std::vector<SwapCopy>& copies_in() const { return copies_in_; }
   // Records of requests that left, in order, and why the last rejected one was.
@@ -195,6 +216,59 @@ class ReplicaDriver {
     const std::string end = entry.layer_end == 0 ? "" : std::to_string(entry.layer_end);
     return "[" + std::to_string(entry.layer_begin) + "-" + end + (entry.exits_early ? "!" : "]");
   }
+  // Does as the line of a script says. The line if all is as it says, else a text that differs.
+  std::string follow(const std::string& line) {
+    const std::size_t stop = std::min(line.find("; "), line.size());
+    std::string text = line.substr(0, stop);
+    if (text.starts_with("+ ")) {
+      std::istringstream arrivals(text.substr(2));
+      std::int32_t prompt_tokens = 0, output_tokens = 0;
+      char comma = 0;
+      while (arrivals >> prompt_tokens >> comma >> output_tokens) {
+        std::vector<std::uint64_t> content;
+        while (arrivals.peek() == ':') arrivals >> comma >> content.emplace_back();
+        arrive(prompt_tokens, output_tokens, std::move(content));
+      }
+    } else if (text.starts_with("plan ")) {
+      const std::string planned = plan();
+      if (!planned.empty()) in_flight_.push_back(step_);
+      text = "plan " + (planned.empty() ? "nothing" : planned);
+    } else if (text == "end") {
+      end(in_flight_.front(), {});
+      in_flight_.erase(in_flight_.begin());
+    } else if (text == "copied in") {
+      finish_copies();
+    } else if (text == "copied out") {
+      finish_copies_out();
+    } else {
+      const std::size_t star = text.find(" *");
+      const std::string once = text.substr(0, star);
+      for (int left = star == std::string::npos ? 1 : std::stoi(text.substr(star + 2)); left > 0; --left)
+        if (std::string other = step(); once != "?" && other != once) return other;
+    }
+    for (std::size_t at = stop; at < line.size(); at = std::min(line.find("; ", at + 2), line.size()))
+      text += "; " + state_of(line.substr(at + 2, line.find_first_of(" ;", at + 2) - at - 2));
+    return text;
+  }
+  [[nodiscard]] std::string state_of(const std::string& key) const {
+    const auto& counters = state_->counters();
+    const auto with = [&](const auto& n) { return key + " " + std::to_string(n); };
+    const auto listed = [&](const std::string& all) { return key + " " + (all.empty() ? "none" : all); };
+    if (key == "waiting") return listed(waiting());
+    if (key == "running") return listed(running());
+    if (key == "free") return with(free_blocks());
+    if (key == "left") return with(left_.size());
+    if (key == "copies_in") return with(copies_in_.size());
+    if (key == "copies_out") return with(copies_out_.size());
+    if (key == "preemptions") return with(counters.preemptions);
+    if (key == "swaps") return with(counters.swaps);
+    if (key == "recomputed") return with(counters.recomputed_tokens);
+    if (key == "prompt_tokens") return with(counters.prompt_tokens);
+    if (key == "hits") return with(counters.hit_tokens);
+    if (key == "lookups") return with(counters.lookup_tokens);
+    if (key == "output_tokens") return with(counters.output_tokens);
+    return is_stable() ? "stable" : "unstable";
+  }
   [[nodiscard]] std::uint64_t number(RequestId r) const { return state_->table()[r].number; }
   void collect() {
     for (const RequestId r : state_->left()) scheduler_->on_finish(r);
@@ -215,11 +289,20 @@ class ReplicaDriver {
   std::uint64_t arrived_ = 0;
   Time now_{};
   InFlightStep step_;
+  std::vector<InFlightStep> in_flight_;
   std::vector<SwapCopy> copies_out_, copies_in_;
   std::vector<RequestRecord> left_;
   std::string rejection_;
 };
 
 using Memory = ReplicaDriver::Memory;
+
+// Named scripts of one scheduler, each from the start.
+struct Scripts {
+  std::string scheduler;
+  void operator()(const char* name, const std::string& params, const Memory& memory, const std::vector<std::string>& script) const {
+    EXPECT_TRUE(ReplicaDriver(scheduler, params, memory).steps_are(script)) << name;
+  }
+};
 
 }  // namespace kvlab

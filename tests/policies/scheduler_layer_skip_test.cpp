@@ -25,18 +25,14 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 // D(t) = 8 - 4 min(t, 4) / 4 for the token at output position t; the prompt passes all layers.
 TEST(SkipDecodeScheduler, LayersFallWithTheOutputPosition) {
-  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 4, batching: sarathi}", Memory{});
-  d.arrive(3, 7);
-  EXPECT_TRUE(d.steps_are({"0:3", "0:1", "0:1{7}", "0:1{6}", "0:1{5}", "0:1{4}", "0:1{4}"}));
-  EXPECT_EQ(d.left().size(), 1U);
-  EXPECT_FALSE(d.is_stable());
+  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 4, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 3,7", "0:3", "0:1", "0:1{7}", "0:1{6}", "0:1{5}", "0:1{4}", "0:1{4}; left 1; unstable"}));
 }
 
 // Card 14.1: the bottom layer and the top ones run, and a layer that runs ran at every position before, so its KV is complete.
 TEST(SkipDecodeScheduler, EveryLayerThatRunsRanBefore) {
-  ReplicaDriver d("skip_decode", "{least_layers: 3, over_tokens: 5, warmup_layers: 2, batching: sarathi}", Memory{});
-  d.arrive(3, 9);
-  EXPECT_EQ(d.step(), "0:3");
+  ReplicaDriver d("skip_decode", "{least_layers: 3, over_tokens: 5, warmup_layers: 2, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 3,9", "0:3"}));
   LayerSet before = LayerSet{}.set();
   for (int t = 0; t < 8; ++t) {
     d.step();
@@ -50,31 +46,24 @@ TEST(SkipDecodeScheduler, EveryLayerThatRunsRanBefore) {
 
 // Rows at different positions are in one step, each with its own layers; rows at one position share a set.
 TEST(SkipDecodeScheduler, RowsAtOnePositionShareTheirLayers) {
-  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 2, batching: {sarathi: {budget_tokens: 64}}}", Memory{});
-  d.arrive_all({{3, 5}, {9, 5}});
-  EXPECT_EQ(d.step(), "0:3 1:9");
-  d.arrive(4, 5);
-  EXPECT_TRUE(d.steps_are({"0:1 1:1 2:4", "0:1{6} 1:1{6} 2:1"}));
+  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 2, batching: {sarathi: {budget_tokens: 64}}}");
+  EXPECT_TRUE(d.steps_are({"+ 3,5 9,5", "0:3 1:9", "+ 4,5", "0:1 1:1 2:4", "0:1{6} 1:1{6} 2:1"}));
   EXPECT_EQ(d.last_step().layer_sets.size(), 1U);
   EXPECT_EQ(d.step(), "0:1{4} 1:1{4} 2:1{6}");
 }
 
 TEST(SkipDecodeScheduler, PromptsPassTheMostLayers) {
-  ReplicaDriver d("skip_decode", "{least_layers: 4, most_layers: 6, over_tokens: 10, batching: sarathi}", Memory{});
-  d.arrive(3, 2);
-  EXPECT_EQ(d.step(), "0:3{6}");
+  ReplicaDriver d("skip_decode", "{least_layers: 4, most_layers: 6, over_tokens: 10, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 3,2", "0:3{6}"}));
   EXPECT_EQ(layers_of(d, 0), "0 3 4 5 6 7");
   EXPECT_EQ(d.step(), "0:1{6}");
 }
 
 // vllm_v1 plans a step while the one before computes: positions count tokens in flight.
 TEST(SkipDecodeScheduler, PositionsCountTokensInFlight) {
-  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 4}", Memory{});
+  ReplicaDriver d("skip_decode", "{least_layers: 4, over_tokens: 4}");
   EXPECT_EQ(d.scheduler().pipeline_depth(), 2);
-  d.arrive(3, 5);
-  EXPECT_EQ(d.plan(), "0:3");
-  EXPECT_EQ(d.plan(), "0:1");
-  EXPECT_EQ(d.plan(), "0:1{7}");
+  EXPECT_TRUE(d.steps_are({"+ 3,5", "plan 0:3", "plan 0:1", "plan 0:1{7}"}));
 }
 
 TEST(SkipDecodeScheduler, RefusesLayersThatTheModelLacks) {
@@ -91,8 +80,7 @@ TEST(LayerSkip, TheInnerSchedulerHasTheEnginesDefaults) {
   Params p = Params::from_text("{speedup: 2}");
   prefer_engine_defaults("unified_skip", {.has_large_gpu = false, .overlaps = false, .model_layers = 8}, p);
   const auto scheduler = SchedulerRegistry::make("unified_skip", p, "scheduler");
-  EXPECT_EQ(scheduler->step_bounds(1000).tokens, 2048);
-  EXPECT_EQ(scheduler->pipeline_depth(), 1);
+  EXPECT_EQ(std::tuple(scheduler->step_bounds(1000).tokens, scheduler->pipeline_depth()), std::tuple(2048, 1));
 }
 
 // SGLang's defaults depend on the GPU's memory, and on tp: 80 rows with 24 GiB and 4 ranks.
@@ -114,33 +102,27 @@ TEST(LayerSkip, SaysWhatTheInnerSchedulerSays) {
 
 // 8 / 2 = 4 layers at i * 7 / 3, rounded; prompts and outputs alike.
 TEST(UnifiedSkipScheduler, KeepsEvenlySpreadLayersForEveryToken) {
-  ReplicaDriver d("unified_skip", "{speedup: 2, batching: sarathi}", Memory{});
-  d.arrive(5, 3);
-  EXPECT_EQ(d.step(), "0:5{4}");
+  ReplicaDriver d("unified_skip", "{speedup: 2, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 5,3", "0:5{4}"}));
   EXPECT_EQ(layers_of(d, 0), "0 2 5 7");
-  d.arrive(2, 1);
-  EXPECT_EQ(d.step(), "0:1{4} 1:2{4}");
+  EXPECT_TRUE(d.steps_are({"+ 2,1", "0:1{4} 1:2{4}"}));
   EXPECT_EQ(d.last_step().layer_sets.size(), 1U);
   EXPECT_EQ(layers_of(d, 0), "0 2 5 7");
 }
 
 TEST(UnifiedSkipScheduler, KeepsTheFirstAndTheLastAtLeast) {
-  ReplicaDriver d("unified_skip", "{speedup: 4, batching: sarathi}", Memory{});
-  d.arrive(5, 1);
-  EXPECT_EQ(d.step(), "0:5{2}");
+  ReplicaDriver d("unified_skip", "{speedup: 4, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 5,1", "0:5{2}"}));
   EXPECT_EQ(layers_of(d, 0), "0 7");
   EXPECT_TRUE(has(error_with("unified_skip", "{speedup: 6}"), "give at most 4"));
-  ReplicaDriver all("unified_skip", "{speedup: 1, batching: sarathi}", Memory{});
-  all.arrive(5, 1);
-  EXPECT_EQ(all.step(), "0:5");
+  ReplicaDriver all("unified_skip", "{speedup: 1, batching: sarathi}");
+  EXPECT_TRUE(all.steps_are({"+ 5,1", "0:5"}));
 }
 
 // Decided at the prompt: the same layers at every position of a request, others for another one. Prompts pass all layers.
 TEST(FirstSkipScheduler, EachRequestHasLayersOfItsOwn) {
-  ReplicaDriver d("first_skip", "{skip_frac: 0.5, batching: sarathi}", Memory{});
-  for (int i = 0; i < 4; ++i) d.arrive(5, 4);
-  EXPECT_EQ(d.step(), "0:5 1:5 2:5 3:5");
-  d.step();
+  ReplicaDriver d("first_skip", "{skip_frac: 0.5, batching: sarathi}");
+  EXPECT_TRUE(d.steps_are({"+ 5,4 5,4 5,4 5,4", "0:5 1:5 2:5 3:5", "?"}));
   std::vector<std::string> first;
   for (std::size_t i = 0; i < 4; ++i) first.push_back(layers_of(d, i));
   EXPECT_FALSE(first[0] == first[1] && first[1] == first[2] && first[2] == first[3]);
@@ -163,12 +145,10 @@ TEST(FirstSkipScheduler, TheMeanShareIsTheStatedOne) {
 
 // A slot that a request left is another's: its layers are drawn anew.
 TEST(FirstSkipScheduler, LayersLeaveWithTheRequest) {
-  ReplicaDriver d("first_skip", "{skip_frac: 0.5, batching: sarathi}", Memory{});
+  ReplicaDriver d("first_skip", "{skip_frac: 0.5, batching: sarathi}");
   std::vector<std::string> layers;
   for (int i = 0; i < 6; ++i) {
-    d.arrive(5, 2);
-    d.step();
-    d.step();
+    EXPECT_TRUE(d.steps_are({"+ 5,2", "?", "?"}));
     layers.push_back(layers_of(d, 0));
   }
   EXPECT_GT(std::set<std::string>(layers.begin(), layers.end()).size(), 1U);

@@ -4,35 +4,17 @@
 namespace kvlab {
 namespace {
 
-// Reservations of 2, 6 and 4 blocks: the two largest fill the memory.
-TEST(S3, TheLargestThatFitsEntersFirst) {
-  ReplicaDriver d("s3", "{}", Memory{.num_blocks = 10, .max_model_len = 40});
-  d.arrive_all({{4, 4}, {12, 12}, {8, 8}});
-  EXPECT_EQ(d.step(), "1:12 2:8");
-  EXPECT_EQ(d.waiting(), "0");
-  EXPECT_EQ(d.free_blocks(), 0);
-}
-
-// With a window of nothing all are late: they enter in order of arrival, up to the first that does not fit.
-TEST(S3, LateRequestsKeepTheirOrder) {
-  ReplicaDriver d("s3", "{window_ms: 0}", Memory{.num_blocks = 10, .max_model_len = 40});
-  d.arrive_all({{4, 4}, {12, 12}, {8, 8}, {4, 4}});
-  EXPECT_EQ(d.step(), "0:4 1:12");
-  EXPECT_EQ(d.waiting(), "2 3") << "request 3 would fit";
-}
-
-// Request 1 needs 6 blocks and 4 are free. Request 2 overtakes it; at 4 ms request 1 has waited for longer than the window, and request 3
-// stays out.
-TEST(S3, NobodyOvertakesAfterTheWindow) {
-  ReplicaDriver d("s3", "{window_ms: 2.5}", Memory{.num_blocks = 10, .max_model_len = 40});
-  d.arrive(12, 12);
-  EXPECT_EQ(d.step(), "0:12");
-  d.arrive(12, 12);
-  EXPECT_EQ(d.step(), "0:1");
-  d.arrive(4, 4);
-  EXPECT_EQ(d.step(), "0:1 2:4");
-  d.arrive(4, 4);
-  EXPECT_EQ(d.step(), "0:1 2:1");
+TEST(S3, Scripts) {
+  const Scripts run{"s3"};
+  // Reservations of 2, 6 and 4 blocks: the two largest fill the memory.
+  run("TheLargestThatFitsEntersFirst", "{}", {.num_blocks = 10, .max_model_len = 40}, {"+ 4,4 12,12 8,8", "1:12 2:8; waiting 0; free 0"});
+  // With a window of nothing all are late: they enter in order of arrival, up to the first that does not fit.
+  run("LateRequestsKeepTheirOrder", "{window_ms: 0}", {.num_blocks = 10, .max_model_len = 40},
+      {"+ 4,4 12,12 8,8 4,4", "0:4 1:12; waiting 2 3"});  // request 3 would fit
+  // Request 1 needs 6 blocks and 4 are free. Request 2 overtakes it; at 4 ms request 1 has waited for longer than the window, and request 3
+  // stays out.
+  run("NobodyOvertakesAfterTheWindow", "{window_ms: 2.5}", {.num_blocks = 10, .max_model_len = 40},
+      {"+ 12,12", "0:12", "+ 12,12", "0:1", "+ 4,4", "0:1 2:4", "+ 4,4", "0:1 2:1"});
 }
 
 // At most 8 output tokens are predicted: 12 tokens are reserved, and the request computes 15. At the end of its reservation it is preempted
@@ -41,24 +23,14 @@ TEST(S3, AReservationThatIsTooShortIsDoubled) {
   ReplicaDriver d(
       "s3", "{}",
       Memory{.num_blocks = 10, .max_model_len = 40, .predictor = "bucket", .predictor_params = "{max_output_tokens: 8, buckets: 2}"});
-  d.arrive(4, 12);
-  EXPECT_EQ(d.step(), "0:4");
-  EXPECT_EQ(d.free_blocks(), 7);
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step(), "0:1");
-  EXPECT_EQ(d.step(), "0:13");
-  EXPECT_EQ(d.free_blocks(), 4);
-  EXPECT_TRUE(d.steps_are({"0:1", "0:1", ""}));
-  EXPECT_EQ(d.state().counters().preemptions, 1U);
-  EXPECT_EQ(d.free_blocks(), 10);
+  EXPECT_TRUE(d.steps_are({"+ 4,12", "0:4; free 7", "0:1 *8", "0:13; free 4", "0:1", "0:1", "; preemptions 1; free 10"}));
 }
 
 TEST(S3, ReservesNoMoreThanThereIs) {
   ReplicaDriver d(
       "s3", "{}",
       Memory{.num_blocks = 10, .max_model_len = 1000, .predictor = "bucket", .predictor_params = "{max_output_tokens: 512, buckets: 1}"});
-  d.arrive(4, 4);
-  EXPECT_EQ(d.step(), "0:4");
-  EXPECT_EQ(d.free_blocks(), 0);
+  EXPECT_TRUE(d.steps_are({"+ 4,4", "0:4; free 0"}));
 }
 
 }  // namespace

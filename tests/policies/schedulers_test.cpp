@@ -16,8 +16,7 @@ TEST(Schedulers, AtMostMaxNumSeqs) {
         Case{"fastgen", false}, Case{"sarathi", false}, Case{"s3", false, "", Memory{.num_blocks = 10, .max_model_len = 40}}}) {
     SCOPED_TRACE(c.scheduler);
     ReplicaDriver d(c.scheduler, std::string("{max_num_seqs: 2") + c.more + "}", c.memory);
-    for (int i = 0; i < 3; ++i) d.arrive(4, 2);
-    EXPECT_TRUE(d.steps_are({"0:4 1:4", "0:1 1:1"}));
+    EXPECT_TRUE(d.steps_are({"+ 4,2 4,2 4,2", "0:4 1:4", "0:1 1:1"}));
     EXPECT_TRUE(!c.is_stable || d.is_stable());
     EXPECT_EQ(d.step(), "2:4");
   }
@@ -28,11 +27,8 @@ TEST(Schedulers, RejectWhatLeavesLessThanTheWatermark) {
   for (const char* scheduler : {"vllm_v0", "sarathi"}) {
     SCOPED_TRACE(scheduler);
     ReplicaDriver d(scheduler, "{watermark_frac: 0.1}", Memory{.num_blocks = 20});
-    d.arrive_all({{73, 1}, {72, 1}});
-    EXPECT_EQ(d.step(), "1:72");
-    ASSERT_EQ(d.left().size(), 2U);
-    EXPECT_EQ(d.left()[0].number, 0U);
-    EXPECT_EQ(d.left()[0].outcome, Outcome::kRejected);
+    ASSERT_TRUE(d.steps_are({"+ 73,1 72,1", "1:72; left 2"}));
+    EXPECT_EQ(std::tuple(d.left()[0].number, d.left()[0].outcome), std::tuple(0U, Outcome::kRejected));
     EXPECT_NE(d.rejection().find("watermark"), std::string::npos);
   }
 }
@@ -43,16 +39,9 @@ TEST(Schedulers, BringBackACutRequest) {
   for (const auto& [scheduler, params] : {std::pair{"vllm_v1", "{}"}, {"sglang", "{overlap: false}"}}) {
     SCOPED_TRACE(scheduler);
     ReplicaDriver d(scheduler, params, Memory{.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8});
-    d.arrive(12, 9);
-    EXPECT_EQ(d.step(), "0:12");
-    EXPECT_EQ(d.free_blocks(), 6);
+    EXPECT_TRUE(d.steps_are({"+ 12,9", "0:12; free 6"}));
     d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
-    EXPECT_EQ(d.step(), "");
-    ASSERT_EQ(d.copies_in().size(), 1U);
-    EXPECT_EQ(d.step(), "");
-    d.finish_copies();
-    EXPECT_EQ(d.step(), "0:1");
-    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+    ASSERT_TRUE(d.steps_are({"; copies_in 1", "", "copied in", "0:1; recomputed 0"}));
   }
 }
 
@@ -64,18 +53,9 @@ TEST(Schedulers, BringBackWhatAPolicySwappedOut) {
   for (const char* scheduler : {"sarathi", "layered_prefill"}) {
     SCOPED_TRACE(scheduler);
     ReplicaDriver d(scheduler, "{}", Memory{.num_blocks = 12, .host_blocks = 10, .kept_tokens = 12});
-    for (int i = 0; i < 5; ++i) d.arrive(4, 3);
-    d.arrive(13, 3);
-    EXPECT_TRUE(d.steps_are({"0:4 1:4 2:4 3:4 4:4 5:13", "0:1 1:1 2:1 3:1 4:1"}));
-    ASSERT_EQ(d.copies_out().size(), 1U);
+    ASSERT_TRUE(d.steps_are({"+ 4,3 4,3 4,3 4,3 4,3", "+ 13,3", "0:4 1:4 2:4 3:4 4:4 5:13", "0:1 1:1 2:1 3:1 4:1; copies_out 1"}));
     EXPECT_EQ(d.copies_out()[0].blocks, 3);
-    EXPECT_TRUE(d.steps_are({"0:1 1:1 2:1 3:1 4:1", ""}));
-    EXPECT_FALSE(d.is_stable());
-    EXPECT_EQ(d.step(), "");
-    d.finish_copies();
-    EXPECT_TRUE(d.steps_are({"5:1", "5:1"}));
-    EXPECT_EQ(d.left().size(), 6U);
-    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+    EXPECT_TRUE(d.steps_are({"0:1 1:1 2:1 3:1 4:1", "; unstable", "", "copied in", "5:1", "5:1; left 6; recomputed 0"}));
   }
 }
 

@@ -83,8 +83,7 @@ TEST(AttentionTrace, WritingAndReadingChangesNothing) {
   expect_equal(read.layers, trace.layers);
   ASSERT_EQ(read.passes.size(), 1U);
   const ExtraPass& pass = read.passes.at("re-construct_1");
-  EXPECT_EQ(pass.num_tokens, 3);
-  EXPECT_EQ(pass.ids, (std::vector<std::int32_t>{7, 8, 9}));
+  EXPECT_EQ(std::tuple(pass.num_tokens, pass.ids), std::tuple(3, (std::vector<std::int32_t>{7, 8, 9})));
   EXPECT_EQ(pass.chunks, trace.passes.at("re-construct_1").chunks);
   expect_equal(pass.layers, trace.passes.at("re-construct_1").layers);
 }
@@ -95,9 +94,8 @@ TEST(AttentionTrace, HalfPrecisionRoundsToTheNearest) {
   const AttentionTrace trace = full_trace();
   write_attention_trace(path, trace, TraceFloat::kF16);
   const AttentionTrace read = read_attention_trace(path);
-  for (std::size_t i = 0; i < trace.layers[1].k.size(); ++i) {
+  for (std::size_t i = 0; i < trace.layers[1].k.size(); ++i)
     EXPECT_EQ(read.layers[1].k[i], half_to_float(float_to_half(trace.layers[1].k[i])));
-  }
 }
 
 TEST(AttentionTrace, SmallestTraceAndDefaults) {

@@ -49,9 +49,8 @@ INSTANTIATE_TEST_SUITE_P(All, BadTraces, testing::ValuesIn(bad_traces()));
 
 TEST(BadTraces, EveryFileIsInTheList) {
   std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(KVLAB_SOURCE_DIR "/tests/bad_traces")) {
+  for (const auto& entry : std::filesystem::directory_iterator(KVLAB_SOURCE_DIR "/tests/bad_traces"))
     if (entry.path().filename() != "expected.txt") ++files;
-  }
   EXPECT_EQ(files, bad_traces().size());
   EXPECT_GE(files, 25U);
 }

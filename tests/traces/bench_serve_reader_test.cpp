@@ -22,17 +22,14 @@ TEST(BenchServeReader, StartsCountFromTheEarliestThatCompleted) {
   EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 30, 4));
   EXPECT_EQ(ns(t.at(1).arrival), 250'000'000);
   EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(1).output_tokens, t.at(1).hashes.empty()), std::tuple(100, 20, true));
-  EXPECT_EQ(t.skipped(), "2 failed requests left out");
-  EXPECT_EQ(t.remark(), "");
+  EXPECT_EQ(std::tuple(t.skipped(), t.remark()), std::tuple("2 failed requests left out", ""));
 }
 
 TEST(BenchServeReader, FilesWithoutStartsTakeOtherArrivals) {
   const std::string text = bench_with("\"start_times\"", "\"other_times\"");
   EXPECT_EQ(error_of([&] { read_all(text); }),
             "f: has no 'start_times', so its arrivals are unknown; give others: 'arrival: {poisson: {rate_per_s: 2}}'");
-  const TempFolder folder;
-  const std::string path = folder.write("bench.json", text);
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {constant: {rate_per_s: 2}}}"));
+  const InMemoryTrace t = trace_in_file("bench.json", text, "arrival: {constant: {rate_per_s: 2}}");
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(t.at(0).prompt_tokens, 100) << "in order of the entries";
   EXPECT_EQ(to_s(t.at(1).arrival), 0.5);

@@ -11,8 +11,7 @@ constexpr const char* kCsv =
 
 void expect_facts_of_first_row(const TraceRequest& r) {
   ASSERT_NE(r.facts, nullptr);
-  EXPECT_EQ(r.facts->client, 3);
-  EXPECT_EQ(r.facts->request_class.text(), "chat");
+  EXPECT_EQ(std::tuple(r.facts->client, r.facts->request_class.text()), std::tuple(3, "chat"));
   EXPECT_EQ(std::tuple(r.facts->priority, r.facts->ttft_slo, r.facts->tpot_slo, r.facts->tbt_slo, r.facts->predicted_output,
                        r.facts->program, r.facts->turn),
             std::tuple(-2, Span(500'000'000), Span(20'500'000), Span(100'000'001), 7, 11, 0));
@@ -107,8 +106,7 @@ generate:
       client = r.facts->client;
       turn = 0;
     }
-    EXPECT_EQ(r.facts->client, client);
-    EXPECT_EQ(r.facts->turn, turn++);
+    EXPECT_EQ(std::tuple(r.facts->client, r.facts->turn), std::tuple(client, turn++));
   }
 }
 

@@ -87,18 +87,15 @@ TEST(Arrivals, OnOffHasTheMeanOfItsPhasesAndIsSilentBetweenBursts) {
 }
 
 TEST(Arrivals, RecordedTimesScale) {
-  const TempFolder folder;
-  const std::string path = folder.write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n1000,2,1\n3001,3,1\n");
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {trace: {scale: 2}}}"));
-  EXPECT_EQ(ns(t.at(1).arrival), 500);
-  EXPECT_EQ(ns(t.at(2).arrival), 1501);
+  const InMemoryTrace t =
+      trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n1000,2,1\n3001,3,1\n", "arrival: {trace: {scale: 2}}");
+  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(500, 1501));
 }
 
 TEST(Arrivals, ScaledTimesBeyondTheLongestRunAreRefused) {
-  const TempFolder folder;
-  const std::string path = folder.write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n");  // 1e5 s
   const auto scaled_by = [&](const std::string& scale) {
-    InMemoryTrace(trace_of("{file: " + path + ", arrival: {trace: {scale: " + scale + "}}}"));
+    trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n",  // 1e5 s
+                  "arrival: {trace: {scale: " + scale + "}}");
   };
   EXPECT_TRUE(error_of([&] { scaled_by("0.01"); }).starts_with("the trace runs past 106 days (9.2e6 s)"));
   EXPECT_EQ(error_of([&] { scaled_by("0.02"); }), "no error");
@@ -170,8 +167,7 @@ TEST(Generator, SameSeedSameRequests) {
   ASSERT_EQ(a.size(), 500U);
   std::size_t differing = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a.at(i).arrival, b.at(i).arrival);
-    EXPECT_EQ(a.at(i).delay, b.at(i).delay);
+    EXPECT_EQ(std::tuple(a.at(i).arrival, a.at(i).delay), std::tuple(b.at(i).arrival, b.at(i).delay));
     EXPECT_EQ(a.at(i).prompt_tokens, b.at(i).prompt_tokens);
     EXPECT_TRUE(std::ranges::equal(a.at(i).hashes, b.at(i).hashes));
     differing += a.at(i).prompt_tokens != c.at(i).prompt_tokens ? 1 : 0;
@@ -194,8 +190,7 @@ TEST(Generator, TurnsGrowAndShareWhatWasSaidBefore) {
     if (r.is_follow_up) {
       ++follow_ups;
       const TraceRequest before = t.at(i - 1);
-      EXPECT_EQ(r.session, before.session);
-      EXPECT_EQ(to_s(r.delay), 3);
+      EXPECT_EQ(std::tuple(r.session, to_s(r.delay)), std::tuple(before.session, 3));
       EXPECT_GT(r.prompt_tokens, before.prompt_tokens + before.output_tokens);
       ASSERT_GE(r.hashes.size(), before.hashes.size());
       EXPECT_TRUE(std::ranges::equal(before.hashes, r.hashes.first(before.hashes.size())));

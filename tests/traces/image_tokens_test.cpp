@@ -16,8 +16,7 @@ TEST(ImageTokens, ComeAfterTheText) {
   TraceRequest request;
   for (const std::int32_t tokens : {310, 10, 10}) {
     ASSERT_TRUE(trace.next(request));
-    EXPECT_EQ(request.prompt_tokens, tokens);
-    EXPECT_EQ(images_of(request), tokens == 310 ? 3 : 0);
+    EXPECT_EQ(std::tuple(request.prompt_tokens, images_of(request)), std::tuple(tokens, tokens == 310 ? 3 : 0));
   }
   EXPECT_FALSE(trace.next(request));
 }
@@ -29,8 +28,7 @@ TEST(ImageTokens, TokensAfterTheTextHaveNoHashes) {
   ASSERT_TRUE(trace.next(request));
   EXPECT_EQ(request.hashes.size(), 2U);
   ASSERT_TRUE(trace.next(request));
-  EXPECT_TRUE(request.hashes.empty());
-  EXPECT_EQ(request.hash_tokens, 0);
+  EXPECT_EQ(std::tuple(request.hashes.empty(), request.hash_tokens), std::tuple(true, 0));
   ASSERT_TRUE(trace.next(request));
   EXPECT_EQ(request.hashes.size(), 4U);
 }

@@ -14,11 +14,9 @@ TEST(BailianReader, TheExampleLineAndAChain) {
 {"chat_id":160,"parent_chat_id":159,"timestamp":70,"input_length":33,"output_length":1,"type":"text","turn":2,"hash_ids":[1089,8,9]}
 {"chat_id":161,"parent_chat_id":160,"timestamp":80,"input_length":16,"output_length":1,"type":"search","turn":3,"hash_ids":[1089]})");
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(ns(t.at(0).arrival), 61'114'000'000);
-  EXPECT_EQ(t.at(0).hash_tokens, 16);
+  EXPECT_EQ(std::tuple(ns(t.at(0).arrival), t.at(0).hash_tokens), std::tuple(61'114'000'000, 16));
   EXPECT_EQ(t.at(2).session, 159) << "a parent's parent";
-  EXPECT_EQ(t.at(0).session, t.at(1).session);
-  EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
+  EXPECT_EQ(std::tuple(t.at(0).session, t.at(0).hashes[0]), std::tuple(t.at(1).session, t.at(2).hashes[0]));
 }
 
 // A row with the id of an earlier one is the same request.
@@ -71,8 +69,7 @@ TEST(LmCacheReader, NumbersAndSignsAreHashesToo) {
   ASSERT_EQ(t.at(0).hashes.size(), 4U);
   EXPECT_EQ(t.at(0).hashes[0], 18446744073709551615U);
   EXPECT_EQ(t.at(0).hashes[1], 18446744073709551615U) << "the same 64 bits, as Python writes them";
-  EXPECT_EQ(t.at(0).hashes[2], 18446744073709551615U);
-  EXPECT_EQ(t.at(0).hashes[3], 255U);
+  EXPECT_EQ(std::tuple(t.at(0).hashes[2], t.at(0).hashes[3]), std::tuple(18446744073709551615U, 255U));
 }
 
 TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
@@ -102,9 +99,7 @@ TEST(DynamoReader, RequestEndsWithRollingHashes) {
   t.sort_by_arrival();
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(t.at(0).output_tokens, 3);
-  EXPECT_EQ(to_s(t.at(1).arrival), 2.5);
-  EXPECT_EQ(t.at(1).hashes[0], 14879255164371896291U);
-  EXPECT_EQ(t.at(1).hash_tokens, 64);
+  EXPECT_EQ(std::tuple(to_s(t.at(1).arrival), t.at(1).hashes[0], t.at(1).hash_tokens), std::tuple(2.5, 14879255164371896291U, 64));
   EXPECT_GE(t.at(1).session, 0);
   EXPECT_EQ(t.at(0).session, -1);
   EXPECT_EQ(t.skipped(), "1 records other than request_end passed over; 1 requests that ended without an output token passed over");
@@ -121,8 +116,7 @@ TEST(DynamoReader, SessionsOfNewerFilesAndRecordsInEnvelopes) {
   ASSERT_EQ(t.size(), 2U);
   EXPECT_GE(t.at(0).session, 0);
   EXPECT_EQ(t.at(0).session, t.at(1).session);
-  EXPECT_EQ(t.at(1).output_tokens, 4);
-  EXPECT_EQ(to_s(t.at(1).arrival), 2.5);
+  EXPECT_EQ(std::tuple(t.at(1).output_tokens, to_s(t.at(1).arrival)), std::tuple(4, 2.5));
   EXPECT_EQ(t.skipped(), "1 requests without 'output_tokens' passed over");
 }
 
@@ -165,9 +159,7 @@ TEST(LibCacheSimCsvReader, ColumnsByName) {
 }
 
 TEST(LibCacheSim, BothFormsHaveTheSameContent) {
-  const TempFolder folder;
-  const std::string path = folder.write("t", oracle_record(1, 7, 100, -1));
-  const InMemoryTrace binary(trace_of("{file: " + path + ", format: oracle_general}"));
+  const InMemoryTrace binary = trace_in_file("t", oracle_record(1, 7, 100, -1), "format: oracle_general");
   EXPECT_EQ(binary.at(0).hashes[0], read_all("clock_time,obj_id,obj_size\n1,7,100\n").at(0).hashes[0]);
 }
 

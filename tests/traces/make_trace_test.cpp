@@ -13,15 +13,15 @@
 namespace kvlab {
 namespace {
 
-std::string five_rows(const TempFolder& folder) {
-  return folder.write("t.csv",
-                      "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n"
-                      "1000,10,5,1,,,\n"
-                      ",20,6,1,50,,\n"
-                      "3000,100,7,,,16,1 2 3 4 5 6\n"
-                      "4000,30,70,,,16,11 12 13 14 15 16\n"
-                      "6000,50,9,,,,\n");
-}
+constexpr const char* kFiveRows =
+    "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n"
+    "1000,10,5,1,,,\n"
+    ",20,6,1,50,,\n"
+    "3000,100,7,,,16,1 2 3 4 5 6\n"
+    "4000,30,70,,,16,11 12 13 14 15 16\n"
+    "6000,50,9,,,,\n";
+
+std::string five_rows(const TempFolder& folder) { return folder.write("t.csv", kFiveRows); }
 
 TEST(MakeTrace, OffsetAndLimit) {
   const TempFolder folder;
@@ -32,8 +32,7 @@ TEST(MakeTrace, OffsetAndLimit) {
   const InMemoryTrace some(trace_of("{file: " + path + ", offset: 2, limit_requests: 2}"));
   ASSERT_EQ(some.size(), 2U);
   EXPECT_EQ(some.at(0).arrival, kStart);
-  EXPECT_EQ(ns(some.at(1).arrival), 1000);
-  EXPECT_EQ(some.at(1).prompt_tokens, 30);
+  EXPECT_EQ(std::tuple(ns(some.at(1).arrival), some.at(1).prompt_tokens), std::tuple(1000, 30));
   const InMemoryTrace orphan(trace_of("{file: " + path + ", offset: 1}"));
   ASSERT_EQ(orphan.size(), 3U);
   EXPECT_EQ(orphan.at(0).prompt_tokens, 100);
@@ -41,8 +40,7 @@ TEST(MakeTrace, OffsetAndLimit) {
 }
 
 TEST(MakeTrace, CutsLengthsAndTheirHashes) {
-  const TempFolder folder;
-  const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", max_prompt_tokens: 40, max_output_tokens: 8}"));
+  const InMemoryTrace t = trace_in_file("t.csv", kFiveRows, "max_prompt_tokens: 40, max_output_tokens: 8");
   EXPECT_EQ(t.at(2).prompt_tokens, 40);
   EXPECT_EQ(t.at(2).hashes.size(), 2U) << "floor(40 / 16)";
   EXPECT_EQ(t.at(3).output_tokens, 8);
@@ -55,8 +53,7 @@ TEST(MakeTrace, ArrivalsReplaced) {
   const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", arrival: {constant: {rate_per_s: 2}}}"));
   EXPECT_EQ(to_s(t.at(0).arrival), 0);
   EXPECT_TRUE(t.at(1).is_follow_up);
-  EXPECT_EQ(to_s(t.at(2).arrival), 0.5);
-  EXPECT_EQ(to_s(t.at(4).arrival), 1.5);
+  EXPECT_EQ(std::tuple(to_s(t.at(2).arrival), to_s(t.at(4).arrival)), std::tuple(0.5, 1.5));
   EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->concurrency(), 2);
 }
 
@@ -68,9 +65,8 @@ TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsTheOrder) {
   const InMemoryTrace a(trace_of(yaml + "\njitter_ms: 20"));
   const InMemoryTrace b(trace_of(yaml + "\njitter_ms: 20", 1));
   std::map<std::int64_t, Time> recorded;
-  for (std::size_t i = 0; i < plain.size(); ++i) {
+  for (std::size_t i = 0; i < plain.size(); ++i)
     if (!plain.at(i).is_follow_up) recorded[plain.at(i).session] = plain.at(i).arrival;
-  }
   ASSERT_EQ(a.size(), plain.size());
   Time before = kStart;
   double furthest_ms = 0;
@@ -142,15 +138,11 @@ TEST(TraceTools, RealStatistics) {
   const std::string mooncake = data_file("traces/mooncake_conversation.jsonl");
   if (!std::filesystem::exists(azure) || !std::filesystem::exists(mooncake)) GTEST_SKIP() << azure << " or " << mooncake << " is absent";
   const TraceSummary a = summarize(*trace_of("file: " + azure));
-  EXPECT_EQ(a.num_requests, 19'366U);
-  EXPECT_EQ(a.prompt_tokens.p50, 1020);
-  EXPECT_EQ(a.output_tokens.p50, 129);
+  EXPECT_EQ(std::tuple(a.num_requests, a.prompt_tokens.p50, a.output_tokens.p50), std::tuple(19'366U, 1020, 129));
   EXPECT_NEAR(a.rate_per_s, 5.530, 0.001);
   EXPECT_NEAR(a.gap_cv, 1.0942, 0.0001);
   const TraceSummary m = summarize(*trace_of("{file: " + mooncake + ", block_size: 512}"));
-  EXPECT_EQ(m.num_requests, 12'031U);
-  EXPECT_EQ(m.num_distinct_blocks, 182'790U);
-  EXPECT_EQ(m.prompt_tokens.p50, 6909);
+  EXPECT_EQ(std::tuple(m.num_requests, m.num_distinct_blocks, m.prompt_tokens.p50), std::tuple(12'031U, 182'790U, 6909));
   EXPECT_EQ(m.output_tokens.p50, 350);
 }
 

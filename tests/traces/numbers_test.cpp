@@ -29,9 +29,8 @@ TEST(Numbers, TimesAreExactToTheNanosecond) {
 }
 
 TEST(Numbers, TimesThatAreNone) {
-  for (const char* text : {"", "-1", "+1", ".5", "1.", "1.5s", "0x10", "nan", "inf", "1e", "1_000", " 1", "1 ", "-1e3", "e5"}) {
+  for (const char* text : {"", "-1", "+1", ".5", "1.", "1.5s", "0x10", "nan", "inf", "1e", "1_000", " 1", "1 ", "-1e3", "e5"})
     EXPECT_EQ(time_of(text), -1) << "'" << text << "'";
-  }
 }
 
 TEST(Numbers, TimesBeyondTenYearsAreMarked) {

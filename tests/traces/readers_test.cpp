@@ -12,9 +12,7 @@ TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
       "2023-11-16 18:15:50.9951690,396,109\n");
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 374, 44));
-  EXPECT_EQ(ns(t.at(1).arrival), 4'314'579'000);
-  EXPECT_EQ(t.at(1).session, -1);
-  EXPECT_TRUE(t.at(1).hashes.empty());
+  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), t.at(1).session, t.at(1).hashes.empty()), std::tuple(4'314'579'000, -1, true));
 }
 
 TEST(AzureReader, Dialect2024HasZonesAndWholeSeconds) {
@@ -24,14 +22,12 @@ TEST(AzureReader, Dialect2024HasZonesAndWholeSeconds) {
       "2024-05-12 00:00:00+00:00,11,3\r\n"
       "2024-05-12 02:00:01+02:00,12,4");
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(ns(t.at(1).arrival), 1'000);
-  EXPECT_EQ(ns(t.at(2).arrival), 1'000'001'000);
+  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(1'000, 1'000'001'000));
 }
 
 TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
   const InMemoryTrace t = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
-  EXPECT_EQ(t.at(0).prompt_tokens, 374);
-  EXPECT_EQ(t.at(0).output_tokens, 44);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(374, 44));
 }
 
 TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
@@ -40,8 +36,7 @@ TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
 {"timestamp": 3000.5, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]})",
                                    {}, "block_size: 512");
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(ns(t.at(1).arrival), 3'000'000'000);
-  EXPECT_EQ(ns(t.at(2).arrival), 3'000'500'000);
+  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(3'000'000'000, 3'000'500'000));
   EXPECT_EQ(t.at(0).hash_tokens, 512);
   ASSERT_EQ(t.at(0).hashes.size(), 3U);
   EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
@@ -56,14 +51,12 @@ TEST(MooncakeReader, DynamoDialectWithSessions) {
 {"delay":250,"input_tokens":170,"output_tokens":6,"session_id":"chat-a","block_size":64,"hash_ids":[1,2,3]}
 {"created_time":20,"input_tokens":10,"output_tokens":5,"session_id":12})");
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_FALSE(t.at(0).is_follow_up);
-  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(std::tuple(t.at(0).is_follow_up, t.at(1).is_follow_up), std::tuple(false, true));
   EXPECT_EQ(to_ms(t.at(1).delay), 250);
   EXPECT_EQ(t.at(0).session, t.at(1).session);
   EXPECT_GE(t.at(0).session, 0);
   EXPECT_EQ(t.at(2).session, 12);
-  EXPECT_EQ(t.at(0).hash_tokens, 64);
-  EXPECT_EQ(t.at(0).hashes[1], t.at(1).hashes[1]);
+  EXPECT_EQ(std::tuple(t.at(0).hash_tokens, t.at(0).hashes[1]), std::tuple(64, t.at(1).hashes[1]));
   EXPECT_EQ(t.at(2).hash_tokens, 0);
 }
 
@@ -97,22 +90,19 @@ TEST(BurstGptReader, BothHeadersAndFailedRequests) {
       "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
       "5.25,77,3.5,ChatGPT,472,18,490,Conversation log\n"
       "6,,3.5,ChatGPT,47,1,48,Conversation log\n");
-  EXPECT_EQ(b.at(0).session, 77);
-  EXPECT_EQ(b.at(1).session, -1);
+  EXPECT_EQ(std::tuple(b.at(0).session, b.at(1).session), std::tuple(77, -1));
   EXPECT_EQ(to_s(b.at(1).arrival), 0.75);
 }
 
 TEST(VidurReader, WithArrivals) {
   const InMemoryTrace t = read_all("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n5e-05,1,2\n4.314578999,396,109\n");
-  EXPECT_EQ(ns(t.at(1).arrival), 50'000);
-  EXPECT_EQ(ns(t.at(2).arrival), 4'314'578'999);
+  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(50'000, 4'314'578'999));
 }
 
 TEST(VidurReader, WithoutArrivalsNeedsAProcess) {
-  const TempFolder folder;
-  const std::string path =
-      folder.write("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n");
-  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {constant: {rate_per_s: 4}}}"));
+  const InMemoryTrace t =
+      trace_in_file("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n",
+                    "arrival: {constant: {rate_per_s: 4}}");
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(t.at(0).prompt_tokens, 3772);
   EXPECT_EQ(to_s(t.at(1).arrival), 0.25);
@@ -122,9 +112,7 @@ TEST(SplitwiseReader, Row) {
   const InMemoryTrace t = read_all(
       "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
       "0,2,0,1,1,4096,32\n1,2,0,1.5,1,10,3\n");
-  EXPECT_EQ(to_s(t.at(0).arrival), 1);
-  EXPECT_EQ(to_s(t.at(1).arrival), 1.5);
-  EXPECT_EQ(t.at(0).prompt_tokens, 4096);
+  EXPECT_EQ(std::tuple(to_s(t.at(0).arrival), to_s(t.at(1).arrival), t.at(0).prompt_tokens), std::tuple(1, 1.5, 4096));
   EXPECT_EQ(t.at(0).output_tokens, 32);
 }
 
@@ -146,13 +134,10 @@ TEST(LlmServingSimReader, SessionsOfAgents) {
       R"({"session_id":"s1","arrival_time_ns":100,"sub_requests":[{"input_toks":10,"output_toks":3,"tool_duration_ns":7000},{"input_toks":20,"output_toks":4,"tool_duration_ns":0}]}
 {"input_toks":5,"output_toks":1,"arrival_time_ns":200})");
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_FALSE(t.at(0).is_follow_up);
-  EXPECT_TRUE(t.at(1).is_follow_up);
-  EXPECT_EQ(ns(t.at(1).delay), 7000);
-  EXPECT_EQ(t.at(1).prompt_tokens, 20);
+  EXPECT_EQ(std::tuple(t.at(0).is_follow_up, t.at(1).is_follow_up), std::tuple(false, true));
+  EXPECT_EQ(std::tuple(ns(t.at(1).delay), t.at(1).prompt_tokens), std::tuple(7000, 20));
   EXPECT_EQ(t.at(0).session, t.at(1).session);
-  EXPECT_FALSE(t.at(2).is_follow_up);
-  EXPECT_EQ(ns(t.at(2).arrival), 200);
+  EXPECT_EQ(std::tuple(t.at(2).is_follow_up, ns(t.at(2).arrival)), std::tuple(false, 200));
 }
 
 TEST(Readers, GoBackwardsOnlyWhenSorted) {
@@ -163,8 +148,7 @@ TEST(Readers, GoBackwardsOnlyWhenSorted) {
   EXPECT_NE(error_of([&] { InMemoryTrace(trace_of("file: " + path)); }).find("6 s before the row above"), std::string::npos);
   const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
   ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 1);
-  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).arrival), std::tuple(1, kStart));
   EXPECT_EQ(to_s(t.at(1).arrival), 6);
   EXPECT_EQ(t.at(1).prompt_tokens, 2) << "rows of one instant keep their order";
 }

@@ -24,18 +24,15 @@ constexpr const char* kWekaSession = R"({
 TEST(WekaReader, ASessionIsOneChainInOrderOfStarts) {
   const InMemoryTrace t = read_all(kWekaSession, without_arrivals());
   ASSERT_EQ(t.size(), 4U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 130);
-  EXPECT_FALSE(t.at(0).is_follow_up);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).is_follow_up), std::tuple(130, false));
   EXPECT_TRUE(t.at(1).is_follow_up);
   EXPECT_EQ(to_s(t.at(1).delay), 3.5) << "5 + 0.5 s, relative to the subagent, minus the end at 2 s";
   EXPECT_EQ(to_s(t.at(2).delay), 0) << "it overlapped the call before";
   EXPECT_EQ(to_s(t.at(3).delay), 300) << "1000 - 7 s, capped";
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(t.at(i).session, t.at(0).session);
   EXPECT_EQ(t.at(3).facts->turn, 3);
-  EXPECT_EQ(t.at(1).facts->request_class.text(), "subagent");
-  EXPECT_EQ(t.at(3).facts->request_class.text(), "agent");
-  EXPECT_EQ(t.at(0).hashes[1], t.at(3).hashes[1]);
-  EXPECT_EQ(t.at(1).hashes[0], t.at(2).hashes[0]);
+  EXPECT_EQ(std::tuple(t.at(1).facts->request_class.text(), t.at(3).facts->request_class.text()), std::tuple("subagent", "agent"));
+  EXPECT_EQ(std::tuple(t.at(0).hashes[1], t.at(1).hashes[0]), std::tuple(t.at(3).hashes[1], t.at(2).hashes[0]));
   EXPECT_EQ(t.skipped(), "1 duplicate requests dropped; 1 pauses cut to 300 s");
   EXPECT_EQ(t.remark(),
             "1 of 4 requests overlapped others of their session when recorded (1 of them of subagents), and follow them here: a session is "
@@ -53,8 +50,7 @@ TEST(WekaReader, ATailHasNoKnownContent) {
 TEST(WekaReader, TimesOfSubagentsDelaysAndCaps) {
   const InMemoryTrace absolute = read_all(kWekaSession, without_arrivals(), "{subagent_times: absolute, idle_cap_s: 7, delays: gaps}");
   EXPECT_EQ(absolute.at(1).facts->request_class.text(), "subagent") << "at 0.5 s, inside of the first call";
-  EXPECT_EQ(to_s(absolute.at(1).delay), 0);
-  EXPECT_EQ(to_s(absolute.at(3).delay), 7);
+  EXPECT_EQ(std::tuple(to_s(absolute.at(1).delay), to_s(absolute.at(3).delay)), std::tuple(0, 7));
   const std::string of_agentx = R"({"id":"a","block_size":64,"requests":[{"t":0,"type":"s","in":10,"out":1,"hash_ids":[1]},)"
                                 R"({"t":4,"type":"subagent","requests":[{"t":4.5,"type":"s","in":10,"out":1,"hash_ids":[2]}]}]})";
   EXPECT_EQ(to_s(read_all(of_agentx, without_arrivals()).at(1).delay), 4.5) << "none is earlier than the subagent: absolute";
@@ -113,8 +109,7 @@ TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
       {}, "block_size: 64");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(to_s(t.at(0).arrival), 1);
-  EXPECT_TRUE(t.at(1).is_follow_up);
-  EXPECT_EQ(to_ms(t.at(1).delay), 250.5);
+  EXPECT_EQ(std::tuple(t.at(1).is_follow_up, to_ms(t.at(1).delay)), std::tuple(true, 250.5));
   EXPECT_EQ(t.at(0).session, t.at(1).session);
   EXPECT_NE(t.at(0).session, t.at(2).session);
   EXPECT_EQ(t.at(1).facts->turn, 1);
@@ -122,14 +117,12 @@ TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
 }
 
 TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
-  const TempFolder folder;
-  const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
+  const InMemoryTrace t = trace_in_file("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
 {"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5}
 {"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5}
-)");
-  const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
-  EXPECT_EQ(t.at(1).prompt_tokens, 3);
-  EXPECT_EQ(t.at(2).prompt_tokens, 2);
+)",
+                                        "sort: true");
+  EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(2).prompt_tokens), std::tuple(3, 2));
 }
 
 TEST(AgenticMooncakeReader, IsNamedWhereTheFirstRowIsOfMooncakeToo) {
@@ -154,10 +147,8 @@ TEST(AgenticMooncakeReader, RowsOfChainsMayComeInAnyOrderWithSort) {
   std::vector<std::int32_t> prompts;
   for (std::size_t i = 0; i < t.size(); ++i) prompts.push_back(t.at(i).prompt_tokens);
   EXPECT_EQ(prompts, (std::vector<std::int32_t>{9, 8, 1, 2, 3})) << "two chains, in order of their starts";
-  EXPECT_EQ(to_ms(t.at(3).delay), 2);
-  EXPECT_EQ(to_ms(t.at(4).delay), 1);
-  EXPECT_EQ(t.at(4).facts->turn, 2);
-  EXPECT_EQ(t.at(4).session, t.at(2).session);
+  EXPECT_EQ(std::tuple(to_ms(t.at(3).delay), to_ms(t.at(4).delay)), std::tuple(2, 1));
+  EXPECT_EQ(std::tuple(t.at(4).facts->turn, t.at(4).session), std::tuple(2, t.at(2).session));
   EXPECT_TRUE(t.at(0).hashes.empty());
   EXPECT_NE(t.at(3).hashes[0], t.at(4).hashes[0]);
   EXPECT_EQ(error_of([&] { InMemoryTrace(trace_of("{file: " + path + ", block_size: 16}")); }),
@@ -189,8 +180,7 @@ TEST(MooncakeReader, PromptsWithoutALengthAreAsLongAsTheirIds) {
   const InMemoryTrace t = read_all(R"({"timestamp":5,"output_length":4,"hash_ids":["x","y"]}
 {"timestamp":6,"output_length":4.0,"hash_ids":["x"],"input_length":64.0,"session_id":null})",
                                    {}, "block_size: 64");
-  EXPECT_EQ(t.at(0).prompt_tokens, 128);
-  EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).hashes[0]), std::tuple(128, t.at(1).hashes[0]));
   EXPECT_LT(t.at(1).session, 0);
   EXPECT_EQ(error_of([] { read_all(R"({"timestamp":5,"output_length":4,"hash_ids":[1]})"); }),
             "f:1: column 'hash_ids': tokens per hash id unknown: set 'block_size' (512 in the traces that Mooncake published; 64, 256 and "
@@ -215,13 +205,11 @@ TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
 {"session_id":"s","timestamp":2,"input_length":64,"output_length":6,"hash_ids":[3]})",
                                    {}, "{format: mooncake_delta, block_size: 64}");
   ASSERT_EQ(t.size(), 4U);
-  EXPECT_EQ(t.at(3).prompt_tokens, 164);
-  EXPECT_EQ(t.at(2).prompt_tokens, 164);
+  EXPECT_EQ(std::tuple(t.at(3).prompt_tokens, t.at(2).prompt_tokens), std::tuple(164, 164));
   EXPECT_TRUE(t.at(2).is_follow_up);
   EXPECT_EQ(t.at(3).facts->turn, 1);
   ASSERT_EQ(t.at(3).hashes.size(), 2U) << "164 tokens are two full blocks, the second of parts of the ids 2 and 3";
-  EXPECT_EQ(t.at(3).hashes[0], t.at(0).hashes[0]);
-  EXPECT_EQ(t.at(1).hashes[0], t.at(0).hashes[0]);
+  EXPECT_EQ(std::tuple(t.at(3).hashes[0], t.at(1).hashes[0]), std::tuple(t.at(0).hashes[0], t.at(0).hashes[0]));
   EXPECT_NE(t.at(3).hashes[1], t.at(2).hashes[1]) << "the same addition after other tokens is another prefix";
 }
 
@@ -231,12 +219,9 @@ TEST(AppliedComputeReader, TurnsGrowByAnswersAndToolOutputs) {
       R"("tool_call_latency":[1.4,0.8],"final_assistant_response_length":64})";
   const InMemoryTrace t = read_all(row + "\n" + row, without_arrivals());
   ASSERT_EQ(t.size(), 6U);
-  EXPECT_EQ(t.at(1).prompt_tokens, 4096 + 128 + 512);
-  EXPECT_EQ(t.at(2).prompt_tokens, 4096 + 128 + 512 + 96 + 256);
-  EXPECT_EQ(t.at(0).output_tokens, 128);
-  EXPECT_EQ(t.at(2).output_tokens, 64);
-  EXPECT_EQ(ns(t.at(1).delay), 1'400'000'000);
-  EXPECT_EQ(ns(t.at(2).delay), 800'000'000);
+  EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(2).prompt_tokens), std::tuple(4096 + 128 + 512, 4096 + 128 + 512 + 96 + 256));
+  EXPECT_EQ(std::tuple(t.at(0).output_tokens, t.at(2).output_tokens), std::tuple(128, 64));
+  EXPECT_EQ(std::tuple(ns(t.at(1).delay), ns(t.at(2).delay)), std::tuple(1'400'000'000, 800'000'000));
   EXPECT_FALSE(t.at(3).is_follow_up);
   EXPECT_EQ(t.at(1).hashes[263], t.at(0).hashes[263]) << "prompt and answer, 4224 tokens, return";
   EXPECT_NE(t.at(3).hashes[0], t.at(0).hashes[0]) << "sessions share nothing";
@@ -293,8 +278,7 @@ TEST(ShareGptReader, ATokenizerCountsTheTexts) {
   };
   const InMemoryTrace t = read_all(kTalks, options);
   EXPECT_EQ(t.at(0).prompt_tokens, 12);
-  EXPECT_EQ(texts[1], "eight \xf0\x9f\x98\x80 ");
-  EXPECT_EQ(texts[3], "\"broken\" \xef\xbf\xbd");
+  EXPECT_EQ(std::tuple(texts[1], texts[3]), std::tuple("eight \xf0\x9f\x98\x80 ", "\"broken\" \xef\xbf\xbd"));
   EXPECT_EQ(t.remark(), "");
 }
 

@@ -53,9 +53,7 @@ TEST(Stages, GiveTheirClassToTheRequestsOfAFile) {
   ASSERT_TRUE(trace->next(r));
   EXPECT_EQ(r.facts->request_class.text(), "stage 1");
   ASSERT_TRUE(trace->next(r));
-  EXPECT_EQ(r.prompt_tokens, 11);
-  EXPECT_EQ(to_s(r.arrival - kStart), 1);
-  EXPECT_EQ(r.facts->request_class.text(), "stage 2");
+  EXPECT_EQ(std::tuple(r.prompt_tokens, to_s(r.arrival - kStart), r.facts->request_class.text()), std::tuple(11, 1, "stage 2"));
   EXPECT_FALSE(trace->next(r)) << "the trace ends with its stages";
 }
 

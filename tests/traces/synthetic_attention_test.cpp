@@ -75,9 +75,8 @@ Measured measure(const SyntheticAttention& made, const SyntheticAttentionShape& 
       sum.heavy += mass_of(row, roles, TokenRole::kHeavy);
       sum.recurring += mass_of(row, roles, TokenRole::kRecurring);
       std::int32_t near = 0;  // the share refers to ordinary tokens
-      for (std::size_t t = row.size(); t-- > 0 && near < shape.recent_tokens;) {
+      for (std::size_t t = row.size(); t-- > 0 && near < shape.recent_tokens;)
         if (roles[t] == TokenRole::kOrdinary) sum.recent += row[t], ++near;
-      }
     }
   }
   return {sum.sink / count, sum.needle / count, sum.heavy / count, sum.recurring / count, sum.recent / count};
@@ -172,9 +171,8 @@ TEST_F(UsualAttention, LateLayersAreMoreConcentrated) {
   for (std::int32_t l = 0; l < shape.layers; ++l) {
     const Rows rows(made, shape, l);
     double entropy = 0;
-    for (std::int32_t i = 1000; i < 1450; i += 30) {
+    for (std::int32_t i = 1000; i < 1450; i += 30)
       for (const double w : rows(0, i)) entropy -= w > 0 ? w * std::log(w) / 15 : 0;
-    }
     entropies.push_back(entropy);
   }
   EXPECT_GT(entropies[0], entropies[1] + 0.5);
@@ -221,9 +219,7 @@ TEST(SyntheticAttention, MakesATraceThatIsWrittenAndRead) {
   const std::string path = folder.file("s.safetensors");
   write_attention_trace(path, trace, TraceFloat::kF32);
   const AttentionTrace read = read_attention_trace(path);
-  EXPECT_EQ(read.num_tokens, 103);
-  EXPECT_EQ(read.layers[1].q, trace.layers[1].q);
-  EXPECT_EQ(read.needles, trace.needles);
+  EXPECT_EQ(std::tuple(read.num_tokens, read.layers[1].q, read.needles), std::tuple(103, trace.layers[1].q, trace.needles));
 }
 
 TEST(SyntheticAttention, SmallestSizes) {
@@ -260,8 +256,7 @@ TEST(SyntheticAttention, ParametersAreDescribed) {
   Params p = Params::describing("synthetic", docs);
   read_synthetic_attention(p);
   ASSERT_FALSE(docs.empty());
-  EXPECT_EQ(docs.front().key, "layers");
-  EXPECT_EQ(docs.back().key, "outlier_scale");
+  EXPECT_EQ(std::tuple(docs.front().key, docs.back().key), std::tuple("layers", "outlier_scale"));
   for (const ParamDoc& doc : docs) EXPECT_FALSE(doc.meaning.empty()) << doc.key;
 }
 

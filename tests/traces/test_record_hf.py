@@ -126,10 +126,7 @@ class RecordHf(unittest.TestCase):
     def test_what_a_sample_says_becomes_metadata(self):
         self.model("Llama", rope_parameters={"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0})
         _, metadata = self.record("--prompt-tokens", "20", "--decode-tokens", "0", more={"task": "niah", "needles": [[2, 5], [7, 8]], "question_begin": 15})
-        self.assertEqual(metadata["needles"], "2-5,7-8")
-        self.assertEqual(metadata["question_begin"], "15")
-        self.assertEqual(metadata["task"], "niah")
-        self.assertEqual(metadata["prompt_tokens"], "20")
+        self.assertEqual([metadata[key] for key in ("needles", "question_begin", "task", "prompt_tokens")], ["2-5,7-8", "15", "niah", "20"])
         self.assertEqual(json.loads(metadata["rope_scaling"]), {"factor": 2.0, "rope_type": "linear"})
 
     def test_what_is_refused(self):

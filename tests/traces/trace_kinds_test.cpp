@@ -34,8 +34,7 @@ TEST(BailianReader, TurnsOfAChatAreASession) {
   EXPECT_EQ(sessions, (std::vector<std::int64_t>{1, 2, 1, 1, 7})) << "the first turn of the last one was cut off";
   EXPECT_EQ(ns(t.at(2).arrival), 61'114'000'000);
   EXPECT_FALSE(t.at(2).is_follow_up) << "its time is recorded";
-  EXPECT_EQ(t.at(2).hash_tokens, 16);
-  EXPECT_EQ(t.at(2).hashes[1], t.at(0).hashes[1]);
+  EXPECT_EQ(std::tuple(t.at(2).hash_tokens, t.at(2).hashes[1]), std::tuple(16, t.at(0).hashes[1]));
   EXPECT_NE(t.at(2).hashes[2], t.at(0).hashes[2]);
   EXPECT_EQ(t.remark(), "");
 }
@@ -162,8 +161,7 @@ TEST(AzureReader, RequestsWithImagesAreSkippedAndDaysCounted) {
   const InMemoryTrace days = read_all(
       "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9999999,100,10\n2023-11-17 00:00:00.0000001,100,10\n"
       "2024-02-29 12:00:00,100,10\n");
-  EXPECT_EQ(ns(days.at(1).arrival), 200);
-  EXPECT_EQ(ns(days.at(2).arrival), 9'028'800'000'000'100);
+  EXPECT_EQ(std::tuple(ns(days.at(1).arrival), ns(days.at(2).arrival)), std::tuple(200, 9'028'800'000'000'100));
 }
 
 TEST(LlmServingSimReader, SessionsWithoutAnIdOrRequests) {
@@ -173,8 +171,7 @@ TEST(LlmServingSimReader, SessionsWithoutAnIdOrRequests) {
 {"arrival_time_ns": 2000, "sub_requests": [{"input_toks": 70, "output_toks": 5}]}
 )");
   ASSERT_EQ(t.size(), 4U);
-  EXPECT_TRUE(t.at(2).is_follow_up);
-  EXPECT_EQ(t.at(2).session, t.at(1).session);
+  EXPECT_EQ(std::tuple(t.at(2).is_follow_up, t.at(2).session), std::tuple(true, t.at(1).session));
   EXPECT_GE(t.at(1).session, 0);
   EXPECT_NE(t.at(3).session, t.at(1).session);
   EXPECT_EQ(t.skipped(), "1 sessions with an empty sub_requests");

@@ -38,4 +38,10 @@ inline std::unique_ptr<TraceSource> trace_of(const std::string& yaml, std::uint6
   return make_trace(p, seed);
 }
 
+// A file of this name and text, read with more keys of `trace`.
+inline InMemoryTrace trace_in_file(const std::string& name, const std::string& text, const std::string& keys) {
+  const TempFolder folder;
+  return InMemoryTrace(trace_of("{file: " + folder.write(name, text) + ", " + keys + "}"));
+}
+
 }  // namespace kvlab

@@ -87,11 +87,10 @@ TEST(WekaPauses, TimesThatAreRoundedBelowTheSubagentsStartAreAbsolute) {
 
 TEST(WekaReader, RequestsWithoutPromptAreCountedAndOddOnesStop) {
   const InMemoryTrace t = weka_of(R"({"t":0,"type":"s","in":9,"out":1,"hash_ids":null},{"t":1,"type":"s","in":0,"out":1,"hash_ids":[]})");
-  EXPECT_EQ(t.size(), 1U);
-  EXPECT_EQ(t.skipped(), "1 requests without prompt or output tokens passed over");
-  EXPECT_NE(error_of([] { weka_of(R"({"t":0,"type":"x","in":9,"out":1})"); }).find("'type': 'x' is neither 's' (streaming), 'n' nor"),
-            std::string::npos);
-  EXPECT_NE(error_of([] { weka_of(R"({"t":0,"type":"s","in":9})"); }).find("column 'out': missing"), std::string::npos);
+  EXPECT_EQ(std::tuple(t.size(), t.skipped()), std::tuple(1U, "1 requests without prompt or output tokens passed over"));
+  EXPECT_THAT(error_of([] { weka_of(R"({"t":0,"type":"x","in":9,"out":1})"); }),
+              HasSubstr("'type': 'x' is neither 's' (streaming), 'n' nor"));
+  EXPECT_THAT(error_of([] { weka_of(R"({"t":0,"type":"s","in":9})"); }), HasSubstr("column 'out': missing"));
 }
 
 TEST(WekaReader, OtherModelsAreRemarkedOn) {

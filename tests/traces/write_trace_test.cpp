@@ -59,16 +59,13 @@ std::vector<Row> random_rows() {
 }
 
 void expect_equal(TraceSource& trace, const std::vector<Row>& rows) {
+  const auto facts = [](const TraceRequest& r) {
+    return std::tuple(r.arrival, r.is_follow_up, r.delay, r.prompt_tokens, r.output_tokens, r.session, r.hash_tokens);
+  };
   TraceRequest r;
   for (const Row& row : rows) {
     RC_ASSERT(trace.next(r));
-    RC_ASSERT(r.arrival == row.request.arrival);
-    RC_ASSERT(r.is_follow_up == row.request.is_follow_up);
-    RC_ASSERT(r.delay == row.request.delay);
-    RC_ASSERT(r.prompt_tokens == row.request.prompt_tokens);
-    RC_ASSERT(r.output_tokens == row.request.output_tokens);
-    RC_ASSERT(r.session == row.request.session);
-    RC_ASSERT(r.hash_tokens == row.request.hash_tokens);
+    RC_ASSERT(facts(r) == facts(row.request));
     RC_ASSERT(std::vector<std::uint64_t>(r.hashes.begin(), r.hashes.end()) == row.hashes);
   }
   RC_ASSERT(!trace.next(r));
