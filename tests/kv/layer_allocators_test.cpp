@@ -183,7 +183,6 @@ TEST(PoolNumbers, EntropyOfFiniteScores) {
   EXPECT_EQ(out[2], 0) << "one score has nothing to be flat against";
 }
 
-// Whatever the variances are, the model's budget is held, and no more.
 TEST(D2oLayers, HoldTheModelsBudget) {
   for (const std::int32_t layers : {1, 3, 4, 5, 12, 32})
     for (const std::int32_t budget : {1, 3, 20, 80, 89, 90})

@@ -88,7 +88,6 @@ TEST(LayerPairs, MergeDecodedTokensInBlocks) {
   EXPECT_EQ(layers.bytes(3), 2 * 145 * 256);
 }
 
-// The prompt's last tokens wait for decoded ones to complete their block.
 TEST(LayerPairs, LastTokensOfThePromptWait) {
   Layers layers("{block_tokens: 20}", 110);
   layers.step(110);
@@ -101,15 +100,13 @@ TEST(LayerPairs, LastTokensOfThePromptWait) {
 }
 
 TEST(LayerPairs, OddLayersAndShallowOnesStayAlone) {
-  Layers one("{begin_frac: 0.75, block_tokens: 5}", 10);  // layer 3 has no partner
-  one.step(10);
-  EXPECT_EQ(one.shared(), 0);
-  Layers none("{retain_frac: 1, block_tokens: 5}", 10);
-  none.step(10);
-  EXPECT_EQ(none.shared(), 0);
-  Layers tiny("{block_tokens: 1}", 1);
-  tiny.step(1);
-  EXPECT_EQ(tiny.shared(), 1);
+  for (const auto& [parameters, tokens, shared] : {std::tuple{"{begin_frac: 0.75, block_tokens: 5}", 10, 0},  // layer 3 has no partner
+                                                   {"{retain_frac: 1, block_tokens: 5}", 10, 0},
+                                                   {"{block_tokens: 1}", 1, 1}}) {
+    Layers layers(parameters, tokens);
+    layers.step(tokens);
+    EXPECT_EQ(layers.shared(), shared) << parameters;
+  }
 }
 
 TEST(LayerPairs, RefuseToWorkWithEvictionAndEncoding) {

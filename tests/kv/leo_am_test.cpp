@@ -7,26 +7,16 @@ namespace kvlab::test {
 namespace {
 
 TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t prompt : {79, 80, 81, 130}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-      auto part = make_part<SelectorRegistry>("leo_am", "{leaf_tokens: 4, root_tokens: 32, budget_frac: 0.3}");
-      d.prefill(*part);
-      for (std::int32_t t = 0; t < 9; ++t) {
-        const auto rows = d.decode(*part);
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "leo_am", "{leaf_tokens: 4, root_tokens: 32, budget_frac: 0.3}");
+      d.expect_rows(9, [&](std::int32_t r, std::int32_t) {
         const std::int32_t n = d.tokens(), leaves = (n - 1) / 4, keep = static_cast<std::int32_t>(0.3 * n) / 4;
-        for (std::int32_t r = 0; r < 4; ++r) {
-          std::vector<double> bounds;
-          for (std::int32_t p = 0; p < leaves; ++p) bounds.push_back(d.group_bound(r, 4 * p, 4 * p + 4));
-          std::vector<std::int32_t> expected;
-          for (const std::int32_t p : best(bounds, static_cast<std::size_t>(keep)))
-            for (std::int32_t i = 4 * p; i < 4 * p + 4; ++i) expected.push_back(i);
-          for (std::int32_t i = leaves * 4; i < n; ++i) expected.push_back(i);
-          EXPECT_EQ(nth(rows, r), expected) << "prompt " << prompt << " step " << t;
-        }
-      }
+        std::vector<double> bounds;
+        for (std::int32_t p = 0; p < leaves; ++p) bounds.push_back(d.group_bound(r, 4 * p, 4 * p + 4));
+        return tokens_of(best(bounds, static_cast<std::size_t>(keep)), 4, 0, leaves * 4, n);
+      });
     }
-  }
 }
 
 TEST(LeoAm, EqualBoundsGoToTheLowerLeaf) {
@@ -55,21 +45,13 @@ TEST(LeoAm, LooksAtFewNodesOfALongRow) {
   EXPECT_TRUE(std::any_of(d.ops.log().begin(), d.ops.log().end(), [](const OpCall& c) { return c.op == "tree_select"; }));
 }
 
-TEST(LeoAm, ThreeTiers) {
-  Decode d({4, 2, 1, 8, 16}, 1, 1024, 3);
-  auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.0625}");
-  // 8 hot leaves and the newest one; half in memory; 4 of 16 bits on disk; 128 leaves and their parents' bounds on the GPU.
-  d.prefill(*part);
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {1024 * 32, 0, 0}), (TierBytes{72 * 32 + (256 - 2) * 32, (512 - 72) * 32, 512 * 8}));
-}
-
+// 8 hot leaves and the newest one; half in memory; 4 of 16 bits on disk; 128 leaves and their parents' bounds on the GPU.
 // Half of the fetched leaves were on disk, with a quarter of the bits.
-TEST(LeoAm, ReadsItsShareFromDisk) {
-  Decode d({4, 2, 1, 8, 16}, 1, 1024, 3);
-  auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.0625}");
-  d.prefill(*part);
-  d.decode(*part);
-  const Traffic traffic = part->take_traffic();
+TEST(LeoAm, ThreeTiers) {
+  Prefilled d({4, 2, 1, 8, 16}, 1, 1024, "leo_am", "{budget_frac: 0.0625}");
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {1024 * 32, 0, 0}), (TierBytes{72 * 32 + (256 - 2) * 32, (512 - 72) * 32, 512 * 8}));
+  d.decode();
+  const Traffic traffic = d.part->take_traffic();
   EXPECT_GT(traffic.fetched_bytes, 0);
   EXPECT_EQ(traffic.disk_bytes, traffic.fetched_bytes / 8);
 }

@@ -19,11 +19,9 @@ std::vector<double> sums(Decode& d, std::int32_t sequence, F&& f) {
 // One choice for all heads: the largest sums of rectified products, but for those that 8 bits cannot tell apart.
 TEST(LightningIndexer, AllHeadsReadTheLargestRectifiedProducts) {
   for (const std::int32_t head_dim : {32, 48}) {  // the rotation is over 32 and 16 channels
-    Decode d({4, 8, 2, head_dim, 64}, 2, 120, 5);
-    auto part = make_part<SelectorRegistry>("lightning_indexer", "{top_tokens: 20}");
-    d.prefill(*part);
+    Prefilled d({4, 8, 2, head_dim, 64}, 2, 120, "lightning_indexer", "{top_tokens: 20}", {.seed = 5});
     for (std::int32_t t = 0; t < 3; ++t) {
-      const auto rows = d.decode(*part);
+      const auto rows = d.decode();
       for (std::int32_t s = 0; s < 2; ++s) {
         const auto& chosen = nth(rows, 2 * s);
         ASSERT_EQ(chosen.size(), 20U);
@@ -42,21 +40,16 @@ TEST(LightningIndexer, AllHeadsReadTheLargestRectifiedProducts) {
 }
 
 TEST(LightningIndexer, ReadsAllUpToItsBudget) {
-  Decode d({4, 8, 2, 32, 64}, 1, 19, 5);
-  auto part = make_part<SelectorRegistry>("lightning_indexer", "{top_tokens: 20}");
-  d.prefill(*part);
-  EXPECT_EQ(d.decode(*part)[0].size(), 20U);
-  EXPECT_EQ(d.decode(*part)[0].size(), 20U);
-  EXPECT_EQ(d.decode(*part)[1].size(), 20U);
+  Prefilled d({4, 8, 2, 32, 64}, 1, 19, "lightning_indexer", "{top_tokens: 20}", {.seed = 5});
+  EXPECT_EQ(d.decode()[0].size(), 20U);
+  EXPECT_EQ(d.decode()[0].size(), 20U);
+  EXPECT_EQ(d.decode()[1].size(), 20U);
 }
 
-// An index key is coded once, when its token comes; a query reads the codes of all tokens.
 TEST(LightningIndexer, CodesEachKeyOnce) {
-  Decode d({4, 8, 2, 32, 64}, 1, 100, 5);
-  auto part = make_part<SelectorRegistry>("lightning_indexer", "{top_tokens: 20}");
-  d.prefill(*part);
-  d.decode(*part);
-  d.decode(*part);
+  Prefilled d({4, 8, 2, 32, 64}, 1, 100, "lightning_indexer", "{top_tokens: 20}", {.seed = 5});
+  d.decode();
+  d.decode();
   std::vector<std::int64_t> coded, scored;
   for (const OpCall& c : d.ops.log()) {
     if (c.op == "index_keys") coded.push_back(c.tokens);
@@ -64,7 +57,7 @@ TEST(LightningIndexer, CodesEachKeyOnce) {
   }
   EXPECT_EQ(coded, (std::vector<std::int64_t>{200, 2, 2}));
   EXPECT_EQ(scored, (std::vector<std::int64_t>{2 * 101 * 36 + 4 * 101 + 8 * 32 * 2, 2 * 102 * 36 + 4 * 102 + 8 * 32 * 2}));
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {}).gpu, 2 * 102 * 36);
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {}).gpu, 2 * 102 * 36);
 }
 
 }  // namespace

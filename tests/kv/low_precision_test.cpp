@@ -75,7 +75,7 @@ TEST(LowPrecision, BalancesKeysAgainstQueries) {
       b[c] = std::sqrt(q / k);
     }
     double total = 0;
-    for (std::int32_t i = 0; i < 19; ++i) {
+    for (std::int32_t i = 0; i < 19; ++i)
       for (const std::size_t half : {std::size_t{0}, std::size_t{4}}) {
         double low = 1e9, high = -1e9;
         for (std::size_t c = half; c < half + 4; ++c) {
@@ -88,7 +88,6 @@ TEST(LowPrecision, BalancesKeysAgainstQueries) {
           total += error;
         }
       }
-    }
     EXPECT_GT(total, 0.1);
   }
 }

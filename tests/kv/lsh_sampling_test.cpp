@@ -11,9 +11,8 @@ namespace {
 // Figures of the formula for K = 10 and L = 150, computed apart with numpy.
 TEST(LshSampling, ProbabilityOfTwoTables) {
   const LshShape shape{10, 150};
-  EXPECT_NEAR(shape.sampling_probability(0.2), 0.087, 5e-4);
-  EXPECT_NEAR(shape.sampling_probability(0.4), 0.443, 5e-4);
-  EXPECT_NEAR(shape.sampling_probability(0.6), 0.943, 5e-4);
+  for (const auto& [cosine, probability] : {std::pair{0.2, 0.087}, {0.4, 0.443}, {0.6, 0.943}})
+    EXPECT_NEAR(shape.sampling_probability(cosine), probability, 5e-4);
   EXPECT_EQ(shape.sampling_probability(1), 1);
   EXPECT_EQ(shape.sampling_probability(-1), 0);
 }
@@ -88,22 +87,17 @@ TEST(LshSampling, WeightsMakeSumsUnbiased) {
 TEST(LshSampling, EndsAreExactAndHeadsSampleAlone) {
   LshPrompt prompt(4, 200, "{sink_tokens: 3, local_tokens: 20, bits: 5, tables: 10}");
   const LshDraw drawn = prompt.draw(5);
-  int hidden = 0, seen = 0;
+  std::ptrdiff_t hidden = 0, seen = 0;
   std::vector<std::int32_t> ends;
   for (std::size_t i = 0; i < drawn.tokens.size(); ++i) {
-    const bool at_end = drawn.tokens[i] < 3 || drawn.tokens[i] >= 180;
-    if (at_end) ends.push_back(drawn.tokens[i]);
-    int heads = 0;
-    for (std::size_t h = 0; h < 4; ++h) {
-      const float w = drawn.weights[4 * i + h];
-      if (at_end) {
-        EXPECT_EQ(w, 0);
-        continue;
-      }
-      EXPECT_TRUE(w > -1e-3 || std::isinf(w));  // the inverse of a probability
-      heads += std::isfinite(w) ? 1 : 0;
+    const std::span<const float> weights = std::span(drawn.weights).subspan(4 * i, 4);
+    if (drawn.tokens[i] < 3 || drawn.tokens[i] >= 180) {
+      ends.push_back(drawn.tokens[i]);
+      for (const float w : weights) EXPECT_EQ(w, 0);
+      continue;
     }
-    if (at_end) continue;
+    for (const float w : weights) EXPECT_TRUE(w > -1e-3 || std::isinf(w));  // the inverse of a probability
+    const auto heads = std::count_if(weights.begin(), weights.end(), [](float w) { return std::isfinite(w); });
     EXPECT_GT(heads, 0);
     seen += heads, hidden += 4 - heads;
   }
@@ -166,15 +160,11 @@ TEST(LshSampling, SamplesKeysOfTwoCommonBuckets) {
 
 TEST(LshSampling, ShortPromptsAndDenseLayersAreReadWhole) {
   for (const auto& [prompt, layer] : {std::pair{68, 1}, std::pair{68, 2}, std::pair{300, 0}, std::pair{300, 16}}) {
-    Decode d({32, 4, 2, 8, 16}, 2, prompt, 3);
-    auto part = make_part<SelectorRegistry>("lsh_sampling");
-    d.prefill(*part, layer);
-    for (const auto& row : d.decode(*part, layer)) EXPECT_EQ(static_cast<std::int32_t>(row.size()), d.tokens());
+    Prefilled d({32, 4, 2, 8, 16}, 2, prompt, "lsh_sampling", "{}", {.layer = layer});
+    for (const auto& row : d.decode()) EXPECT_EQ(static_cast<std::int32_t>(row.size()), d.tokens());
   }
-  Decode d({4, 4, 2, 8, 16}, 2, 69, 3);  // one key in tables
-  auto part = make_part<SelectorRegistry>("lsh_sampling");
-  d.prefill(*part);
-  d.decode(*part);
+  Prefilled d({4, 4, 2, 8, 16}, 2, 69, "lsh_sampling");  // one key in tables
+  d.decode();
   EXPECT_EQ(d.ops.log().front().op, "lsh_build");
 }
 

@@ -58,9 +58,8 @@ TEST(TopKScorers, LargerBudgetsKeepNoLessAttention) {
     for (const Sampled& s : samples()) {
       double before = 0;
       for (const std::int32_t budget : {34, 50, 77, 110, 128, 129, 190, 260}) {
-        Params p = Params::from_text(
-            "{recipe: " + std::string(name) + ", trigger: prefill_end, budget_tokens: " + std::to_string(budget) + "}", "kv_policy");
-        const double kept = replay(s.trace, s.reference, read_recipe(p)).mean.attention_mass;
+        const Recipe recipe = recipe_of(fmt::format("{{recipe: {}, trigger: prefill_end, budget_tokens: {}}}", name, budget));
+        const double kept = replay(s.trace, s.reference, recipe).mean.attention_mass;
         EXPECT_GE(kept, before - 1e-6) << name << " at " << budget;
         before = kept;
       }

@@ -102,7 +102,7 @@ std::vector<float> scores_of(Scorer& scorer, RandomLayer& layer, const RandomPas
 }
 
 TEST(Reconstruction, IsTheLargestAttentionOfTheRepetition) {
-  for (const std::string weighs : {"{}", "{norms: true}", "{gradient: true}"}) {
+  for (const std::string weighs : {"{}", "{norms: true}", "{gradient: true}"})
     for (const std::int32_t group : {1, 3, 4, 8}) {
       RandomLayer layer({1, 2 * group, 2, 8, 12}, 2, 70, 5);
       const RandomPass pass(layer, {{0, 32}, {32, 64}, {64, 70}}, 20);
@@ -127,7 +127,6 @@ TEST(Reconstruction, IsTheLargestAttentionOfTheRepetition) {
           }
         }
     }
-  }
 }
 
 TEST(Reconstruction, SinksStayUnlessAskedOtherwise) {

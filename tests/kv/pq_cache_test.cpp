@@ -10,24 +10,19 @@ namespace {
 // A center for every token: look-ups are exact.
 TEST(PqCache, WithoutLossItReadsTheLargestAttentionBetweenFirstAndNewest) {
   for (const std::int32_t group : {1, 3}) {
-    Decode d({4, 2 * group, 2, 8, 16}, 2, 60, 3);
-    auto part = make_part<SelectorRegistry>("pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 57}");
-    d.prefill(*part);
-    for (std::int32_t t = 0; t < 3; ++t) {
-      const auto rows = d.decode(*part);
+    Prefilled d({4, 2 * group, 2, 8, 16}, 2, 60, "pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 57}");
+    d.expect_rows(3, [&](std::int32_t r, std::int32_t) {
       const std::int32_t tail = d.tokens() - 14;  // a quarter of 57 tokens are newest ones, and as many are found
-      for (std::int32_t r = 0; r < 4; ++r) {
-        std::vector<double> scores(static_cast<std::size_t>(tail - 3), 0.0);
-        for (std::int32_t h = 0; h < group; ++h) {
-          double total = 0;
-          for (std::int32_t i = 3; i < tail; ++i) total += std::exp(d.logit(r, h, i));
-          for (std::int32_t i = 3; i < tail; ++i) nth(scores, i - 3) += std::exp(d.logit(r, h, i)) / total;
-        }
-        std::vector<std::int32_t> found = best(scores, 14);
-        for (std::int32_t& i : found) i += 3;
-        EXPECT_EQ(nth(rows, r), tokens_of(found, 1, 3, tail, d.tokens())) << "row " << r << " step " << t;
+      std::vector<double> scores(static_cast<std::size_t>(tail - 3), 0.0);
+      for (std::int32_t h = 0; h < group; ++h) {
+        double total = 0;
+        for (std::int32_t i = 3; i < tail; ++i) total += std::exp(d.logit(r, h, i));
+        for (std::int32_t i = 3; i < tail; ++i) nth(scores, i - 3) += std::exp(d.logit(r, h, i)) / total;
       }
-    }
+      std::vector<std::int32_t> found = best(scores, 14);
+      for (std::int32_t& i : found) i += 3;
+      return tokens_of(found, 1, 3, tail, d.tokens());
+    });
   }
 }
 
@@ -78,20 +73,14 @@ TEST(PqCache, RefusesPartsThatDoNotDivideAHead) {
 
 // Nothing but first tokens in the prompt: codes begin when there is a token for each center.
 TEST(PqCache, AShortPromptIsReadWholeUntilThereAreEnoughTokens) {
-  Decode d({4, 2, 1, 8, 16}, 1, 3, 3);
-  auto part = make_part<SelectorRegistry>("pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 8}");
-  d.prefill(*part);
-  for (std::int32_t t = 0; t < 7; ++t) {
-    const auto rows = d.decode(*part);
-    EXPECT_EQ(rows[0].size(), static_cast<std::size_t>(d.tokens()));
-  }
-  for (std::int32_t t = 0; t < 7; ++t) EXPECT_EQ(d.decode(*part)[0].size(), 3U + 1 + 1);
+  Prefilled d({4, 2, 1, 8, 16}, 1, 3, "pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 8}");
+  for (std::size_t n = 4; n < 11; ++n) EXPECT_EQ(d.decode()[0].size(), n);
+  for (std::int32_t t = 0; t < 7; ++t) EXPECT_EQ(d.decode()[0].size(), 3U + 1 + 1);
 }
 
 TEST(PqCache, KeepsTheContract) {
-  const std::string small = "{sink_tokens: 3, read_frac: 0.3, centers: 16}";
   EXPECT_TRUE(large_budget_selects_everything("pq_cache", "{}"));
-  expect_promises("pq_cache", small, {{65, 5}, {1, 24}}, {65, 4});
+  expect_promises("pq_cache", "{sink_tokens: 3, read_frac: 0.3, centers: 16}", {{65, 5}, {1, 24}}, {65, 4});
 }
 
 }  // namespace

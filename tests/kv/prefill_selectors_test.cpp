@@ -44,22 +44,21 @@ std::vector<NamedSelector> whole_selectors() {
           {"delta_every_row", "delta", "{of: {a_shape: {sink_tokens: 8, recent_tokens: 16, block_tokens: 16}}, stride_tokens: 1}"}};
 }
 
-class WholeBudget : public testing::TestWithParam<NamedSelector> {};
+class SmallBudget : public testing::TestWithParam<NamedSelector> {
+ protected:
+  PromptLayer layer{333};
+  std::unique_ptr<PrefillSelector> part = prefill_part(GetParam().name, GetParam().parameters);
+};
+class WholeBudget : public SmallBudget {};
 
 TEST_P(WholeBudget, EqualsDenseAttention) {
-  const PromptLayer layer(333);
   const std::vector<float> dense = layer.dense();
-  const auto part = prefill_part(GetParam().name, GetParam().parameters);
   for (const std::vector<std::int32_t>& ends : std::vector<std::vector<std::int32_t>>{{}, {128, 256}, {37, 90, 200}})
     EXPECT_LE(most_apart(layer.sparse(*part, ends), dense), 1e-5) << ends.size() << " chunks before the last";
 }
 
-class SmallBudget : public testing::TestWithParam<NamedSelector> {};
-
 // Values do not take part in any choice: a later one changes no earlier output, a query's own one changes its output.
 TEST_P(SmallBudget, LaterTokensAreNotSeen) {
-  PromptLayer layer(333);
-  const auto part = prefill_part(GetParam().name, GetParam().parameters);
   const std::vector<float> before = layer.sparse(*part, {100});
   constexpr std::size_t kChanged = 210;
   for (std::size_t i = kChanged * 32; i < (kChanged + 1) * 32; ++i) layer.v[i] += 100;
@@ -68,16 +67,10 @@ TEST_P(SmallBudget, LaterTokensAreNotSeen) {
   for (std::size_t c = kChanged * 64; c < (kChanged + 1) * 64; c += 16) EXPECT_NE(before[c], after[c]) << c;
 }
 
-TEST_P(SmallBudget, LeavesTokensOut) {
-  const PromptLayer layer(333);
-  const auto part = prefill_part(GetParam().name, GetParam().parameters);
-  EXPECT_GT(most_apart(layer.sparse(*part), layer.dense()), 1e-3);
-}
+TEST_P(SmallBudget, LeavesTokensOut) { EXPECT_GT(most_apart(layer.sparse(*part), layer.dense()), 1e-3); }
 
 // On shapes the calls are those on data with the recorded counts; without counts those that the part states.
 TEST_P(SmallBudget, CostsWhatRuns) {
-  const PromptLayer layer(333);
-  const auto part = prefill_part(GetParam().name, GetParam().parameters);
   Ops data(Ops::Backend::kCpu), shapes(Ops::Backend::kShapes);
   RecordedCounts recorded;
   data.take_counts_from(&recorded);

@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/score/head_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/policy/policy.h"
-#include "kernels/score/head_scores_op.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"

@@ -17,11 +17,15 @@ const AttentionTrace& six_layers() {
 
 using Rows = std::vector<std::vector<std::int32_t>>;  // [layer * kHeads + head] positions that stay
 
-// The rows that the recipe holds after the prompt and `decoded` tokens.
+// The rows that the recipe holds after the prompt and `decoded` tokens. The first decode step shows what the prompt left, and one token
+// more.
 Rows rows_after(const std::string& text, std::int32_t decoded) {
   AttentionTrace trace = six_layers();
-  trace.num_tokens = kPrompt + decoded;
-  return replay(trace, full_attention(trace), recipe_of(text)).kept;
+  trace.num_tokens = kPrompt + std::max(1, decoded);
+  Rows rows = replay(trace, full_attention(trace), recipe_of(text)).kept;
+  for (auto& row : rows)
+    if (decoded == 0) std::erase(row, kPrompt);
+  return rows;
 }
 
 // How many of the `count` positions before `end` are in the row.
@@ -46,25 +50,21 @@ void expect_halves(const Rows& rows, std::int32_t end, std::int32_t sinks, bool 
   }
 }
 
-// Shares of layers differ widely at this temperature; a decode step shows what its prompt left, and one token more.
+// Shares of layers differ widely at this temperature.
 TEST(ProtectedShare, IsHalfOfWhatALayerOfD2oKeeps) {
-  Rows rows =
-      rows_after("{recipe: d2o, budget_tokens: 100, trigger: prefill_end, disposal: drop, allocator: {d2o_layers: {temperature: 1}}}", 1);
-  for (auto& row : rows) std::erase(row, kPrompt);
-  expect_halves(rows, kPrompt, 4);
+  const std::string d2o = "{recipe: d2o, budget_tokens: 100, trigger: prefill_end, disposal: drop, ";
+  expect_halves(rows_after(d2o + "allocator: {d2o_layers: {temperature: 1}}}", 0), kPrompt, 4);
 }
 
 TEST(ProtectedShare, IsHalfOfTheSharesOfPyramidAndTable) {
   for (const std::string allocator : {"{pyramid: {window_tokens: 8}}", "{table: {unit: budget_frac, values: 0=1.5 1=0.5 3.1=0.3}}",
                                       "{ada: {safeguard_frac: 0.5}}", "global"}) {
-    for (const std::int32_t decoded : {1, 40}) {
+    for (const std::int32_t decoded : {0, 40}) {
       SCOPED_TRACE(allocator + ", decoded " + std::to_string(decoded));
-      if (decoded > 1 && allocator == "global") continue;  // at the prompt's end alone
-      const std::string trigger = decoded == 1 ? "prefill_end" : "every_step";
-      Rows rows = rows_after("{recipe: h2o, budget_tokens: 80, allocator: " + allocator + ", trigger: " + trigger + "}", decoded);
-      for (auto& row : rows)
-        if (decoded == 1) std::erase(row, kPrompt);
-      expect_halves(rows, decoded == 1 ? kPrompt : kPrompt + decoded, 0, allocator[1] != 'a');
+      if (decoded > 0 && allocator == "global") continue;  // at the prompt's end only
+      const std::string trigger = decoded == 0 ? "prefill_end" : "every_step";
+      const std::string recipe = "{recipe: h2o, budget_tokens: 80, allocator: " + allocator + ", trigger: " + trigger + "}";
+      expect_halves(rows_after(recipe, decoded), kPrompt + decoded, 0, allocator[1] != 'a');
     }
   }
 }
@@ -86,14 +86,10 @@ TEST(ProtectedShare, LeavesTheSharesOfD2oAsTheyAre) {
 TEST(ProtectedShare, FirstTokensThenTheNewestStayWhereThereIsNoRoomForAll) {
   for (const std::string scorer : {"window_attention: {window_tokens: 60}", "accumulated_attention: {sinks_tokens: 8, recent_tokens: 50}",
                                    "accumulated_attention: {sinks_tokens: 8, recent_tokens: 50, recent_frac: 0}"}) {
-    const std::string temperature = scorer[0] == 'w' ? "1e-5" : "0.1";
-    const std::string allocator = "{d2o_layers: {least_frac: 0.02, temperature: " + temperature + "}}";
-    Rows rows = rows_after(
-        "{recipe: d2o, budget_tokens: 120, trigger: prefill_end, disposal: drop, scorer: {" + scorer + "}, allocator: " + allocator + "}",
-        1);
+    const std::string allocator = std::string("{d2o_layers: {least_frac: 0.02, temperature: ") + (scorer[0] == 'w' ? "1e-5}}" : "0.1}}");
+    const std::string d2o = "{recipe: d2o, budget_tokens: 120, trigger: prefill_end, disposal: drop, ";
     std::int32_t small = 0;
-    for (auto& row : rows) {
-      std::erase(row, kPrompt);
+    for (const auto& row : rows_after(d2o + "scorer: {" + scorer + "}, allocator: " + allocator + "}", 0)) {
       const auto size = static_cast<std::int32_t>(row.size()), sinks = scorer[0] == 'w' ? 0 : std::min(8, size);
       if (size >= 58) continue;
       ++small;

@@ -46,13 +46,12 @@ Vec mean_rotated(const Vec& x, const RopeForm& rope, std::int32_t begin, std::in
   const std::size_t half = x.size() / 2;
   const double size = rope.scaling.attention_factor / count;
   Vec y(x.size(), 0.0);
-  for (std::int32_t p = begin; p < begin + count; ++p) {
+  for (std::int32_t p = begin; p < begin + count; ++p)
     for (std::size_t i = 0; i < half; ++i) {
       const double angle = p * plain_frequency(rope, i, x.size());
       y[i] += (x[i] * std::cos(angle) - x[i + half] * std::sin(angle)) * size;
       y[i + half] += (x[i + half] * std::cos(angle) + x[i] * std::sin(angle)) * size;
     }
-  }
   return y;
 }
 
@@ -163,7 +162,7 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
 std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t chunk, bool padded) {
   const std::int32_t n = layer.seqs[0].new_tokens, d = layer.model.head_dim, group = layer.model.group();
   std::vector<Vec> rows(2, Vec(static_cast<std::size_t>(n), 0.0));
-  for (std::int32_t h = 0; h < layer.model.q_heads; ++h) {
+  for (std::int32_t h = 0; h < layer.model.q_heads; ++h)
     for (std::int32_t begin = 0; begin < n; begin += chunk) {
       const std::int32_t count = std::min(chunk, n - begin), size = padded ? chunk : count;
       for (std::int32_t t = 0; t < size; ++t) {
@@ -174,7 +173,6 @@ std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t ch
         for (std::int32_t i = 0; i < count; ++i) nth(nth(rows, h / group), begin + i) += nth(p, i) / total / group;
       }
     }
-  }
   for (std::int32_t head = 0; head < 2; ++head) {
     Vec& row = nth(rows, head);
     for (std::int32_t i = 0; i < n; ++i) {

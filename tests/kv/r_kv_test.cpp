@@ -86,14 +86,19 @@ TEST(RKv, ScoresByHand) {
   }
 }
 
+std::vector<float> redundancy_of(const std::vector<std::vector<float>>& keys) {
+  const auto n = static_cast<std::int32_t>(keys.size());
+  RandomLayer layer({1, 1, 1, static_cast<std::int32_t>(keys.front().size())}, 1, n, 3);
+  const KvRows kv = layer.store.rows();
+  for (std::int32_t i = 0; i < n; ++i) std::copy(nth(keys, i).begin(), nth(keys, i).end(), kv.key(0, i));
+  std::vector<float> out(keys.size());
+  run_cpu(KeyRedundancy{kv, 0.5F, out.data()});
+  return out;
+}
+
 // The newest of equal keys is the least redundant; a key unlike all others is less redundant than any of the older ones.
 TEST(RKv, TheNewestOfSimilarKeysIsSpared) {
-  RandomLayer layer({1, 1, 1, 4}, 1, 5, 3);
-  const KvRows kv = layer.store.rows();
-  const float keys[5][4] = {{0, 0, 1, 0}, {1, 0, 0, 0}, {2, 0, 0, 0}, {0, 1, 0, 0}, {3, 0, 0, 0}};
-  for (std::int32_t i = 0; i < 5; ++i) std::copy_n(keys[i], 4, kv.key(0, i));
-  std::vector<float> out(5);
-  run_cpu(KeyRedundancy{kv, 0.5F, out.data()});
+  const std::vector<float> out = redundancy_of({{0, 0, 1, 0}, {1, 0, 0, 0}, {2, 0, 0, 0}, {0, 1, 0, 0}, {3, 0, 0, 0}});
   // Columns 1 and 2 keep two entries of 1, less those that lines 1, 2 (their newest is 4) and 4 (its newest is 2) leave out.
   const std::vector<double> expected = softmax({0, 2.0 / 5, 1.0 / 5, 0, 0});
   for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
@@ -101,12 +106,7 @@ TEST(RKv, TheNewestOfSimilarKeysIsSpared) {
 
 // A line without a similar key leaves out token 0, as the code does: the similarity of 0.4 counts for token 1 and not for token 0.
 TEST(RKv, WithoutASimilarKeyTokenZeroIsSpared) {
-  RandomLayer layer({1, 1, 1, 2}, 1, 2, 3);
-  const KvRows kv = layer.store.rows();
-  const float keys[2][2] = {{1, 0}, {0.4F, std::sqrt(0.84F)}};
-  for (std::int32_t i = 0; i < 2; ++i) std::copy_n(keys[i], 2, kv.key(0, i));
-  std::vector<float> out(2);
-  run_cpu(KeyRedundancy{kv, 0.5F, out.data()});
+  const std::vector<float> out = redundancy_of({{1, 0}, {0.4F, std::sqrt(0.84F)}});
   const std::vector<double> expected = softmax({0, 0.2});
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
 }

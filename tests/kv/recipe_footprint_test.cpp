@@ -48,7 +48,6 @@ OpTotals by_name(const std::vector<PolicyOp>& ops) {
 
 class ServingRecipe : public testing::TestWithParam<std::string> {};
 
-// A step of serving charges the calls that the parts make when they run on that very batch.
 TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_footprint_recipe(GetParam());
@@ -270,7 +269,6 @@ std::vector<std::string> cut_in_decode_names() {
 }
 INSTANTIATE_TEST_SUITE_P(Recipes, PagesAtEnd, testing::ValuesIn(cut_in_decode_names()), [](const auto& info) { return info.param; });
 
-// On its way back a cut sequence is cut after each chunk.
 TEST(RecipeFootprint, RecomputesInPieces) {
   RecipeFootprint footprint(load_recipe("snapkv", 64), kFootprintModel, kBlock);
   const FootprintStep first = footprint.step(SeqState{0, 260, 0, 0, true, true}.taking(100));

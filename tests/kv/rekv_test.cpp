@@ -25,21 +25,14 @@ std::vector<std::int32_t> frames_of(const Decode& d, std::int32_t sequence, std:
 }
 
 TEST(ReKv, FramesThatTheQuestionAsksFor) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t prompt : {55, 56, 57, 90}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-      d.window_tokens = 7;
-      auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 7}");
-      d.prefill(*part);
-      for (std::int32_t t = 0; t < 3; ++t) {
-        const auto rows = d.decode(*part);
-        for (std::int32_t r = 0; r < 4; ++r) {
-          const auto frames = frames_of(d, r / 2, prompt - 7, prompt, 4, 1, 3);
-          EXPECT_EQ(nth(rows, r), tokens_of(frames, 4, 4, (prompt - 7) / 4 * 4, d.tokens())) << prompt << " " << t;
-        }
-      }
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 7}",
+                  {.window = 7});
+      d.expect_rows(3, [&](std::int32_t r, std::int32_t) {
+        return tokens_of(frames_of(d, r / 2, prompt - 7, prompt, 4, 1, 3), 4, 4, (prompt - 7) / 4 * 4, d.tokens());
+      });
     }
-  }
 }
 
 TEST(ReKv, AMarkedQuestionIsTaken) {
@@ -55,31 +48,22 @@ TEST(ReKv, AMarkedQuestionIsTaken) {
 }
 
 TEST(ReKv, FramesComeOncePerQuestion) {
-  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
-  d.window_tokens = 8;
-  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 8}");
-  d.prefill(*part);
-  d.decode(*part);
-  const Traffic first = part->take_traffic();
-  EXPECT_EQ(first.asked_units, 6);
-  EXPECT_EQ(first.hit_units, 0);
-  EXPECT_EQ(first.fetched_bytes, 6 * 4 * 2 * 8 * 2);
-  d.decode(*part);
-  const Traffic later = part->take_traffic();
-  EXPECT_EQ(later.asked_units, 6);
-  EXPECT_EQ(later.hit_units, 6);
-  EXPECT_EQ(later.fetched_bytes, 0);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 60, "rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 8}", {.window = 8});
+  for (const bool again : {false, true}) {
+    d.decode();
+    const Traffic traffic = d.part->take_traffic();
+    EXPECT_EQ(traffic.asked_units, 6);
+    EXPECT_EQ(traffic.hit_units, again ? 6 : 0);
+    EXPECT_EQ(traffic.fetched_bytes, again ? 0 : 6 * 4 * 2 * 8 * 2);
+  }
 }
 
 TEST(ReKv, FramesAmongTheNewestTokensAreThere) {
-  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
-  d.window_tokens = 8;
-  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 31}");
-  d.prefill(*part);
-  const auto rows = d.decode(*part);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 60, "rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 31}", {.window = 8});
+  const auto rows = d.decode();
   std::int64_t there = 0;  // of what is retrieved of tokens before the question, those of frames from token 28 on
   for (const auto& row : rows) there += std::count_if(row.begin(), row.end(), [](std::int32_t i) { return i >= 28 && i < 52; });
-  const Traffic traffic = part->take_traffic();
+  const Traffic traffic = d.part->take_traffic();
   EXPECT_EQ(traffic.hit_units, there / 4);
   EXPECT_EQ(traffic.fetched_bytes, (6 - there / 4) * 4 * 2 * 8 * 2);
 }
@@ -92,9 +76,8 @@ TEST(ReKv, OlderTokensLieOnTheHost) {
 }
 
 TEST(ReKv, KeepsTheContract) {
-  const std::string small = "{frame_tokens: 4, top_frames: 3, question_tokens: 8}";
   EXPECT_TRUE(large_budget_selects_everything("rekv", "{}"));
-  expect_promises("rekv", small, {{60, 5}, {1, 5}}, {65, 4}, 8);
+  expect_promises("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8}", {{60, 5}, {1, 5}}, {65, 4}, 8);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/storage/turn_keys_op.h"
 #include "policies/kv/policy/policy.h"
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
@@ -78,7 +79,6 @@ class TurnedRows {
     const KvRows kv = rows();
     for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t) { std::copy_n(kv.key(r, i), kDim, kv.key(r, j)); });
   }
-  [[nodiscard]] const std::vector<float>& frequencies() const { return frequencies_; }
   std::vector<std::int64_t> first{0};
   std::vector<std::int32_t> index;
 
@@ -96,31 +96,12 @@ TEST(RenumberKeys, GivesTheKeysThatTheModelWouldGiveAtTheNewPlaces) {
     keys.compact();
     const KvRows kv = keys.rows();
     run_cpu(TurnKeys{kv, keys.places()});
-    keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
-      const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
-      ASSERT_LE(most_apart(kv.key(r, j), expected.data(), 64), 5e-6) << "row " << r << " token " << i;
-    });
-  }
-}
-
-TEST(RenumberKeys, TurningBackIsIdentity) {
-  for (const RopeForm& rope : kForms) {
-    TurnedRows keys(rope);
-    keys.compact();
-    const KvRows kv = keys.rows();
-    run_cpu(TurnKeys{kv, keys.places()});
     std::int32_t moved = 0;
     keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
-      float* const key = kv.key(r, j);
-      std::vector<float> back(64);
-      for (std::size_t c = 0; c < 32; ++c) {
-        const double angle = TurnKeys::angle_of(TurnedRows::kEnd, m, j, TurnedRows::kTokens, i, keys.frequencies()[c]);
-        back[c] = static_cast<float>(key[c] * std::cos(angle) - key[c + 32] * std::sin(angle));
-        back[c + 32] = static_cast<float>(key[c + 32] * std::cos(angle) + key[c] * std::sin(angle));
-      }
+      const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
       const std::vector<float> original = keys.at_place(r, i, TurnedRows::kEnd - TurnedRows::kTokens + i);
-      moved += most_apart(key, original.data(), 64) > 0.1 ? 1 : 0;
-      ASSERT_LE(most_apart(back.data(), original.data(), 64), 5e-6);
+      moved += most_apart(kv.key(r, j), original.data(), 64) > 0.1 ? 1 : 0;
+      ASSERT_LE(most_apart(kv.key(r, j), expected.data(), 64), 5e-6) << "row " << r << " token " << i;
     });
     EXPECT_GT(moved, 100);
   }
@@ -129,16 +110,18 @@ TEST(RenumberKeys, TurningBackIsIdentity) {
 TEST(PlaceSelected, TurnsCopiesAndLeavesTheRows) {
   TurnedRows keys(kLlama3);
   const KvRows kv = keys.rows();
-  std::vector<float> before;
-  for (std::int32_t r = 0; r < 2; ++r)
-    for (std::int32_t i = 0; i < TurnedRows::kTokens; ++i) before.insert(before.end(), kv.key(r, i), kv.key(r, i) + 64);
+  const auto all_keys = [&] {
+    std::vector<float> all;
+    for (std::int32_t r = 0; r < 2; ++r)
+      for (std::int32_t i = 0; i < TurnedRows::kTokens; ++i) all.insert(all.end(), kv.key(r, i), kv.key(r, i) + 64);
+    return all;
+  };
+  const std::vector<float> before = all_keys();
   KvStore other({1, 2, 2, 64, 0, 2, kLlama3}, 1, 0, true);
   other.append(0, before.data(), before.data(), TurnedRows::kTokens, 0);
   const KvRows out = other.rows();
   run_cpu(TurnKeys{kv, keys.places(), true, out});
-  for (std::int32_t r = 0; r < 2; ++r)
-    for (std::int32_t i = 0; i < TurnedRows::kTokens; ++i)
-      ASSERT_EQ(most_apart(before.data() + (r * TurnedRows::kTokens + i) * 64, kv.key(r, i), 64), 0);
+  ASSERT_EQ(all_keys(), before);
   keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
     const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
     ASSERT_LE(most_apart(out.key(r, j), expected.data(), 64), 5e-6);
@@ -147,21 +130,18 @@ TEST(PlaceSelected, TurnsCopiesAndLeavesTheRows) {
   });
 }
 
-// A sample whose queries and keys the model turned. `factor` of the RoPE scaling's text is that of kLlama3.
-AttentionTrace rotary_sample(const SampleShape& s, const RopeForm& rope, const std::string& scaling) {
+// A sample whose queries and keys the model turned with kLlama3.
+AttentionTrace llama3_sample(const SampleShape& s) {
   AttentionTrace trace = sample(s);
-  trace.rope_base = rope.base, trace.rope_scaling = scaling;
+  trace.rope_base = kLlama3.base;
+  trace.rope_scaling =
+      R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})";
   const std::vector<std::int32_t> all = range(0, trace.num_tokens);
   for (LayerTensors& l : trace.layers) {
-    l.q = turned(l.pre_q, rope, all, trace.q_heads, trace.head_dim);
-    l.k = turned(l.pre_k, rope, all, trace.kv_heads, trace.head_dim);
+    l.q = turned(l.pre_q, kLlama3, all, trace.q_heads, trace.head_dim);
+    l.k = turned(l.pre_k, kLlama3, all, trace.kv_heads, trace.head_dim);
   }
   return trace;
-}
-AttentionTrace llama3_sample(const SampleShape& s) {
-  return rotary_sample(
-      s, kLlama3,
-      R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})");
 }
 
 // Output of one query head over tokens with these positions, from tensors before RoPE: the keys are turned to `places`.
@@ -266,9 +246,8 @@ TEST(Renumbered, IsRefusedWithAReason) {
   const auto why = [](const std::string& text) { return error_of([&] { recipe_of(text); }); };
   const std::string end = "; write 'positions: original'";
   const auto expect = [&](const std::string& name, const std::string& more, const std::string& reason) {
-    const std::string text = "{recipe: " + name + ", positions: renumbered" + more + "}";
-    const std::string expected = "recipe '" + name + "' cannot run: keys cannot be renumbered, because " + reason + end;
-    EXPECT_TRUE(why(text).ends_with(": " + expected)) << why(text);
+    EXPECT_THAT(why("{recipe: " + name + ", positions: renumbered" + more + "}"),
+                testing::EndsWith(": recipe '" + name + "' cannot run: keys cannot be renumbered, because " + reason + end));
   };
   expect("full", "", "no token is dropped or left out");
   expect("kivi2", "", "no token is dropped or left out");
@@ -279,14 +258,12 @@ TEST(Renumbered, IsRefusedWithAReason) {
   expect("snapkv", ", selector: a2ats", "selector 'a2ats' turns keys back by their original positions");
   expect("snapkv", ", trigger: every_step",
          "scorer 'window_attention' asks with queries from before earlier cuts of trigger 'every_step' (trigger 'prefill_end' cuts once)");
-  EXPECT_NE(why("{recipe: h2o, positions: renumberd}").find("'positions': unknown value 'renumberd'; did you mean 'renumbered'?"),
-            std::string::npos);
+  EXPECT_THAT(why("{recipe: h2o, positions: renumberd}"), HasSubstr("'positions': unknown value 'renumberd'; did you mean 'renumbered'?"));
   const RopeForm dynamic{1e4, {.kind = Kind::kDynamic, .factor = 4, .original_tokens = 64}};
   const Recipe h2o = recipe_of("{recipe: h2o, positions: renumbered}");
+  const auto build = [&] { const KvPolicy policy(h2o, {1, 2, 2, 64, 0, 2, dynamic}); };
   EXPECT_EQ(
-      error_of([&] {
-        const KvPolicy policy(h2o, {1, 2, 2, 64, 0, 2, dynamic});
-      }),
+      error_of(build),
       "recipe 'h2o' cannot run: keys cannot be renumbered, because the model's RoPE scaling 'dynamic' changes angles with the length" +
           end);
 }

@@ -7,21 +7,26 @@
 #include "sim/replay/fidelity.h"
 #include "sim/replay/trace_observer.h"
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
 namespace {
 
-AttentionTrace small_trace() {
-  Params p = Params::from_text("{layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 6}", "synthetic");
-  return SyntheticAttention(read_synthetic_attention(p), 5).trace();
+AttentionTrace synthetic(const std::string& shape, std::uint64_t seed) {
+  Params p = Params::from_text("{kv_heads: 2, head_dim: 32, " + shape + "}", "synthetic");
+  return SyntheticAttention(read_synthetic_attention(p), seed).trace();
+}
+AttentionTrace small_trace() { return synthetic("layers: 3, q_heads: 8, prompt_tokens: 200, decode_tokens: 6", 5); }
+AttentionTrace long_answer() { return synthetic("layers: 2, q_heads: 4, prompt_tokens: 60, decode_tokens: 41", 7); }
+
+ReplayResult replayed(const Recipe& recipe, const AttentionTrace& trace = small_trace(), ReplayOptions options = {}) {
+  return replay(trace, full_attention(trace), recipe, options);
 }
 
 TEST(Replay, FullCacheAgreesToTheLastBit) {
-  const AttentionTrace trace = small_trace();
-  const AttentionReference reference = full_attention(trace);
-  const ReplayResult full = replay(trace, reference, load_recipe("full"));
+  const ReplayResult full = replayed(load_recipe("full"));
   EXPECT_NEAR(full.mean.attention_mass, 1, 1e-5);
   EXPECT_EQ(full.mean.output_rel_err, 0);
   EXPECT_EQ(full.mean.topk_recall, 1);
@@ -30,22 +35,18 @@ TEST(Replay, FullCacheAgreesToTheLastBit) {
 }
 
 TEST(Replay, SnapKvKeepsItsBudgetAndMostOfTheMass) {
-  const AttentionTrace trace = small_trace();
-  const AttentionReference reference = full_attention(trace);
-  const ReplayResult cut = replay(trace, reference, load_recipe("snapkv", 64));
+  const ReplayResult cut = replayed(load_recipe("snapkv", 64));
   EXPECT_EQ(cut.kept_tokens, 64);
   EXPECT_EQ(cut.budget_tokens, 64);
   EXPECT_GT(cut.mean.attention_mass, 0.5);
   EXPECT_LT(cut.mean.attention_mass, 1);
   EXPECT_GT(cut.mean.output_rel_err, 0);
-  EXPECT_EQ(replay(trace, reference, load_recipe("snapkv", 200)).mean.output_rel_err, 0);
+  EXPECT_EQ(replayed(load_recipe("snapkv", 200)).mean.output_rel_err, 0);
 }
 
 // Parts that change nothing themselves ask for more of the prompt's last queries than the scorer does.
 TEST(Replay, APartWithALargerWindowLeavesTheOthersTheirOwn) {
-  const AttentionTrace trace = small_trace();
-  const AttentionReference reference = full_attention(trace);
-  const auto kept = [&](const std::string& text) { return replay(trace, reference, recipe_of(text)).kept; };
+  const auto kept = [](const std::string& text) { return replayed(recipe_of(text)).kept; };
   EXPECT_EQ(kept("{recipe: pyramidkv, budget_tokens: 64, format: {think: {ratio: 0, window_tokens: 100}}}"),
             kept("{recipe: pyramidkv, budget_tokens: 64}"));
   EXPECT_EQ(kept("{recipe: snapkv, budget_tokens: 64, selector: {squeezed: {drop_frac: 0}}}"), kept("{recipe: snapkv, budget_tokens: 64}"));
@@ -76,18 +77,13 @@ std::vector<KeptAtStep> decoding_press_knorm(const AttentionTrace& trace, std::i
   return kept;
 }
 
-AttentionTrace long_answer() {
-  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 60, decode_tokens: 41}", "synthetic");
-  return SyntheticAttention(read_synthetic_attention(p), 7).trace();
-}
-
 // Steps 8, 16, ...: a target below the prompt cuts at the first of them, one of 73 at step 16 (76 tokens), then every 8 steps.
 TEST(KeptSteps, AreThoseOfDecodingPress) {
   const AttentionTrace trace = long_answer();
   for (const std::int32_t target : {24, 60, 73}) {
     const Recipe recipe = recipe_of("{recipe: kvpress_knorm, budget_tokens: " + std::to_string(target) +
                                     ", trigger: {every_n: {steps: 8, from: decode_only}}}");
-    const ReplayResult r = replay(trace, full_attention(trace), recipe, {.lists_kept_steps = true});
+    const ReplayResult r = replayed(recipe, trace, {.lists_kept_steps = true});
     const std::vector<KeptAtStep> expected = decoding_press_knorm(trace, 8, target);
     ASSERT_EQ(r.kept_of_steps.size(), expected.size()) << target;
     EXPECT_EQ(expected.size(), target == 73 ? 4U : 5U);
@@ -100,9 +96,8 @@ TEST(KeptSteps, AreThoseOfDecodingPress) {
 }
 
 TEST(KeptSteps, AreListedWhereAskedForAndWhereTokensLeft) {
-  const AttentionTrace trace = long_answer();
-  const auto steps_of = [&](const char* text, bool lists) {
-    return replay(trace, full_attention(trace), recipe_of(text), {.lists_kept_steps = lists}).kept_of_steps.size();
+  const auto steps_of = [](const char* text, bool lists) {
+    return replayed(recipe_of(text), long_answer(), {.lists_kept_steps = lists}).kept_of_steps.size();
   };
   EXPECT_EQ(steps_of("{recipe: h2o, budget_tokens: 32}", true), 41U) << "every step drops one";
   EXPECT_EQ(steps_of("{recipe: h2o, budget_tokens: 32}", false), 0U);
@@ -130,10 +125,9 @@ TEST(FindsNeedles, IsAsWeakAsTheWeakestStepThatLooks) {
 TEST(FindsNeedles, OfAReplay) {
   AttentionTrace trace = small_trace();
   trace.needles = {{100, 104}};
-  const AttentionReference reference = full_attention(trace);
-  EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("full")).by_step));
-  EXPECT_FALSE(finds_needles(replay(trace, reference, load_recipe("streaming", 40)).by_step));
-  EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("streaming", 150)).by_step));
+  EXPECT_TRUE(finds_needles(replayed(load_recipe("full"), trace).by_step));
+  EXPECT_FALSE(finds_needles(replayed(load_recipe("streaming", 40), trace).by_step));
+  EXPECT_TRUE(finds_needles(replayed(load_recipe("streaming", 150), trace).by_step));
 }
 
 // A trace of one layer whose queries were turned by a model's rotary positions.
@@ -164,15 +158,14 @@ TEST(TraceRope, ScalingIsReadAndCheckedAgainstTheQueries) {
   const std::string llama3_text =
       R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})";
   const auto refusal = [](const AttentionTrace& trace) {
-    return error_of([&] { replay(trace, full_attention(trace), load_recipe("expected_attention", 64)); });
+    return error_of([&] { replayed(load_recipe("expected_attention", 64), trace); });
   };
   EXPECT_EQ(refusal(turned_trace(yarn, yarn_text)), "no error");
   EXPECT_EQ(refusal(turned_trace(llama3, llama3_text)), "no error");
   EXPECT_EQ(refusal(turned_trace({1e4}, "none")), "no error");
   EXPECT_NE(refusal(turned_trace(llama3, "none")).find("rope_scaling none: they differ by"), std::string::npos);
   EXPECT_NE(refusal(turned_trace({1e4}, yarn_text)).find("they differ by"), std::string::npos);
-  EXPECT_NE(refusal(turned_trace(yarn, R"({"rope_type": "yarn", "factor": 4})")).find("has no 'original_max_position_embeddings'"),
-            std::string::npos);
+  EXPECT_THAT(refusal(turned_trace(yarn, R"({"rope_type": "yarn", "factor": 4})")), HasSubstr("has no 'original_max_position_embeddings'"));
   EXPECT_NE(refusal(turned_trace(yarn, R"({"rope_type": "longrope", "factor": 4})")).find("is not supported"), std::string::npos);
 }
 

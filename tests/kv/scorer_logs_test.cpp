@@ -64,7 +64,6 @@ TEST_P(ScorerLog, ScoresAreNumbersAndTheSameTwice) {
   }
 }
 
-// A batch is scored like its sequences alone.
 TEST_P(ScorerLog, SequencesDoNotMix) {
   RandomLayer both({8, 6, 2, 16, 24, 2, 1e4}, 2, 65, 3, 1), first({8, 6, 2, 16, 24, 2, 1e4}, 1, 65, 3, 1);
   const std::vector<float> of_both = run(GetParam(), both), alone = run(GetParam(), first);

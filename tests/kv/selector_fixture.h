@@ -1,7 +1,10 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "tests/kv/kv_fixture.h"
@@ -154,6 +157,39 @@ class Decode {
   }
   std::uint64_t seed_;
   std::int32_t prompt_tokens_, seen_ = 0;
+};
+
+// A selector that has seen the prompt.
+struct PrefilledWith {
+  std::int32_t window = 0, layer = -1, budget = 0;  // layer -1: the third one, or the last; budget 0: its own
+  std::uint64_t seed = 3;
+};
+class Prefilled : public Decode {
+ public:
+  Prefilled(ModelShape shape, std::int32_t num_sequences, std::int32_t prompt_tokens, const std::string& name,
+            const std::string& parameters = "{}", PrefilledWith with = {})
+      : Decode(shape, num_sequences, prompt_tokens, with.seed),
+        part(make_part<SelectorRegistry>(name, parameters)),
+        layer_(with.layer < 0 ? std::min(2, shape.num_layers - 1) : with.layer) {
+    window_tokens = with.window;
+    if (with.budget > 0) part->set_budget({with.budget});
+    prefill(*part, layer_);
+  }
+  std::vector<std::vector<std::int32_t>> decode() { return Decode::decode(*part, layer_); }
+  // In each of `steps` decode steps the selection is that which `tokens_of_row(row, step)` gives.
+  template <class F>
+  void expect_rows(std::int32_t steps, F&& tokens_of_row) {
+    for (std::int32_t t = 0; t < steps; ++t) {
+      const auto rows = decode();
+      for (std::int32_t r = 0; r < store.num_rows(); ++r)
+        EXPECT_EQ(nth(rows, r), tokens_of_row(r, t))
+            << "group " << model.group() << ", " << tokens() << " tokens, row " << r << ", step " << t;
+    }
+  }
+  std::unique_ptr<Selector> part;
+
+ private:
+  std::int32_t layer_;
 };
 
 // Tokens [0, head), those of the units (unit_tokens from u * unit_tokens on), and [tail, n).

@@ -14,7 +14,7 @@ constexpr const char* kShortSentences =
 // SnapKV's choice of candidates: 32 of the tokens [3, prompt - 4), by the last 5 queries and a maximum over 3 neighbours.
 std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::int32_t prompt) {
   std::vector<double> sum(static_cast<std::size_t>(prompt), 0.0);
-  for (std::int32_t t = prompt - 5; t < prompt; ++t) {
+  for (std::int32_t t = prompt - 5; t < prompt; ++t)
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
       const float* q =
           nth(d.q, row / 2).data() + (static_cast<std::ptrdiff_t>(t) * d.model.q_heads + row % 2 * d.model.group() + h) * d.model.head_dim;
@@ -23,7 +23,6 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
       for (std::int32_t i = 0; i <= t; ++i) p.push_back(std::exp(d.dot(q, d.key(row, i)) / std::sqrt(d.model.head_dim))), all += p.back();
       for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all / d.model.group();
     }
-  }
   std::vector<double> pooled;
   for (std::int32_t i = 3; i < prompt - 4; ++i) {
     double best = nth(sum, i);  // the last 5 tokens are not smoothed
@@ -39,39 +38,33 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
 TEST(Sentence, BestSentencesByTheMeanQueryOfTheCurrentOne) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     const std::int32_t prompt = 62;
-    Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-    d.window_tokens = 5;
-    auto part = make_part<SelectorRegistry>("sentence", kShortSentences);
-    d.prefill(*part);
-    for (std::int32_t t = 0; t < 14; ++t) {
-      const auto rows = d.decode(*part);
+    Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "sentence", kShortSentences, {.window = 5});
+    d.expect_rows(14, [&](std::int32_t r, std::int32_t) {
       const std::int32_t n = d.tokens(), tail = n - 4, begin = std::max(prompt, (n - 1) / 6 * 6);
-      for (std::int32_t r = 0; r < 4; ++r) {
-        std::vector<std::int32_t> candidates = candidates_of(d, r, prompt);
-        for (std::int32_t i = prompt - 4; i < tail; ++i) candidates.push_back(i);
-        std::map<std::int32_t, std::vector<std::int32_t>> sentences;
-        for (const std::int32_t i : candidates) sentences[i / 6].push_back(i);
-        std::vector<std::pair<double, std::int32_t>> ranked;
-        for (const auto& [number, members] : sentences) {
-          double sum = 0;
-          for (const std::int32_t i : members)
-            for (std::int32_t u = begin; u < n; ++u)
-              for (std::int32_t h = 0; h < group; ++h)
-                sum += d.dot(d.query(r, h) - static_cast<std::ptrdiff_t>(n - 1 - u) * d.model.q_heads * 8, d.key(r, i)) /
-                       static_cast<double>(members.size()) / (n - begin);
-          ranked.emplace_back(-sum, number);
-        }
-        std::sort(ranked.begin(), ranked.end());
-        std::vector<std::int32_t> expected{0, 1, 2};
-        std::size_t left = 16 - 3 - 4;
-        for (const auto& [score, number] : ranked)
-          for (const std::int32_t i : sentences[number])
-            if (left > 0) expected.push_back(i), --left;
-        for (std::int32_t i = tail; i < n; ++i) expected.push_back(i);
-        std::sort(expected.begin(), expected.end());
-        EXPECT_EQ(nth(rows, r), expected) << "group " << group << " step " << t << " row " << r;
+      std::vector<std::int32_t> candidates = candidates_of(d, r, prompt);
+      for (std::int32_t i = prompt - 4; i < tail; ++i) candidates.push_back(i);
+      std::map<std::int32_t, std::vector<std::int32_t>> sentences;
+      for (const std::int32_t i : candidates) sentences[i / 6].push_back(i);
+      std::vector<std::pair<double, std::int32_t>> ranked;
+      for (const auto& [number, members] : sentences) {
+        double sum = 0;
+        for (const std::int32_t i : members)
+          for (std::int32_t u = begin; u < n; ++u)
+            for (std::int32_t h = 0; h < group; ++h)
+              sum += d.dot(d.query(r, h) - static_cast<std::ptrdiff_t>(n - 1 - u) * d.model.q_heads * 8, d.key(r, i)) /
+                     static_cast<double>(members.size()) / (n - begin);
+        ranked.emplace_back(-sum, number);
       }
-    }
+      std::sort(ranked.begin(), ranked.end());
+      std::vector<std::int32_t> expected{0, 1, 2};
+      std::size_t left = 16 - 3 - 4;
+      for (const auto& [score, number] : ranked)
+        for (const std::int32_t i : sentences[number])
+          if (left > 0) expected.push_back(i), --left;
+      for (std::int32_t i = tail; i < n; ++i) expected.push_back(i);
+      std::sort(expected.begin(), expected.end());
+      return expected;
+    });
   }
 }
 
@@ -88,26 +81,23 @@ TEST(Sentence, TokenIdsCloseSentences) {
 }
 
 TEST(Sentence, CountsWhatComesFromTheHost) {
-  Decode d({4, 8, 2, 8, 16}, 1, 90, 3);
-  d.window_tokens = 5;
-  auto part = make_part<SelectorRegistry>("sentence", kShortSentences);
-  d.prefill(*part);
+  Prefilled d({4, 8, 2, 8, 16}, 1, 90, "sentence", kShortSentences, {.window = 5});
   std::vector<std::vector<std::int32_t>> last(2);
   for (std::int32_t t = 0; t < 4; ++t) {
-    const auto rows = d.decode(*part);
+    const auto rows = d.decode();
     std::int64_t fetched = 0;
     for (std::size_t r = 0; r < 2; ++r) {
       EXPECT_EQ(rows[r].size(), 16U);
       fetched += newcomers({rows[r].begin() + 3, rows[r].end() - 4}, last[r]);
       last[r] = rows[r];
     }
-    const Traffic traffic = part->take_traffic();
+    const Traffic traffic = d.part->take_traffic();
     EXPECT_EQ(traffic.asked_units, 2 * 9);
     EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
     EXPECT_EQ(traffic.hit_units, 18 - fetched);
   }
   // 94 tokens of 32 bytes in 2 rows: 16 of each on the GPU, and 16 mean keys.
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 94 * 32, 0, 0}), (TierBytes{2 * 16 * 32 + 2 * 16 * 16, 2 * 78 * 32, 0}));
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {2 * 94 * 32, 0, 0}), (TierBytes{2 * 16 * 32 + 2 * 16 * 16, 2 * 78 * 32, 0}));
 }
 
 TEST(Sentence, KeepsTheContract) {

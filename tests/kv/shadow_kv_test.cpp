@@ -63,30 +63,21 @@ std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std:
 const char* const kSmallShadow = "{chunk_tokens: 4, budget_tokens: 12, outlier_chunks: 3, local_chunks: 2}";
 
 TEST(ShadowKv, OutliersBestChunksAndTheEnd) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t prompt : {63, 64, 65}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-      auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
-      d.prefill(*part);
-      std::vector<std::vector<std::int32_t>> expected;
-      for (std::int32_t t = 0; t < 3; ++t) {
-        const auto rows = d.decode(*part);
-        for (std::int32_t r = 0; r < 4; ++r)
-          EXPECT_EQ(nth(rows, r), shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
-      }
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "shadow_kv", kSmallShadow);
+      d.expect_rows(3, [&](std::int32_t r, std::int32_t) { return shadow_by_hand(d, r, prompt / 4 - 2, 3, 3); });
     }
-  }
 }
 
 TEST(ShadowKv, BringsOnlyValuesOfChunksThatTheLastStepDidNotRead) {
   for (const bool keys : {false, true}) {
-    Decode d({4, 8, 2, 8, 16}, 1, 64, 3);
-    auto part = make_part<SelectorRegistry>("shadow_kv", std::string("{chunk_tokens: 4, budget_tokens: 12, outlier_chunks: 3, ") +
-                                                             "local_chunks: 2, keys: " + (keys ? "fetched}" : "low_rank}"));
-    d.prefill(*part);
+    Prefilled d({4, 8, 2, 8, 16}, 1, 64, "shadow_kv",
+                std::string("{chunk_tokens: 4, budget_tokens: 12, outlier_chunks: 3, ") +
+                    "local_chunks: 2, keys: " + (keys ? "fetched}" : "low_rank}"));
     std::vector<std::vector<std::int32_t>> last(2);
     for (std::int32_t t = 0; t < 4; ++t) {
-      const auto rows = d.decode(*part);
+      const auto rows = d.decode();
       std::int64_t fetched = 0;
       for (std::size_t r = 0; r < 2; ++r) {
         const std::vector<std::int32_t> chunks(rows[r].begin(), rows[r].begin() + 24);
@@ -94,41 +85,33 @@ TEST(ShadowKv, BringsOnlyValuesOfChunksThatTheLastStepDidNotRead) {
         if (t == 0) fetched -= 12;  // outliers never come from the host
         last[r] = chunks;
       }
-      const Traffic traffic = part->take_traffic();
+      const Traffic traffic = d.part->take_traffic();
       EXPECT_EQ(traffic.fetched_bytes, fetched * (keys ? 2 : 1) * 8 * 2);
       EXPECT_EQ(traffic.asked_units, 6);
     }
     LayerStep same = d.step();
-    part->select(same);
-    EXPECT_EQ(part->take_traffic().fetched_bytes, 0);
+    d.part->select(same);
+    EXPECT_EQ(d.part->take_traffic().fetched_bytes, 0);
   }
 }
 
 TEST(ShadowKv, ValuesLieOnTheHost) {
-  Decode d({4, 2, 2, 8, 16}, 1, 1000, 3);
-  auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
-  d.prefill(*part);
+  Prefilled d({4, 2, 2, 8, 16}, 1, 1000, "shadow_kv", kSmallShadow);
   // 1000 tokens of 16 + 16 bytes: 12 + 12 + 8 of them read; the values of the others on the host, 250 means and 32 keys beside.
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 32000, 0, 0}),
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {2 * 32000, 0, 0}),
             (TierBytes{2 * (32000 - 968 * 16 + 250 * 16 + 32 * 16), 2 * 968 * 16, 0}));
 }
 
 TEST(ShadowKv, KeepsTheContract) {
-  EXPECT_TRUE(large_budget_selects_everything("shadow_kv", kSmallShadow));
-  EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, 65, 5));
-  for (const std::int32_t prompt : {1, 3, 4, 5, 12, 13}) EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, prompt, 3));
-  EXPECT_TRUE(same_log_with_recorded_counts("shadow_kv", kSmallShadow, 65, 4));
+  expect_promises("shadow_kv", kSmallShadow, {{65, 5}, {1, 3}, {3, 3}, {4, 3}, {5, 3}, {12, 3}, {13, 3}}, {65, 4});
 }
 
 // The authors' sparse budget is what is chosen; outliers, 24 chunks per 1,024 tokens of it, and the prompt's end are read beside it.
 TEST(ShadowKv, BudgetCountsChosenChunksAlone) {
   for (const std::int32_t budget : {128, 512, 1024}) {
-    Decode d({1, 2, 2, 8, 16}, 1, 1606, 3);
-    auto part = make_part<SelectorRegistry>("shadow_kv", "{}");
-    part->set_budget({budget});
-    d.prefill(*part, 0);
+    Prefilled d({1, 2, 2, 8, 16}, 1, 1606, "shadow_kv", "{}", {.budget = budget});
     const std::int32_t outliers = budget * 24 / 1024, end = 4 * 8 + 1606 % 8;
-    EXPECT_EQ(d.decode(*part, 0)[0].size(), static_cast<std::size_t>(budget + 8 * outliers + end + 1)) << budget;
+    EXPECT_EQ(d.decode()[0].size(), static_cast<std::size_t>(budget + 8 * outliers + end + 1)) << budget;
   }
 }
 
@@ -191,12 +174,10 @@ TEST(ShadowKv, BytesOfExactKeysCount) {
 }
 
 TEST(ShadowKv, BuiltAnewAfterAnEviction) {
-  Decode d({4, 2, 2, 8, 16}, 1, 64, 3);
-  auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
-  d.prefill(*part);
-  d.decode(*part);
+  Prefilled d({4, 2, 2, 8, 16}, 1, 64, "shadow_kv", kSmallShadow);
+  d.decode();
   d.store.shrink(0, 40), d.store.shrink(1, 40);
-  const auto rows = d.decode(*part);
+  const auto rows = d.decode();
   EXPECT_EQ(rows[0].back(), 40);
   EXPECT_EQ(rows[0].size(), 6U * 4 + 8 + 1);
 }

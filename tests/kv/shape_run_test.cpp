@@ -57,7 +57,6 @@ TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, ShapeRunOf, testing::ValuesIn(recipes_in({"cost"})), [](const auto& info) { return info.param; });
 
-// Prompts and decoding sequences in one step: each counts as it would apart.
 TEST(ShapeRun, MixedBatchIsBothGroups) {
   ShapeRun run(load_recipe("quest"), kRunModel);
   const ShapeRun::Seq decode{3000, 1, 2000, {3000}, {}}, prompt{0, 700, 700, {}, {}};

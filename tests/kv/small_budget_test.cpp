@@ -15,58 +15,42 @@ std::string refusal_of(const std::string& text) {
   return error_of([&] { KvPolicy(recipe_of(text), kSmallBudgetModel); });
 }
 
+// Budgets one below the least and the least, which is not refused.
 TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
-  EXPECT_EQ(
-      refusal_of("{recipe: h2o, budget_tokens: 19, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}}"),
-      "recipe 'h2o' cannot run: a budget of 19 tokens is below the 4 first and 16 last tokens that it always keeps");
-  EXPECT_EQ(
-      refusal_of("{recipe: h2o, budget_tokens: 20, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}}"),
-      "no error");
-  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_tokens: 31}"),
-            "recipe 'snapkv' cannot run: a budget of 31 tokens is below the 32 last tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 3}"),
-            "recipe 'streaming' cannot run: a budget of 3 tokens is below the 4 first tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 4}"), "no error");
-}
-
-// Half of the budget goes at once, and 10 tokens must be left.
-TEST(SmallBudget, CountsWhatACutLeaves) {
-  EXPECT_EQ(
-      refusal_of("{recipe: scissorhands, budget_tokens: 18}"),
-      "recipe 'scissorhands' cannot run: a budget of 18 tokens, of which a cut leaves 9, is below the 10 last tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: scissorhands, budget_tokens: 20}"), "no error");
-}
-
-// Decode: what is left of the prompt, the window that the prompt's scorer protects, and 8 tokens in all for the answer.
-TEST(SmallBudget, CountsThePromptInDecode) {
-  EXPECT_EQ(
-      refusal_of("{recipe: scope_slide, budget_tokens: 40, trigger: {scope: {recent_tokens: 4, decode_tokens: 8}}}"),
-      "recipe 'scope_slide' cannot run: a budget of 40 tokens, of which a cut leaves 48, is below the 40 first and 32 last tokens that "
-      "it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: scope_slide, budget_tokens: 40}"), "no error");
-}
-
-// Layer 1 has half of the budget.
-TEST(SmallBudget, CountsWhatTheAllocatorLeavesALayer) {
-  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 63}"),
-            "recipe 'layer_table' cannot run: a budget of 63 tokens, of which allocator 'table' leaves layer 1 31, is below the 32 last "
-            "tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 64}"), "no error");
-}
-
-// Half of what a row keeps is protected, however small its share is.
-TEST(SmallBudget, AProtectedShareIsOfWhatARowKeeps) {
-  EXPECT_EQ(refusal_of("{recipe: h2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.9 1=0.1}}}"), "no error");
-  EXPECT_EQ(refusal_of("{recipe: d2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.8 1=0.2}}}"), "no error");
-  EXPECT_EQ(refusal_of("{recipe: d2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.9 1=0.15}}}"),
-            "recipe 'd2o' cannot run: a budget of 40 tokens, of which allocator 'table' leaves layer 1 6, is below the 4 first and 3 last "
-            "tokens that it always keeps");
-}
-
-TEST(SmallBudget, AWholePageStays) {
-  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 15}"),
-            "recipe 'paged_eviction' cannot run: a budget of 15 tokens is below a page of 16 tokens");
-  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 16}"), "no error");
+  struct Case {
+    std::string recipe, why;  // empty: runs
+  };
+  const std::string h2o = "h2o, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}, budget_tokens: ";
+  const std::string slide = "scope_slide, budget_tokens: 40",
+                    table = ", budget_tokens: 40, allocator: {table: {unit: budget_frac, values: ";
+  for (const Case& c :
+       {Case{h2o + "19", "19 tokens is below the 4 first and 16 last tokens that it always keeps"},
+        {h2o + "20", ""},
+        {"snapkv, budget_tokens: 31", "31 tokens is below the 32 last tokens that it always keeps"},
+        {"streaming, budget_tokens: 3", "3 tokens is below the 4 first tokens that it always keeps"},
+        {"streaming, budget_tokens: 4", ""},
+        // Half of the budget goes at once, and 10 tokens must be left.
+        {"scissorhands, budget_tokens: 18", "18 tokens, of which a cut leaves 9, is below the 10 last tokens that it always keeps"},
+        {"scissorhands, budget_tokens: 20", ""},
+        // Decode: what is left of the prompt, the window that the prompt's scorer protects, and 8 tokens in all for the answer.
+        {slide + ", trigger: {scope: {recent_tokens: 4, decode_tokens: 8}}",
+         "40 tokens, of which a cut leaves 48, is below the 40 first and 32 last tokens that it always keeps"},
+        {slide, ""},
+        // Layer 1 has half of the budget.
+        {"layer_table, budget_tokens: 63",
+         "63 tokens, of which allocator 'table' leaves layer 1 31, is below the 32 last tokens that it always keeps"},
+        {"layer_table, budget_tokens: 64", ""},
+        // Half of what a row keeps is protected, however small its share is.
+        {"h2o" + table + "0=1.9 1=0.1}}", ""},
+        {"d2o" + table + "0=1.8 1=0.2}}", ""},
+        {"d2o" + table + "0=1.9 1=0.15}}",
+         "40 tokens, of which allocator 'table' leaves layer 1 6, is below the 4 first and 3 last tokens that it always keeps"},
+        {"paged_eviction, budget_tokens: 15", "15 tokens is below a page of 16 tokens"},
+        {"paged_eviction, budget_tokens: 16", ""},
+        {"corm", ""}}) {  // without a budget
+    const std::string begin = "recipe '" + c.recipe.substr(0, c.recipe.find(',')) + "' cannot run: a budget of ";
+    EXPECT_EQ(refusal_of("{recipe: " + c.recipe + "}"), c.why.empty() ? "no error" : begin + c.why) << c.recipe;
+  }
 }
 
 AttentionTrace sample_of(const std::string& options) {
@@ -101,12 +85,11 @@ TEST(SmallBudget, AProtectedChunkStays) {
   EXPECT_EQ(result.kept_tokens, 30);  // of the prompt's last chunk of 20, and what scored best
 }
 
-// A prompt that fits its budget is never cut; without a budget there is nothing to refuse; and peers cut protected tokens.
+// A prompt that fits its budget is never cut, and peers cut protected tokens.
 TEST(SmallBudget, NothingElseIsRefused) {
   Recipe mirrored = recipe_of("{recipe: snapkv, budget_tokens: 8}");
   mirrored.peer_ties = true;
   EXPECT_NO_THROW(KvPolicy(mirrored, kSmallBudgetModel));
-  EXPECT_EQ(refusal_of("{recipe: corm}"), "no error");
   const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kSmallBudgetModel);
   EXPECT_FALSE(policy.exceeds_budget(8));
 }

@@ -39,11 +39,9 @@ std::vector<double> approximate(const Decode& d, std::int32_t row, std::int32_t 
 
 TEST(SparF, OutputIsMixedWithTheMeanValue) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
-    Decode d({4, 2 * group, 2, 16, 16}, 2, 64, 3);
-    auto part = make_part<SelectorRegistry>("spar_f", "{channels_frac: 0.25, tokens_frac: 0.125}");
-    d.prefill(*part);
+    Prefilled d({4, 2 * group, 2, 16, 16}, 2, 64, "spar_f", "{channels_frac: 0.25, tokens_frac: 0.125}");
     for (std::int32_t t = 0; t < 3; ++t) {
-      const std::vector<float> out = attended_output(d, *part);
+      const std::vector<float> out = attended_output(d, *d.part);
       const std::int32_t n = d.tokens();
       for (std::int32_t r = 0; r < 4; ++r) {
         const std::vector<std::int32_t> channels = channels_of(d, r, 4);
@@ -75,11 +73,9 @@ TEST(SparF, OutputIsMixedWithTheMeanValue) {
 }
 
 TEST(SparF, CountsWholeFlashPages) {
-  Decode d({4, 4, 2, 8, 16}, 1, 600, 3);
-  auto part = make_part<SelectorRegistry>("spar_f", "{channels_frac: 0.25, tokens_frac: 0.05, page_bytes: 512}");
-  d.prefill(*part);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 600, "spar_f", "{channels_frac: 0.25, tokens_frac: 0.05, page_bytes: 512}");
   for (std::int32_t t = 0; t < 3; ++t) {
-    const auto rows = d.decode(*part);
+    const auto rows = d.decode();
     // A page holds 512 / (2 x 8 x 2) = 16 tokens, or 256 numbers of a channel: 3 pages for each of 2 channels.
     std::int64_t pages = 0;
     for (const auto& row : rows) {
@@ -87,7 +83,7 @@ TEST(SparF, CountsWholeFlashPages) {
       for (std::size_t i = 0; i + 1 < row.size(); ++i) distinct.insert(row[i] / 16);
       pages += static_cast<std::int64_t>(distinct.size()) + 2 * 3;
     }
-    const Traffic traffic = part->take_traffic();
+    const Traffic traffic = d.part->take_traffic();
     EXPECT_EQ(traffic.asked_units, pages);
     EXPECT_EQ(traffic.hit_units, 0);
     EXPECT_EQ(traffic.fetched_bytes, pages * 512);

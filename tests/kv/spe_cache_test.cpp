@@ -61,15 +61,13 @@ std::vector<std::int32_t> wanted(const Decode& d, std::int32_t row, const Lines&
 }
 
 TEST(SpeCache, ReadsTheCopyAndWhatTheGuessWantsInFull) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t bits : {1, 2, 4}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, 43, 3);
-      auto part = make_part<SelectorRegistry>(
-          "spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4, guess: " + std::string(bits == 4 ? "right" : "previous") +
-                           ", bits: " + std::to_string(bits) + "}");
-      d.prefill(*part);
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, 43, "spe_cache",
+                  "{top_tokens: 5, residual_tokens: 6, group_tokens: 4, guess: " + std::string(bits == 4 ? "right" : "previous") +
+                      ", bits: " + std::to_string(bits) + "}");
       for (std::int32_t t = 0; t < 6; ++t) {
-        const std::vector<float> out = attended_output(d, *part);
+        const std::vector<float> out = attended_output(d, *d.part);
         const std::int32_t covered = (d.tokens() - 6) / 4 * 4;
         for (std::int32_t r = 0; r < 4; ++r) {
           auto [k, v] = copy_of(d, r, covered, bits, 4);
@@ -83,7 +81,6 @@ TEST(SpeCache, ReadsTheCopyAndWhatTheGuessWantsInFull) {
         }
       }
     }
-  }
 }
 
 TEST(SpeCache, OneBitLevelsLieAtTheQuarters) {
@@ -110,9 +107,7 @@ TEST(SpeCache, StoredBytes) {
 }
 
 TEST(SpeCache, OnlyNewTokensAreEncoded) {
-  Decode d({4, 4, 2, 8, 16}, 1, 40, 3);
-  auto part = make_part<SelectorRegistry>("spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}");
-  d.prefill(*part);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 40, "spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}");
   const auto encoded = [&] {
     std::int64_t n = 0;
     for (const OpCall& c : d.ops.log()) n += c.op == "low_bit_copy" ? c.tokens : 0;
@@ -121,22 +116,19 @@ TEST(SpeCache, OnlyNewTokensAreEncoded) {
   };
   EXPECT_EQ(encoded(), 2 * 32);  // (40 - 6) / 4 * 4
   std::int64_t later = 0;
-  for (std::int32_t t = 0; t < 6; ++t) d.decode(*part), later += encoded();
+  for (std::int32_t t = 0; t < 6; ++t) d.decode(), later += encoded();
   EXPECT_EQ(later, 2 * 8);  // 40 of 46
 }
 
 TEST(SpeCache, TwoTiers) {
-  Decode d({4, 2, 1, 8, 16}, 1, 1000, 3);
-  auto part = make_part<SelectorRegistry>("spe_cache", "{top_tokens: 64, residual_tokens: 128, group_tokens: 32}");
-  d.prefill(*part);
+  Prefilled d({4, 2, 1, 8, 16}, 1, 1000, "spe_cache", "{top_tokens: 64, residual_tokens: 128, group_tokens: 32}");
   const std::int64_t codes = LowBitCode{2, 32}.bytes(864, 8);  // (1000 - 128) / 32 * 32
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {1000 * 32, 0, 0}), (TierBytes{(136 + 64) * 32 + codes, 800 * 32, 0}));
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {1000 * 32, 0, 0}), (TierBytes{(136 + 64) * 32 + codes, 800 * 32, 0}));
 }
 
 TEST(SpeCache, KeepsTheContract) {
-  const std::string small = "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}";
   EXPECT_TRUE(large_budget_selects_everything("spe_cache", "{}"));
-  expect_promises("spe_cache", small, {{33, 5}, {1, 12}}, {65, 6});
+  expect_promises("spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}", {{33, 5}, {1, 12}}, {65, 6});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "sim/kv_cost/step_ops.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -45,8 +46,7 @@ std::vector<std::string> text(const LayerCalls& calls) {
   std::vector<std::string> lines;
   for (std::int32_t l = 0; l < kStepModel.num_layers; ++l)
     for (const OpCall& c : calls.of_layer(l))
-      lines.push_back(std::to_string(l) + " " + std::string(c.op) + " " + std::to_string(c.rows) + " " + std::to_string(c.tokens) + " " +
-                      std::to_string(c.outputs) + " " + std::to_string(c.bytes) + " " + std::to_string(c.flops));
+      lines.push_back(fmt::format("{} {} {} {} {} {} {}", l, c.op, c.rows, c.tokens, c.outputs, c.bytes, c.flops));
   return lines;
 }
 

@@ -21,13 +21,12 @@ struct TurnedLayer : RandomLayer {
   TurnedLayer() : RandomLayer(kShape, 1, kTokens, 5) {
     const KvRows kv = store.rows();
     for (std::int32_t r = 0; r < 2; ++r) {
-      for (std::int32_t i = 0; i < kTokens; ++i) {
+      for (std::int32_t i = 0; i < kTokens; ++i)
         for (std::int32_t f = 0; f < kHalf; ++f) {
           const double x = at(k[0], i, 2, r, f), y = at(k[0], i, 2, r, f + kHalf), angle = i * frequency(f);
           kv.key(r, i)[f] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
           kv.key(r, i)[f + kHalf] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
         }
-      }
     }
   }
   static double at(const std::vector<float>& x, std::int32_t t, std::int32_t heads, std::int32_t h, std::int32_t c) {
@@ -41,20 +40,19 @@ struct Statistics {
 
 Statistics statistics_of(const RandomLayer& layer) {
   Statistics s{std::vector<float>(4 * kDim), std::vector<float>(4 * kHalf)};
-  for (std::int32_t h = 0; h < 4; ++h) {
+  for (std::int32_t h = 0; h < 4; ++h)
     for (std::int32_t t = 0; t < kTokens; ++t) {
       const auto q = [&](std::int32_t c) { return TurnedLayer::at(layer.q[0], t, 4, h, c); };
       for (std::int32_t c = 0; c < kDim; ++c) nth(s.mean, h * kDim + c) += static_cast<float>(q(c) / kTokens);
       for (std::int32_t f = 0; f < kHalf; ++f) nth(s.size, h * kHalf + f) += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
     }
-  }
   return s;
 }
 
 // The published series, term by term: cosines of the distance from each later position, of keys before RoPE.
 double series(const RandomLayer& layer, const Statistics& s, std::int32_t q_head, std::int32_t i) {
   double sum = 0;
-  for (std::int32_t j = 0; j < kOffsets; ++j) {
+  for (std::int32_t j = 0; j < kOffsets; ++j)
     for (std::int32_t f = 0; f < kHalf; ++f) {
       const double mx = nth(s.mean, q_head * kDim + f), my = nth(s.mean, q_head * kDim + f + kHalf);
       const double kx = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f), ky = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f + kHalf);
@@ -62,7 +60,6 @@ double series(const RandomLayer& layer, const Statistics& s, std::int32_t q_head
       const double distance = kTokens - 1 - i + std::pow(2, j);
       sum += m * key * std::cos(frequency(f) * distance + phase) + (double{nth(s.size, q_head * kHalf + f)} - m) * key;
     }
-  }
   return sum / kOffsets;
 }
 

@@ -39,19 +39,31 @@ std::vector<std::int32_t> held_after(const Trigger& trigger, std::int32_t prompt
 
 using Lengths = std::vector<std::int32_t>;
 
-TEST(EveryStep, StartsWhereItIsTold) {
-  const auto held = [](const std::string& from) {
-    return held_after(*make_part<TriggerRegistry>("every_step", "{from: " + from + "}"), 30, 3, tokens(8));
+TEST(Triggers, CutRowsWhenTheirTimeComes) {
+  struct Case {
+    std::string name, parameters;
+    std::int32_t prompt, decode_steps, budget;
+    Lengths held;
   };
-  EXPECT_EQ(held("prompt_end"), (Lengths{10, 20, 8, 8, 8, 8}));
-  EXPECT_EQ(held("decode_only"), (Lengths{10, 20, 30, 8, 8, 8}));
-  EXPECT_EQ(held("every_chunk"), (Lengths{8, 8, 8, 8, 8, 8}));
+  const std::string scope = ", recent_tokens: 2, decode_tokens: 4, growth_steps: 3}";
+  for (const Case& c : {Case{"every_step", "{from: prompt_end}", 30, 3, 8, {10, 20, 8, 8, 8, 8}},
+                        {"every_step", "{from: decode_only}", 30, 3, 8, {10, 20, 30, 8, 8, 8}},
+                        {"every_step", "{from: every_chunk}", 30, 3, 8, {8, 8, 8, 8, 8, 8}},
+                        {"every_step", "{}", 10, 3, 12, {10, 11, 12, 12}},
+                        {"every_n", "{steps: 3}", 10, 7, 8, {8, 9, 10, 8, 9, 10, 8, 9}},
+                        {"when_full", "{}", 10, 6, 6, {3, 4, 5, 6, 3, 4, 5}},
+                        {"when_full", "{drop_frac: 0}", 10, 2, 6, {6, 6, 6}},
+                        {"per_chunk", "{keep_chunk: true}", 30, 2, 15, {10, 15, 15, 16, 17}},
+                        {"scope", "{mode: slide" + scope, 10, 8, 6, {6, 7, 8, 9, 10, 10, 10, 10, 10}},
+                        {"scope", "{mode: adaptive" + scope, 10, 8, 6, {6, 7, 8, 9, 9, 9, 10, 10, 10}},
+                        {"scope", "{mode: discontinuous" + scope, 10, 8, 6, {6, 7, 8, 9, 10, 11, 10, 11, 12}},
+                        {"page_full", "{page_tokens: 4}", 20, 6, 11, {10, 8, 9, 10, 11, 8, 9, 10}},
+                        {"page_full", "{page_tokens: 4}", 3, 10, 8, {3, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9}}})
+    EXPECT_EQ(held_after(*make_part<TriggerRegistry>(c.name, c.parameters), c.prompt, c.decode_steps, tokens(c.budget)), c.held)
+        << c.name << c.parameters;
   EXPECT_TRUE(make_part<TriggerRegistry>("every_step", "{from: every_chunk}")->inside_prefill());
   EXPECT_FALSE(make_part<TriggerRegistry>("every_step")->inside_prefill());
-}
-
-TEST(EveryStep, LeavesShortRowsAlone) {
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("every_step"), 10, 3, tokens(12)), (Lengths{10, 11, 12, 12}));
+  EXPECT_EQ(make_part<TriggerRegistry>("every_n", "{steps: 3}")->slack_tokens(), 2);
 }
 
 // Layer 1 has half of the budget, the others one and a half. A sequence within the budget exceeds no share.
@@ -74,12 +86,6 @@ TEST(Held, IsComparedWithTheSharesOfItsRows) {
   EXPECT_EQ(Held(*table, model, 0, std::vector<std::int32_t>{7, 9}, 20).tokens(), 9);
 }
 
-TEST(EveryN, OscillatesBetweenBudgetAndSlack) {
-  const auto trigger = make_part<TriggerRegistry>("every_n", "{steps: 3}");
-  EXPECT_EQ(held_after(*trigger, 10, 7, tokens(8)), (Lengths{8, 9, 10, 8, 9, 10, 8, 9}));
-  EXPECT_EQ(trigger->slack_tokens(), 2);
-}
-
 TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
   const auto trigger = make_part<TriggerRegistry>("every_n", "{steps: 2, budgeted: false}");
   EXPECT_FALSE(trigger->needs_budget());
@@ -88,7 +94,6 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
   EXPECT_EQ(trigger->target(at(10, 10), 10, Budget{}), Target(10));
 }
 
-// Offers the whole prompt in the step that completes it, and nothing before or after.
 TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
   auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
   EXPECT_FALSE(trigger->needs_budget());
@@ -117,17 +122,9 @@ TEST(EveryN, LooksAtATokenOnce) {
   EXPECT_THROW(make_part<TriggerRegistry>("every_n", "{window_tokens: 4}"), std::runtime_error);
 }
 
-TEST(WhenFull, DropsAShareAtOnceAndFillsUpAgain) {
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full"), 10, 6, tokens(6)), (Lengths{3, 4, 5, 6, 3, 4, 5}));
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full", "{drop_frac: 0}"), 10, 2, tokens(6)), (Lengths{6, 6, 6}));
-}
-
-TEST(PerChunk, CutsThePromptAndKeepsWhatIsDecoded) {
-  const auto trigger = make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true}");
-  EXPECT_EQ(held_after(*trigger, 30, 2, tokens(15)), (Lengths{10, 15, 15, 16, 17}));
-  EXPECT_EQ(trigger->protects(at(20, 30)).recent, 10);
-  EXPECT_EQ(make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true, block_tokens: 7}")->protects(at(20, 30)).recent, 7);
-  EXPECT_EQ(make_part<TriggerRegistry>("per_chunk")->protects(at(20, 30)).recent, 0);
+TEST(PerChunk, ProtectsItsChunkOrABlock) {
+  for (const auto& [parameters, recent] : {std::pair{"{keep_chunk: true}", 10}, {"{keep_chunk: true, block_tokens: 7}", 7}, {"{}", 0}})
+    EXPECT_EQ(make_part<TriggerRegistry>("per_chunk", parameters)->protects(at(20, 30)).recent, recent) << parameters;
 }
 
 // Sinks 2, partitions of 4, half of each kept: [2..6) is cut when [6..10) is full.
@@ -168,25 +165,15 @@ TEST(Lagged, HoldsABudgetInTokensWhenThePromptIsComplete) {
     }
 }
 
-TEST(Scope, SlidesOrGrows) {
-  const auto held = [](const std::string& mode) {
-    return held_after(*make_part<TriggerRegistry>("scope", "{mode: " + mode + ", recent_tokens: 2, decode_tokens: 4, growth_steps: 3}"), 10,
-                      8, tokens(6));
-  };
-  EXPECT_EQ(held("slide"), (Lengths{6, 7, 8, 9, 10, 10, 10, 10, 10}));
-  EXPECT_EQ(held("adaptive"), (Lengths{6, 7, 8, 9, 9, 9, 10, 10, 10}));
-  EXPECT_EQ(held("discontinuous"), (Lengths{6, 7, 8, 9, 10, 11, 10, 11, 12}));
+TEST(Scope, ProtectsThePromptInDecode) {
   const auto trigger = make_part<TriggerRegistry>("scope", "{recent_tokens: 2, decode_tokens: 4}");
   EXPECT_TRUE(trigger->protects(at(12, 10)).prompt);
   EXPECT_FALSE(trigger->protects(at(10, 10)).prompt);
   EXPECT_THROW(make_part<TriggerRegistry>("scope", "{recent_tokens: 5, decode_tokens: 4}"), std::runtime_error);
 }
 
-TEST(PageFull, FreesOnePageWhenTheNewestIsFull) {
-  const auto trigger = make_part<TriggerRegistry>("page_full", "{page_tokens: 4}");
-  EXPECT_EQ(held_after(*trigger, 20, 6, tokens(11)), (Lengths{10, 8, 9, 10, 11, 8, 9, 10}));
-  EXPECT_EQ(held_after(*trigger, 3, 10, tokens(8)), (Lengths{3, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9}));
-  EXPECT_EQ(trigger->protects(at(24, 20)).recent, 4);
+TEST(PageFull, ProtectsTheNewestPage) {
+  EXPECT_EQ(make_part<TriggerRegistry>("page_full", "{page_tokens: 4}")->protects(at(24, 20)).recent, 4);
 }
 
 }  // namespace

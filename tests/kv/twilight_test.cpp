@@ -56,14 +56,12 @@ TEST(EstimateKeys, AreWithinHalfAStepAndOfSixteenLevels) {
 }
 
 TEST(Twilight, KeepsTheFewestTokensOfTheMass) {
-  for (const std::int32_t group : {1, 3}) {
+  for (const std::int32_t group : {1, 3})
     for (const double mass : {0.3, 0.85}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, 60, 3);
-      auto part = make_part<SelectorRegistry>("twilight", "{of: all, mass_frac: " + std::to_string(mass) + ", unpruned_layers: 0}");
-      d.prefill(*part);
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, 60, "twilight", "{of: all, mass_frac: " + std::to_string(mass) + ", unpruned_layers: 0}");
       std::size_t kept = 0, held = 0;
       for (std::int32_t t = 0; t < 3; ++t) {
-        const auto rows = d.decode(*part);
+        const auto rows = d.decode();
         std::vector<std::int32_t> all(static_cast<std::size_t>(d.tokens()));
         std::iota(all.begin(), all.end(), 0);
         const auto keys = estimated(d.store.rows(), 4);
@@ -76,7 +74,6 @@ TEST(Twilight, KeepsTheFewestTokensOfTheMass) {
       // The union over three heads may be all of one row, not of every row.
       EXPECT_LT(kept, held);
     }
-  }
 }
 
 TEST(Twilight, PrunesWhatTheOtherSelectorChose) {
@@ -96,19 +93,15 @@ TEST(Twilight, PrunesWhatTheOtherSelectorChose) {
 }
 
 TEST(Twilight, FirstLayersReadAllCandidates) {
-  Decode d({4, 4, 2, 8, 16}, 1, 100, 3);
-  auto part =
-      make_part<SelectorRegistry>("twilight", "{of: {quest: {page_tokens: 8, budget_tokens: 32, dense_layers: 0}}, unpruned_layers: 2}");
-  d.prefill(*part, 1);
-  EXPECT_EQ(d.decode(*part, 1)[0].size(), 3U * 8 + 5);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 100, "twilight",
+              "{of: {quest: {page_tokens: 8, budget_tokens: 32, dense_layers: 0}}, unpruned_layers: 2}", {.layer = 1});
+  EXPECT_EQ(d.decode()[0].size(), 3U * 8 + 5);
   for (const OpCall& c : d.ops.log()) EXPECT_NE(c.op, "estimate_keys");
 }
 
 TEST(Twilight, TheWholeMassIsEveryCandidate) {
-  Decode d({4, 4, 2, 8, 16}, 1, 40, 3);
-  auto part = make_part<SelectorRegistry>("twilight", "{of: all, mass_frac: 1}");
-  d.prefill(*part);
-  EXPECT_EQ(d.decode(*part)[0].size(), 41U);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 40, "twilight", "{of: all, mass_frac: 1}");
+  EXPECT_EQ(d.decode()[0].size(), 41U);
 }
 
 TEST(Twilight, RefusesASelectorOfLowerTiers) {

@@ -10,7 +10,6 @@ namespace {
 
 using testing::EndsWith;
 
-// Parts that take all KV heads of a layer together, with those that cut heads unequally.
 TEST(UnequalHeads, AreRefusedWhereAPartTakesThemTogether) {
   const std::string together = " takes all KV heads of a layer together, but ";
   const std::string cuts = " lets them keep different numbers of tokens";

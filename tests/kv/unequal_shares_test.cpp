@@ -62,7 +62,6 @@ TEST_P(UnequalShares, AreKeptByEveryRowInDecode) {
   }
 }
 
-// The mean over all rows is never more than the budget.
 TEST_P(UnequalShares, SumToTheBudget) {
   if (GetParam() == "shares_heads" || GetParam() == "shares_ada") return;  // retrieval heads are on top of it
   ShapeRun run(recipe_, kSharesModel);

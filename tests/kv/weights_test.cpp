@@ -1,11 +1,6 @@
 // Trained and calibrated tensors that recipes name, and head labels.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <limits>
 #include <numeric>
 
 #include "policies/kv/allocator/head_labels.h"
@@ -13,8 +8,10 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "sim/replay/replay.h"
 #include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/kv/trained_fixture.h"
 #include "tests/recipes_in.h"
+#include "tests/test_files.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab::test {
@@ -22,12 +19,7 @@ namespace {
 
 class WeightFile : public testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string text(const std::string& name, const std::string& content) const {
-    std::ofstream(folder_ / name) << content;
-    return (folder_ / name).string();
-  }
+  [[nodiscard]] std::string text(const std::string& name, const std::string& content) const { return folder_.write(name, content); }
   using Tensors = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
   // Values 0, 1, 2, ... of each tensor unless `values` has others.
   std::string tensors(const Tensors& shapes, const std::map<std::string, std::vector<float>>& values = {}) const {
@@ -40,7 +32,7 @@ class WeightFile : public testing::Test {
     return file.file();
   }
 
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("kvlab_weights_" + std::to_string(::getpid()));
+  TempFolder folder_;
 };
 
 AttentionTrace weights_trace(std::vector<std::int32_t> chunk_ends = {}) {
@@ -60,11 +52,11 @@ TEST_F(WeightFile, APublishedTableOfGates) {
   const std::span<const float> values = gates->floats("gates");
   EXPECT_EQ(std::vector<float>(values.begin(), values.end()), (std::vector<float>{0.25F, 1.0F, 0.0F, 0.75F}));
   const auto error = [&](const std::string& content) { return error_of([&] { TrainedTensors::open(text("t.tsv", content)); }); };
-  EXPECT_NE(error("1 0\n1\n").find("t.tsv:2: 1 numbers, expected 2"), std::string::npos) << error("1 0\n1\n");
-  EXPECT_NE(error("1 0\n1 x\n").find("t.tsv:2: not a number: 'x'"), std::string::npos);
-  EXPECT_NE(error("1 nan\n").find("not a number"), std::string::npos);
-  EXPECT_NE(error("").find("is empty"), std::string::npos);
-  EXPECT_NE(error("1 0\n\n1 1\n").find("t.tsv:2: 0 numbers"), std::string::npos);
+  EXPECT_THAT(error("1 0\n1\n"), HasSubstr("t.tsv:2: 1 numbers, expected 2"));
+  EXPECT_THAT(error("1 0\n1 x\n"), HasSubstr("t.tsv:2: not a number: 'x'"));
+  EXPECT_THAT(error("1 nan\n"), HasSubstr("not a number"));
+  EXPECT_THAT(error(""), HasSubstr("is empty"));
+  EXPECT_THAT(error("1 0\n\n1 1\n"), HasSubstr("t.tsv:2: 0 numbers"));
 }
 
 TEST_F(WeightFile, TensorsAreCheckedByNameAndShape) {
@@ -73,10 +65,9 @@ TEST_F(WeightFile, TensorsAreCheckedByNameAndShape) {
   EXPECT_EQ(weights->floats("b")[3], 3);
   EXPECT_EQ(weights->refuses("a", {2, 3}, ""), "");
   EXPECT_EQ(weights->refuses("a", {-1, 3}, ""), "");
-  EXPECT_NE(weights->refuses("a", {2, 4}, "layers, heads").find("has shape [2, 3], the model needs [2, 4] (layers, heads)"),
-            std::string::npos);
+  EXPECT_THAT(weights->refuses("a", {2, 4}, "layers, heads"), HasSubstr("has shape [2, 3], the model needs [2, 4] (layers, heads)"));
   EXPECT_NE(weights->refuses("b", {4, 1}, ""), "");
-  EXPECT_NE(error_of([&] { weights->require("c"); }).find("has no tensor 'c'; it has a, b"), std::string::npos);
+  EXPECT_THAT(error_of([&] { weights->require("c"); }), HasSubstr("has no tensor 'c'; it has a, b"));
 }
 
 // Minus the product with the published direction, of every sequence and KV head of the layer.
@@ -92,33 +83,30 @@ TEST_F(WeightFile, QFiltersByHand) {
   LayerStep step = layer.prompt_step(1);
   step.layer = 1;
   const std::vector<float> scores = scored(*scorer, step);
-  for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+  for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
       double dot = 0;
       for (std::int32_t c = 0; c < 8; ++c) dot += double{step.kv.key(r, i)[c]} * double{nth(filters, (2 + r % 2) * 8 + c)};
       EXPECT_NEAR(nth(scores, step.kv.first[r] + i), -dot, 1e-5);
     }
-  }
 }
 
 TEST_F(WeightFile, QFiltersRefuseAnotherModel) {
   const std::string path = tensors({{"q_filters", {4, 2, 32}}});
-  const std::string why = error_of([&] { replayed("{recipe: q_filters, budget_tokens: 40, weights: " + path + "}", weights_trace()); });
-  EXPECT_NE(why.find("recipe 'q_filters' cannot run: tensor 'q_filters' of "), std::string::npos) << why;
-  EXPECT_NE(why.find("has shape [4, 2, 32], the model needs [3, 2, 32]"), std::string::npos) << why;
+  EXPECT_THAT(error_of([&] { replayed("{recipe: q_filters, budget_tokens: 40, weights: " + path + "}", weights_trace()); }),
+              has_all({"recipe 'q_filters' cannot run: tensor 'q_filters' of ", "has shape [4, 2, 32], the model needs [3, 2, 32]"}));
 }
 
 TEST_F(WeightFile, ErrorsSayWhatToType) {
   const auto error = [&](const std::string& recipe) { return error_of([&] { recipe_of(recipe); }); };
-  const std::string absent = error("{recipe: q_filters, weights: none.safetensors}");
-  EXPECT_NE(absent.find("<kv_policy>:1:"), std::string::npos) << absent;
-  EXPECT_NE(absent.find("'none.safetensors': no such file; to be had: tensor q_filters"), std::string::npos) << absent;
+  EXPECT_THAT(error("{recipe: q_filters, weights: none.safetensors}"),
+              has_all({"<kv_policy>:1:", "'none.safetensors': no such file; to be had: tensor q_filters"}));
   const std::string other = tensors({{"gates", {3, 2}}});
-  EXPECT_NE(error("{recipe: snapkv, weights: " + other + "}").find("no part of recipe 'snapkv' takes weights"), std::string::npos);
-  EXPECT_NE(error("{recipe: q_filters, weights: " + other + "}").find("has no tensor 'q_filters'; it has gates"), std::string::npos);
-  EXPECT_NE(error("{recipe: razor, weights: " + other + "}").find("has no tensor 'kv_induction'"), std::string::npos);
-  EXPECT_NE(error("{recipe: duo, allocator: {head_split: {retrieval_heads: 0.1}}, weights: " + other + "}").find("exclude each other"),
-            std::string::npos);
+  EXPECT_THAT(error("{recipe: snapkv, weights: " + other + "}"), HasSubstr("no part of recipe 'snapkv' takes weights"));
+  EXPECT_THAT(error("{recipe: q_filters, weights: " + other + "}"), HasSubstr("has no tensor 'q_filters'; it has gates"));
+  EXPECT_THAT(error("{recipe: razor, weights: " + other + "}"), HasSubstr("has no tensor 'kv_induction'"));
+  EXPECT_THAT(error("{recipe: duo, allocator: {head_split: {retrieval_heads: 0.1}}, weights: " + other + "}"),
+              HasSubstr("exclude each other"));
   EXPECT_EQ(error("{recipe: duo, weights: " + other + "}"), "no error");
   EXPECT_EQ(error("{recipe: snapkv, allocator: {ada: {layers: head_split}}, weights: " + other + "}"), "no error") << "ada passes them on";
 }
@@ -170,9 +158,8 @@ TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
 
 TEST_F(WeightFile, RazorKeepsLabelledHeads) {
   const std::string path = tensors({{"kv_induction", {3, 2}}, {"kv_echo", {3, 2}}}, {{"kv_induction", {0, 0, 5, 0, 0, 0}}});
-  for (const char* recipe : {"razor", "razor_compensation"}) {
-    const ReplayResult result =
-        replayed(std::string("{recipe: ") + recipe + ", budget_tokens: 30, weights: " + path + "}", weights_trace());
+  for (const std::string recipe : {"razor", "razor_compensation"}) {
+    const ReplayResult result = replayed("{recipe: " + recipe + ", budget_tokens: 30, weights: " + path + "}", weights_trace());
     EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{2})) << recipe;
   }
 }
@@ -182,13 +169,13 @@ TEST_F(WeightFile, CompressKvReadsLabelledHeads) {
   for (const std::size_t at : {1U, 6U, 8U, 11U, 20U, 23U}) semantic[at] = 1 + static_cast<float>(at);
   const std::string path = tensors({{"semantic", {3, 8}}}, {{"semantic", semantic}});
   const std::string parts = "heads_per_layer: 2, window_tokens: 8, pool: avg, pool_tokens: 5";
-  const std::string labelled =
-      "{recipe: compresskv, budget_tokens: 60, scorer: {retrieval_head_window: {" + parts + "}}, weights: " + path + "}";
-  const std::string listed =
-      "{recipe: compresskv, budget_tokens: 60, scorer: {retrieval_head_window: {" + parts + ", heads: 0.1 0.6 1.0 1.3 2.4 2.7}}}";
   const AttentionTrace trace = weights_trace();
-  EXPECT_EQ(replayed(labelled, trace).kept_of_prompt, replayed(listed, trace).kept_of_prompt);
-  EXPECT_NE(replayed(labelled, trace).kept_of_prompt, replayed("{recipe: compresskv, budget_tokens: 60}", trace).kept_of_prompt);
+  const auto kept = [&](const std::string& more) {
+    return replayed("{recipe: compresskv, budget_tokens: 60" + more + "}", trace).kept_of_prompt;
+  };
+  const auto labelled = kept(", scorer: {retrieval_head_window: {" + parts + "}}, weights: " + path);
+  EXPECT_EQ(labelled, kept(", scorer: {retrieval_head_window: {" + parts + ", heads: 0.1 0.6 1.0 1.3 2.4 2.7}}"));
+  EXPECT_NE(labelled, kept(""));
 }
 
 }  // namespace

@@ -38,12 +38,9 @@ TEST(WindowChoice, AttendsToTheTokensThatSnapKvKeeps) {
 }
 
 TEST(WindowChoice, ACopyInAdditionToTheCache) {
-  Decode d({4, 4, 2, 8, 16}, 1, 100, 3);
-  auto part = make_part<SelectorRegistry>("window_choice", "{window_tokens: 8, budget_tokens: 40}");
-  d.window_tokens = 8;
-  d.prefill(*part);
-  EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 100 * 32, 0, 0}), (TierBytes{2 * 100 * 32 + 2 * 40 * 32, 0, 0}));
-  for (const auto& row : d.decode(*part)) EXPECT_EQ(row.size(), 41U);
+  Prefilled d({4, 4, 2, 8, 16}, 1, 100, "window_choice", "{window_tokens: 8, budget_tokens: 40}", {.window = 8});
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {2 * 100 * 32, 0, 0}), (TierBytes{2 * 100 * 32 + 2 * 40 * 32, 0, 0}));
+  for (const auto& row : d.decode()) EXPECT_EQ(row.size(), 41U);
 }
 
 TEST(WindowChoice, KeepsTheContract) {
