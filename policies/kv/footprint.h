@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policies/kv/fetch_beside.h"
+#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 

@@ -41,7 +41,10 @@ class Traits {
   Traits(std::initializer_list<Trait> all) {
     for (const Trait trait : all) set(trait);
   }
-  void set(Trait trait, bool has = true) { bits_ |= has ? bit(trait) : 0; }
+  Traits& set(Trait trait, bool has = true) {
+    bits_ |= has ? bit(trait) : 0;
+    return *this;
+  }
   Traits& operator|=(const Traits& o) {
     bits_ |= o.bits_;
     return *this;

@@ -1,4 +1,3 @@
-
 #include "base/error.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"

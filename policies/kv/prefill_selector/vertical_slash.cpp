@@ -1,4 +1,3 @@
-
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"
 #include "policies/kv/prefill_selector/prefill_selector.h"

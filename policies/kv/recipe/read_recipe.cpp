@@ -6,10 +6,7 @@
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "policies/kv/recipe/match_parts.h"
 #include "policies/kv/recipe/recipe.h"
-#include "policies/kv/recipe/recipe_positions.h"
-#include "policies/kv/recipe/recipe_weights.h"
 
 namespace kvlab {
 

@@ -22,12 +22,8 @@ class AttentionAndRedundancy final : public Scorer {
         share_(p.optional<float>("attention_share", 0.07F, 0.0F, 1.0F, "lambda: weight of attention; redundancy has the rest")),
         similar_(p.optional<float>("similar_cosine", 0.5F, -1.0F, 1.0F, "cosine above which keys repeat each other")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    needs.window_queries = window_;  // recomputed for a cached prefix
-    return needs;
-  }
+  // The window is recomputed for a cached prefix.
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_}; }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void observe(LayerStep& step) override {

@@ -19,11 +19,6 @@ class Slices final : public ScorerWrapper {
                            "by scores of the whole prompt; or each slice as a prompt of its own, as in kvpress's ChunkPress, for scorers "
                            "that read keys, values and queries before RoPE alone")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = ScorerWrapper::needs();
-    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
-    return needs;
-  }
   [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }
   // Separate slices have equal tokens in all heads.
   [[nodiscard]] EqualHeads equal_heads() const override {
@@ -71,14 +66,11 @@ class Slices final : public ScorerWrapper {
   Slices(Params& p, bool alone)
       : ScorerWrapper(p, "key_norm", passed_on(alone), alone ? "; or 'scored: in_prompt'" : ""),
         slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
-        alone_(alone),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
-
-  static PassedOn passed_on(bool alone) {
-    PassedOn passed{.wrapper = "slices", .whole_step = !alone};
-    passed.needs = RowParts::kept();
-    return passed;
+        alone_(alone) {
+    peer_ties_ = p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU");
   }
+
+  static PassedOn passed_on(bool alone) { return {.wrapper = "slices", .whole_step = !alone, .needs = RowParts::kept()}; }
 
   // Returns the sum of kept tokens.
   std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
@@ -95,7 +87,7 @@ class Slices final : public ScorerWrapper {
   }
 
   std::int32_t slice_;
-  bool alone_, peer_ties_;
+  bool alone_;
   double frac_ = 0;  // share of the prompt
 };
 

@@ -44,7 +44,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     assign.frequencies = or_null(frequencies);
     assign.from = per_row(step, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
     assign.to = per_row(
-        step, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).local); });
+        step, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).recent); });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
     assign.codes = codes(step);
     assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
@@ -83,14 +83,12 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
-      on_gpu += std::min(kv.len[r], size.sinks + size.local);
-      codes += (3LL * std::max(0, kv.len[r] - size.local) + 1) / 2 +
+      const AttendedParts size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      on_gpu += std::min(kv.len[r], size.sinks + size.recent);
+      codes += (3LL * std::max(0, kv.len[r] - size.recent) + 1) / 2 +
                static_cast<std::int64_t>(codes_of(kv.len[r])) * model.head_dim * model.kv_bytes;
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += codes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(codes);
   }
 
  private:
@@ -100,15 +98,14 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   enum State : char { kNone, kSeen };
 
   [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
-  struct Sizes {
-    std::int32_t sinks, local, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t len) const {
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget, std::int32_t len) const {
     if (!is_given(budget_)) return {sinks_, local_, std::max(1, static_cast<std::int32_t>(top_frac_ * len))};
     const std::int32_t sinks = std::min(sinks_, budget / 4), local = std::clamp(budget / 2, 1, local_);
     return {sinks, local, std::max(1, budget - sinks - local)};
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r), step.kv.len[r]); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
+    return sizes(tokens_of(budget_, step, r), step.kv.len[r]);
+  }
   // Tokens without a code stay; 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     const std::int32_t coded = rows_.at(step, r).coded;

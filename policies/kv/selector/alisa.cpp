@@ -47,7 +47,7 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
     mask_ends(step, step.kv.first, head, tail, scores);
     const UnitLists lists = best_units(step, step.kv.first, scores, keep);
-    selection = tokens_and_tail(step, lists, nullptr, tail);
+    selection = expand(step, {.lists = lists, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     step.fetch(selection);
     push(step, selection, true);

@@ -4,7 +4,6 @@
 #include "kernels/select/query_gram_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
-#include "policies/kv/selector/guessed_queries.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -95,7 +94,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     settle_rows(step, "selected_tokens", count);
     const UnitLists lists = best_units(step, scores.first, scores.scores, count);
     keep_query(step);
-    const Selection selection = tokens_and_tail(step, lists, nullptr, tail);
+    const Selection selection = expand(step, {.lists = lists, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -105,10 +104,8 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (layer < dense_layers_) return held;
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r], budget_.of(kv.len[r])) + 1);
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    const std::int64_t width = directions(model.head_dim);
-    bytes.gpu += (kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1)) * width * model.kv_bytes;
-    return bytes;
+    const std::int64_t lines = kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1);
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(lines * directions(model.head_dim) * model.kv_bytes);
   }
 
  private:
@@ -117,7 +114,29 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
 
   std::span<const Queries> queries(LayerStep& step) {
     if (query_ == Query::kCurrent) return step.in.step;
-    return query_ == Query::kPrevious ? last_.before(step) : guessed_.from_layer_before(step);
+    return query_ == Query::kPrevious ? last_.before(step) : guessed_from_layer_before(step);
+  }
+  // Of decoding sequences (Needs::guessed_query). Not for layer 0.
+  std::span<const Queries> guessed_from_layer_before(LayerStep& step) {
+    const ModelShape& model = step.model;
+    const std::size_t n = step.seqs.size(), half = static_cast<std::size_t>(model.head_dim / 2);
+    std::vector<float> cos(n * half), sin(n * half);
+    const bool turns = model.rope.base != 0 && step.ops.computes();
+    if (turns) {
+      const Rotary rotary(model.rope, model.head_dim);
+      for (std::size_t s = 0; s < n; ++s) {
+        const std::int32_t position = step.seqs[s].seen_tokens;
+        rotary.fill({&position, 1}, cos.data() + s * half, sin.data() + s * half);
+      }
+    }
+    GuessQueries guess{static_cast<std::int32_t>(n), model.q_heads, model.head_dim, model.hidden_dim,
+                       step.in.hidden_before.data(), step.in.w_q};
+    guess.cos = turns ? cos.data() : nullptr, guess.sin = turns ? sin.data() : nullptr;
+    guess.out = step.ops.floats(static_cast<std::int64_t>(n) * model.q_heads * model.head_dim);
+    step.ops(guess);
+    guessed_ = queries_over(step, guess.out);
+    for (std::size_t s = 0; s < n; ++s) guessed_[s].first_position = step.seqs[s].seen_tokens;
+    return guessed_;
   }
   void keep_query(LayerStep& step) {
     if (query_ != Query::kGuessed) last_.keep(step);
@@ -175,7 +194,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   RowProgress progress_{*this};
   PerRow<char> has_basis_{*this};
   LastQueries last_{*this};
-  GuessedQueries guessed_;
+  std::vector<Queries> guessed_;  // valid within a step
 };
 
 KVLAB_REGISTER(Selector, InfiniGen, "infinigen",

@@ -42,7 +42,7 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
     lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * step.kv.group]);
     step.ops(nearest);
     const UnitLists chosen = united(step, lists, first, keep);
-    const Selection selection = tokens_and_tail(step, chosen, nullptr, tail);
+    const Selection selection = expand(step, {.lists = chosen, .tail = tail});
     traffic_.track(step, chosen, lists_of(selection), static_cast<std::int64_t>(step.kv.head_dim) * step.kv.kv_bytes);
     return selection;
   }

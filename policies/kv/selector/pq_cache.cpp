@@ -28,7 +28,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   void whole_key(const SeqStep& seq, StepKey& key) const override {
-    const Sizes size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
+    const AttendedParts size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
     const std::int32_t others = seq.end() - size.sinks - size.recent;
     const bool is_steady = others > size.top + 1 && seq.end() - 2 - size.sinks >= shape_.centers;
     key.add(seq.prompt_tokens, StepKey::kForEver);
@@ -88,25 +88,20 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      const AttendedParts size = sizes(budget_.of(kv.len[r]), kv.len[r]);
       const std::int32_t others = std::max(0, kv.len[r] - size.sinks - size.recent);
       on_gpu += std::min(kv.len[r], size.sinks + size.recent + size.top);
       codes += std::int64_t{others} * shape_.code_bytes();
       if (kv.len[r] - size.sinks >= shape_.centers) codes += std::int64_t{shape_.centers} * model.head_dim * model.kv_bytes;
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += codes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(codes);
   }
 
  private:
   struct Row {
     std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens
   };
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t prompt) const {
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget, std::int32_t prompt) const {
     if (!is_given(budget_)) {
       const std::int32_t half = std::max(1, static_cast<std::int32_t>(read_frac_ * (prompt - sinks_) * 0.5));
       return {sinks_, half, half};
@@ -114,7 +109,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::max(1, (budget - sinks) / 2);
     return {sinks, recent, std::max(1, budget - sinks - recent)};
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
   }
   // Tokens without a code stay; 0 if the whole row is read.

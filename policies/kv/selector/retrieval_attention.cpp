@@ -66,7 +66,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int64_t* rooms = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
     const UnitLists lists = graph_ ? search_graph(step, first, keep, rooms) : search_all(step, head, tail, keep, rooms);
     const UnitLists chosen = united(step, lists, first, keep);
-    const Selection selection = tokens_and_tail(step, chosen, head, tail);
+    const Selection selection = expand(step, {.lists = chosen, .head = head, .tail = tail});
     traffic_.track(step, chosen, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -74,7 +74,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]));
+      const AttendedParts size = sizes(budget_.of(kv.len[r]));
       on_gpu += std::min(kv.len[r], size.sinks + size.recent);
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -83,22 +83,19 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
-    if (!is_given(budget_)) return {sinks_, recent_, top_};
-    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::clamp(budget / 2, 1, recent_);
-    return {sinks, recent, std::max(1, budget - sinks - recent)};
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget) const {
+    AttendedParts size = parts_of({sinks_, recent_, top_}, budget_, budget);
+    size.top = std::max(1, size.top);
+    return size;
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
   [[nodiscard]] std::int32_t end_of_older(const LayerStep& step, std::int32_t r) const {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
-    const Sizes size = sizes(step, r);
+    const AttendedParts size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
     return tail - std::min(size.sinks, tail) <= size.top ? 0 : tail;
   }

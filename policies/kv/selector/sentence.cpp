@@ -74,7 +74,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
       return {};
     }
     UnitLists lists{.first = first, .unit = take(step, candidates, tail, first, mean)};
-    const Selection selection = tokens_and_tail(step, lists, head, tail);
+    const Selection selection = expand(step, {.lists = lists, .head = head, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -86,9 +86,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
       on_gpu += std::min(kv.len[r], budget_.of(kv.len[r]));
       sentences += ceil_div(kv.len[r], span_);
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += sentences * model.head_dim * model.kv_bytes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(sentences * model.head_dim * model.kv_bytes);
   }
 
  private:
@@ -183,9 +181,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
     float* const* sums = sums_.sequences(step, [&](std::int32_t) { return width + 1; });
     step.ops(MeanQuery{sequences, width, step.in.step.data(), mean, MeanQuery::Kind::kSentence, sentence_of(step), fresh, sums});
-    means_of_queries_.clear();
-    for (std::int32_t s = 0; s < sequences; ++s)
-      means_of_queries_.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
+    means_of_queries_ = queries_over(step, mean);
     return means_of_queries_.data();
   }
 

@@ -48,7 +48,7 @@ class SparF final : public Budgeted<Selector> {
     mask_ends(step, step.kv.first, head, tail, scores.scores);
     const UnitLists lists = best_units(step, step.kv.first, scores.scores, keep);
     count_pages(step, lists, tail);
-    return selection_ = tokens_and_tail(step, lists, nullptr, tail);
+    return selection_ = expand(step, {.lists = lists, .tail = tail});
   }
 
   [[nodiscard]] bool adds_segments() const override { return true; }

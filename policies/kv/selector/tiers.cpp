@@ -1,7 +1,5 @@
 #include "policies/kv/selector/tiers.h"
 
-#include <utility>
-
 #include "kernels/select/copy_queries_op.h"
 
 namespace kvlab {
@@ -29,12 +27,6 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
     last_count_.at(step, r) = static_cast<std::int32_t>(now.size(r));
     held_.at(step, r) = {};
   }
-}
-
-Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
-
-Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {
-  return expand(step, {.lists = lists, .head = head, .tail = tail});
 }
 
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count) {

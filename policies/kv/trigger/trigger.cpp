@@ -12,28 +12,4 @@ bool Held::exceeds(std::int32_t target) const {
   return n_ > target && allocator_->over_shares(*model_, layer_, len_, target, n_);
 }
 
-Traits Trigger::provides() const {
-  constexpr std::int32_t kPrompt = 1 << 16;
-  Traits traits;
-  traits.set(Trait::kActs, acts());
-  traits.set(Trait::kCutsPrompts, inside_prefill() || target({0, 0, kPrompt, kPrompt, -1}, kPrompt, {1, 0}).has_value());
-  traits.set(Trait::kCutsChunks, inside_prefill());
-  traits.set(Trait::kCutsInDecode, in_decode());
-  traits.set(Trait::kCutsAgain, in_decode() || inside_prefill());
-  traits.set(Trait::kKeepsCounts, keeps_counts());
-  return traits;
-}
-
-std::vector<Conflict> Trigger::conflicts() const {
-  if (!acts()) return {};
-  std::vector<Conflict> all{{{}, {Trait::kScores}, "trigger '{trigger}' acts, so there must be a scorer to rank tokens by"}};
-  if (needs_budget())
-    all.push_back({{}, {Trait::kBudget}, "trigger '{trigger}' acts, so there must be a budget: give budget_tokens or budget_frac"});
-  if (inside_prefill())
-    all.push_back({{Trait::kSharesPrompts},
-                   {},
-                   "trigger '{trigger}' cuts the cache inside the prompt, so its blocks cannot be shared: prefix_reuse must be none"});
-  return all;
-}
-
 }  // namespace kvlab
