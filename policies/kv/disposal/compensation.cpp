@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/tensor_memory.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/tensor_memory.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/disposal/row_states_op.h"
 #include "policies/kv/format/due_tokens.h"
@@ -12,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// LESS, Dong et al. 2024, arXiv:2402.09398; tensors as in its code, after layers.L. With grouped heads, which the paper lacks, state and
-// key map are per KV head, query maps per query head. Omits the code's lower bound of 1e-6 on the state's weight.
+// Tensors as in the authors' code, after layers.L. With grouped heads, which the paper lacks, state and key map are per KV head, query maps
+// per query head. Omits the code's lower bound of 1e-6 on the state's weight.
 class KernelState final : public CountingDisposal {
  public:
   explicit KernelState(Params& p)

@@ -140,10 +140,6 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   return recipe;
 }
 
-}  // namespace
-
-namespace {
-
 // Rejects `{snapkv: {budget_tokens: 512}}`, `{name: snapkv, ...}` and a table's "snapkv 512".
 void refuse_name_as_key(const Params& p) {
   const std::string text = p.inline_text("recipe", "");

@@ -103,8 +103,8 @@ std::string why_no_budget(const Recipe& recipe);
 // "" or the first of KvPart::conflicts.
 std::string why_not_together(const Recipe& recipe);
 
-// Reads `weights: FILE` and `weights_from` (the experiment's, else the recipe file's). Throws with file:line:column if the file is missing
-// or unused, or a tensor missing or of another type.
+// `weights: FILE` and `weights_from`. Throws with file:line:column if the file is missing or unused, or a tensor missing or of another
+// type.
 void read_weights(Params& experiment, Params& file, Recipe& recipe);
 
 // `positions: renumbered`: kept keys are rotated to consecutive positions before the next token; selected tokens, for the step that reads

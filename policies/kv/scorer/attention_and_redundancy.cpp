@@ -1,7 +1,4 @@
-#include <algorithm>
-
 #include "kernels/score/recent_attention_op.h"
-#include "kernels/score/score_map_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/score_pool.h"

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/score/mark_top_op.h"
-#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
@@ -10,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// FINCH's chunks (Corallo and Papotti 2024) as in kvpress, by whole-prompt scores; or kvpress's ChunkPress, which scores slices as prompts.
-// At least one token per slice stays.
+// FINCH's chunks as in kvpress, by whole-prompt scores; or ChunkPress, which scores slices as prompts. At least one token per slice stays.
 class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)

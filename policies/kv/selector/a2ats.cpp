@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/copy_queries_op.h"
 #include "kernels/select/query_gram_op.h"
 #include "policies/kv/rope_turns.h"

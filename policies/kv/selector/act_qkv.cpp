@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// ActQKV, Xiao et al. 2025, arXiv:2502.13542 (from its abstract; formulas are ours).
+// From the paper's abstract.
 class ActQkv final : public PagedSelector {
  public:
   explicit ActQkv(Params& p) {

@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// RocketKV's stage 2, Behnam et al. 2025, arXiv:2502.14051. Half of the budget pays for the estimate. After an eviction at the prompt's
-// end, kept tokens set the budget.
+// RocketKV's stage 2. Half of the budget pays for the estimate. After an eviction at the prompt's end, kept tokens set the budget.
 class HybridSparse final : public PagedSelector {
  public:
   explicit HybridSparse(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 3, 1, 4096, "tokens of a page")) {

@@ -23,7 +23,7 @@ struct InfLlm2Options {
   }
 };
 
-// InfLLM v2, MiniCPM Team 2025, arXiv:2506.07900, without its training. One choice per KV head.
+// Without training. One choice per KV head.
 class InfLlm2 final : public PagedSelector {
  public:
   explicit InfLlm2(Params& p) : own_(p) {

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "policies/kv/selector/row_state.h"
-#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 

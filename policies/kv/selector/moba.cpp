@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// MoBA's gate, Lu et al. 2025, arXiv:2502.13189, without its training. A KV head reads the union of its query heads' chunks.
+// The gate without training. A KV head reads the union of its query heads' chunks.
 class Moba final : public PagedSelector {
  public:
   explicit Moba(Params& p) {

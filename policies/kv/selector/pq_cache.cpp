@@ -1,9 +1,6 @@
-#include <algorithm>
-
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/product_codes_op.h"
-#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

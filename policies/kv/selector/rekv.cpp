@@ -1,11 +1,8 @@
-#include <algorithm>
-
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

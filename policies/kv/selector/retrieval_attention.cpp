@@ -116,8 +116,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     nearest.index_first = rooms;
     nearest.index = step.ops.ints(rooms[step.kv.num_rows * step.kv.group]);
     step.ops(nearest);
-    UnitLists lists{.first = rooms, .unit = nearest.index};
-    return lists;
+    return {.first = rooms, .unit = nearest.index};
   }
 
   UnitLists search_graph(LayerStep& step, const std::int64_t* first, const std::int32_t* keep, const std::int64_t* rooms) {
@@ -138,8 +137,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
     step.ops(SearchVisits{n, search.visits, SearchVisits::Kind::kGraph, std::int64_t{step.kv.head_dim} * step.kv.kv_bytes,
                           2LL * step.kv.head_dim});
-    UnitLists lists{.first = rooms, .unit = search.found, .count = search.count};
-    return lists;
+    return {.first = rooms, .unit = search.found, .count = search.count};
   }
 
   std::int32_t sinks_, recent_, top_;

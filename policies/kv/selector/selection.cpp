@@ -1,6 +1,5 @@
 #include "policies/kv/selector/selection.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "kernels/score/score_map_op.h"

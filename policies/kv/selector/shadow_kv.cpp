@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/chunk_outliers_op.h"

@@ -1,6 +1,3 @@
-#include <algorithm>
-
-#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "policies/kv/selector/tiers.h"
