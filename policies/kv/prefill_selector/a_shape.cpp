@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// In whole blocks. After StreamingLLM, Xiao et al. 2024, arXiv:2309.17453.
+// In whole blocks. After StreamingLLM.
 class AShape final : public BlockSelector {
  public:
   explicit AShape(Params& p)

@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Algorithm 1, by means summed over KV heads. With own sets per head and layers that share scores: WindowKV, Zuo et al. 2025.
+// Algorithm 1, by means summed over KV heads. With own sets per head and layers that share scores: WindowKV.
 class Chunks final : public ScorerWrapper {
  public:
   explicit Chunks(Params& p)

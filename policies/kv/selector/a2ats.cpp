@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // The codebook comes from the prompt's keys before RoPE; far queries are rotated to one fixed distance.
-class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
+class A2ats final : public Budgeted<TierSelector> {
  public:
   explicit A2ats(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
@@ -27,10 +27,6 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -56,10 +52,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     const std::vector<Queries> far = far_queries(step);
     CodeScores scores;
     scores.num_rows = n;
@@ -104,8 +97,9 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), step.kv.len[r]);
   }
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
   // Tokens without a code stay; 0 if the whole row is read.
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }

@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // The query is guessed from the layer before's input; `previous` takes the last step's, for recordings without inputs.
-class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
+class InfiniGen final : public Budgeted<TierSelector> {
  public:
   explicit InfiniGen(Params& p)
       : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
@@ -37,10 +37,6 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   // Guessed and fetched during the layer before (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override {
@@ -142,7 +138,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (query_ != Query::kGuessed) last_.keep(step);
   }
 
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t len = step.kv.len[r];
     return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;
   }

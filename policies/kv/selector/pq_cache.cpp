@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
-class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
+class PqCache final : public Budgeted<TierSelector> {
  public:
   explicit PqCache(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens, on the GPU")),
@@ -34,10 +34,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -61,10 +57,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     CodeScores scores{.kind = CodeScores::Kind::kAttention};
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim,
@@ -109,8 +102,9 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
   }
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
   // Tokens without a code stay; 0 if the whole row is read.
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }

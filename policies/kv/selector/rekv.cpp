@@ -48,10 +48,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t* tail = choices_.tails(step);
-    if (all_whole(step, tail)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, all_whole(step, tail))) return {};
     const UnitLists lists = choices_.lists(step);
     traffic_.track(step, lists, lists, 2LL * frame_ * step.kv.head_dim * step.kv.kv_bytes);
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : first_ * frame_; });

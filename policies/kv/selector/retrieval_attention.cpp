@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // An exact search, priced as reading a share of the keys, or HNSW replaces the paper's graph.
-class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
+class RetrievalAttention final : public Budgeted<TierSelector> {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
@@ -30,10 +30,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   // Tokens enter the graph when no longer among the newest.
   void update(LayerStep& step) override {
@@ -59,10 +55,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     const std::int64_t* rooms = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
     const UnitLists lists = graph_ ? search_graph(step, first, keep, rooms) : search_all(step, head, tail, keep, rooms);
     const UnitLists chosen = united(step, lists, first, keep);
@@ -94,7 +87,8 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const AttendedParts size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
     return tail - std::min(size.sinks, tail) <= size.top ? 0 : tail;

@@ -13,7 +13,7 @@ namespace kvlab {
 namespace {
 
 // Candidates: generated tokens and prompt tokens that its last queries attended to.
-class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
+class Sentence final : public Budgeted<TierSelector> {
  public:
   explicit Sentence(Params& p)
       : Budgeted({p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")}),
@@ -32,10 +32,6 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
 
   // Mean keys need all keys in every step.
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     split(step);
@@ -68,10 +64,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
     const Queries* mean = mean_query(step);
-    if (whole) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, whole)) return {};
     UnitLists lists{.first = first, .unit = take(step, candidates, tail, first, mean)};
     const Selection selection = expand(step, {.lists = lists, .head = head, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
@@ -104,7 +97,8 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     return {budget, std::min(sinks_, budget / 4), std::clamp(budget / 2, 1, recent_)};
   }
 
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
   }
 

@@ -19,8 +19,10 @@ class TierTraffic : public ReuseTraffic {
   }
   // After the last tracked step.
   void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
-  void read_all(const LayerStep& step) {
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+  // all: rows are read whole. Returns it.
+  bool reads_all(const LayerStep& step, bool all) {
+    for (std::int32_t r = 0; all && r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+    return all;
   }
   // asked: units that may need a fetch; now: all read, with this step's token. unit_bytes: transferred per unit of a row (keys, values or
   // both); disk_unit_bytes: of these from disk, on average.
@@ -38,15 +40,15 @@ inline UnitLists lists_of(const Selection& selection) { return {.first = selecti
 // After the first head[r].
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
 
-// For Selector::stays(): [0, head(r)) and [tail(r), end) of rows with a prompt that this step completes.
-template <class Head, class Tail>
-Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
-  const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
-  if (std::none_of(step.seqs.begin(), step.seqs.end(), completes)) return {};
-  const std::int32_t* to = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? tail(r) : step.kv.len[r]; });
-  const std::int32_t* from = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head(r), to[r]) : 0; });
-  return expand(step, {.lists = no_units(step), .head = from, .tail = to});
-}
+// Of a completed prompt, [0, head_of(r)) and [held_from(r), end) stay on the GPU.
+class TierSelector : public QuerySelector<TierTraffic> {
+ public:
+  Selection stays(LayerStep& step) override;
+
+ protected:
+  virtual std::int32_t head_of(const LayerStep&, std::int32_t /*row*/) { return 0; }
+  virtual std::int32_t held_from(const LayerStep& step, std::int32_t row) = 0;
+};
 
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 
