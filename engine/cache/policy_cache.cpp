@@ -13,7 +13,7 @@
 #include "kernels/storage/stored/rows_view.h"
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/cache/kv_keeper.h"
-#include "policies/kv/recipe/recipe_positions.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 

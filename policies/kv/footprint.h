@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policies/kv/fetch_beside.h"
+#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 
@@ -128,7 +128,7 @@ class Footprint {
   [[nodiscard]] virtual OnPreempt on_preempt() const { return OnPreempt::kSwap; }
 };
 
-// Plain paged KV (Kwon et al. 2023, arXiv:2309.06180).
+// Plain paged KV.
 class KeepAll final : public Footprint {
  public:
   FootprintStep step(const SeqState& seq) override { return {0, 0, 0, seq.seen_tokens + seq.new_tokens, 0, false}; }

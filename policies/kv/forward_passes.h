@@ -14,13 +14,11 @@ struct PassShape {
 };
 
 // Chunks of an extra forward pass:
-// "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, after an instruction of `instruction_tokens` (KVzip: Kim et al.
-// 2025, arXiv:2505.23416, section 3); "reconstruct_gradient" adds a backward pass, in chunks of `gradient_chunk_tokens` (KVgrad,
-// openreview.net/forum?id=cg1wTCJjjk); "repeat" feeds the prompt again in one piece (KVCompose: Akulov et al. 2025, arXiv:2509.05165);
-// "lookahead" decodes `lookahead_tokens` (LAQ: Wang et al. 2025, arXiv:2505.20334).
+// "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, after an instruction of `instruction_tokens` (KVzip, section 3);
+// "reconstruct_gradient" adds a backward pass, in chunks of `gradient_chunk_tokens` (KVgrad, openreview.net/forum?id=cg1wTCJjjk); "repeat"
+// feeds the prompt again in one piece (KVCompose); "lookahead" decodes `lookahead_tokens` (LAQ).
 // Two passes run after each prompt chunk, over the current cache: "template" feeds a chat template's tokens between user text and answer
-// (StreamMem: Yang et al. 2025, arXiv:2508.15717), "windows" feeds the windows of the prompt most similar to all of it (EpiCache: Kim et
-// al. 2025, arXiv:2509.17396).
+// (StreamMem), "windows" feeds the windows of the prompt most similar to all of it (EpiCache).
 struct PassSizes {
   std::int32_t chunk_tokens = 2048, gradient_chunk_tokens = 512, instruction_tokens = 16, lookahead_tokens = 8;
   std::int32_t template_tokens = 16, windows = 8, window_tokens = 32;

@@ -4,12 +4,17 @@
 
 namespace kvlab {
 
+// Overlap of a decode step's transfers; a layer's attention waits for its own.
+// kLayerBefore: tokens are known earlier, else the layer's query chooses. kKeyRebuild: overlaps low-rank decoding ("low_rank_rebuild").
+enum class FetchBeside : std::uint8_t { kNothing, kLayerBefore, kKeyRebuild };
+
 struct TierBytes {
   std::int64_t gpu = 0, host = 0, disk = 0;
   TierBytes& operator+=(const TierBytes& o) {
     gpu += o.gpu, host += o.host, disk += o.disk;
     return *this;
   }
+  [[nodiscard]] TierBytes with_gpu(std::int64_t more) const { return {gpu + more, host, disk}; }
   friend bool operator==(const TierBytes&, const TierBytes&) = default;
 };
 

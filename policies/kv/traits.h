@@ -41,7 +41,7 @@ class Traits {
   Traits(std::initializer_list<Trait> all) {
     for (const Trait trait : all) set(trait);
   }
-  void set(Trait trait, bool has = true) { bits_ |= has ? bit(trait) : 0; }
+  Traits& set(Trait trait, bool has = true) { return bits_ |= has ? bit(trait) : 0, *this; }
   Traits& operator|=(const Traits& o) {
     bits_ |= o.bits_;
     return *this;

@@ -1,4 +1,4 @@
-// Recipes with `positions: renumbered`: keys are turned to new places (policies/kv/recipe/recipe_positions.h).
+// Recipes with `positions: renumbered`: keys are turned to new places (read_positions of policies/kv/recipe/recipe.h).
 #include <cmath>
 #include <functional>
 #include <numeric>

@@ -33,7 +33,14 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // Before it is rounded.
   virtual void set_budget(const Budget&) {}
-  virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
+  // By expected(), unless data decides.
+  virtual void allocate(Ops& /*ops*/, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) {
+    for (ScoredLayer& l : layers)
+      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) {
+        const std::int32_t s = l.kv.sequence(r), n = seqs[static_cast<std::size_t>(s)].end();
+        l.keep[r] = std::min(l.kv.len[r], expected(model, l.layer, r % l.kv.kv_heads, l.target[s], n));
+      }
+  }
   // Tokens that a row keeps of n; if data decides, the mean, or counts with the layer's sum.
   [[nodiscard]] virtual std::int32_t expected(const ModelShape& /*model*/, std::int32_t /*layer*/, std::int32_t /*head*/,
                                               std::int32_t target, std::int32_t n) const {
@@ -60,9 +67,13 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
   // len [kv_heads] of n tokens.
   [[nodiscard]] virtual bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len,
-                                         std::int32_t target, std::int32_t n) const;
+                                         std::int32_t target, std::int32_t n) const {
+    for (std::size_t h = 0; h < len.size(); ++h)
+      if (len[h] > expected(model, layer, static_cast<std::int32_t>(h), target, n)) return true;
+    return false;
+  }
 
-  [[nodiscard]] Traits provides() const override;
+  [[nodiscard]] Traits provides() const override { return Traits().set(Trait::kSplitsHeads, splits_heads()); }
   [[nodiscard]] std::vector<Conflict> conflicts() const override;
 };
 

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// ZipVL, He et al. 2024, arXiv:2410.08584 (which samples queries). A layer's heads keep equal counts, by their mean at each rank, and at
-// least the budget.
+// The paper samples queries. A layer's heads keep equal counts, by their mean at each rank, and at least the budget.
 class AttentionMassShare final : public Allocator {
  public:
   explicit AttentionMassShare(Params& p)
@@ -30,8 +29,7 @@ class AttentionMassShare final : public Allocator {
       std::int32_t* counts = ops.host_ints(sequences);
       first[0] = 0;
       for (std::int32_t s = 0; s < sequences; ++s) {
-        const std::int32_t* len = l.kv.len + s * l.kv.kv_heads;
-        counts[s] = *std::min_element(len, len + l.kv.kv_heads);  // bound
+        counts[s] = shortest_row(l.kv, s);  // bound
         first[s + 1] = first[s] + counts[s];
       }
       float* ranked = ops.floats(first[sequences]);

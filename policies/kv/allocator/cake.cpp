@@ -1,5 +1,4 @@
 #include "kernels/attention/window_moments/window_moments.h"
-#include "kernels/score/score_map_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/allocator/split_total.h"
 #include "policies/kv/scorer/step_arrays.h"

@@ -23,6 +23,11 @@ inline std::int32_t longest_row(const KvRows& kv, std::int32_t s) {
   return *std::max_element(len, len + kv.kv_heads);
 }
 
+inline std::int32_t shortest_row(const KvRows& kv, std::int32_t s) {
+  const std::int32_t* len = kv.len + s * kv.kv_heads;
+  return *std::min_element(len, len + kv.kv_heads);
+}
+
 inline std::span<std::int32_t> all_counts(const ScoredLayer& layer) { return {layer.keep, static_cast<std::size_t>(layer.kv.num_rows)}; }
 
 // Gives tokens that rows cannot take to rows with room, in equal parts, until the sum is `total` or all are full.

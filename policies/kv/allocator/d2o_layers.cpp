@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "policies/kv/allocator/counts.h"

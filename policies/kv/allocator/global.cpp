@@ -1,4 +1,3 @@
-
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <numbers>
 
 #include "policies/kv/allocator/layer_allocator.h"

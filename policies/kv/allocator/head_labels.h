@@ -11,8 +11,8 @@
 namespace kvlab {
 
 // [layers, kv_heads]
-// - kGates: gates. DuoAttention, Xiao et al. 2024, arXiv:2410.10819
-// - kInduction: kv_induction and kv_echo. RazorAttention, Tang et al. 2024, arXiv:2407.15891
+// - kGates: gates (DuoAttention)
+// - kInduction: kv_induction and kv_echo (RazorAttention)
 enum class HeadLabel : std::uint8_t { kGates, kInduction };
 inline constexpr std::initializer_list<Named<HeadLabel>> kLabels{{"gates", HeadLabel::kGates}, {"induction", HeadLabel::kInduction}};
 

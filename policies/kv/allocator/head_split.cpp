@@ -2,7 +2,6 @@
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/allocator/counts.h"
 #include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -46,9 +45,8 @@ class Picked {
   std::vector<std::vector<Queries>> windows_;
 };
 
-// RazorAttention, Tang et al. 2024, arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Retrieval heads come from `weights`
-// or a list, or (ours) are found at the first cut: their last prompt queries attend least to first and latest tokens, which depends on the
-// prompt's chunks. Later, they are the heads that lost nothing.
+// Retrieval heads come from `weights` or a list, or (ours) are found at the first cut: their last prompt queries attend least to first and
+// latest tokens, which depends on the prompt's chunks. Later, they are the heads that lost nothing.
 class HeadSplit final : public Allocator {
  public:
   explicit HeadSplit(Params& p)

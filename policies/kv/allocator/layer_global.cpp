@@ -65,11 +65,6 @@ class LayerGlobal final : public Allocator {
   }
 
  private:
-  static std::int32_t shortest_row(const KvRows& kv, std::int32_t s) {
-    const std::int32_t* len = kv.len + s * kv.kv_heads;
-    return *std::min_element(len, len + kv.kv_heads);
-  }
-
   // Descending; entries[s * stride] is their address.
   static void rank(Ops& ops, const ScoredLayer& layer, float** entries, std::int32_t stride) {
     const std::int32_t sequences = layer.kv.num_sequences();

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "policies/kv/allocator/layer_allocator.h"

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/protect_op.h"
 #include "policies/kv/allocator/allocator.h"

@@ -1,4 +1,3 @@
-
 #include "policies/kv/allocator/layer_allocator.h"
 #include "policies/kv/allocator/layer_values.h"
 #include "policies/kv/allocator/split_total.h"

@@ -8,12 +8,8 @@
 
 namespace kvlab {
 
-// Splits a total in proportion to weights: counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]). Rounding is cumulative:
-// without clamps the counts sum to the total. The tokens that the bounds remove or add are
-//   kLost      left as they are
-//   kEven      spread evenly over the members that have room
-//   kByWeight  spread by weight over the members that have room
-// Weights that are negative or not finite count as 0; weights that are all 0 count as equal.
+// counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]), rounded cumulatively: without clamps the counts sum to the total. Tokens
+// that the bounds remove or add are lost, or spread over the members with room. Negative and infinite weights count as 0; all 0 as equal.
 enum class Excess : std::uint8_t { kLost, kEven, kByWeight };
 void split_total(std::span<const double> weights, std::int64_t total, std::span<const std::int32_t> floor,
                  std::span<const std::int32_t> cap, Excess excess, std::span<std::int32_t> counts);

@@ -27,13 +27,6 @@ class Table final : public Allocator {
     return std::any_of(table_.begin(), table_.end(), [](const TableEntry& e) { return e.head >= 0; });
   }
 
-  void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
-    for (ScoredLayer& l : layers)
-      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) {
-        const std::int32_t s = l.kv.sequence(r), n = seqs[static_cast<std::size_t>(s)].end();
-        l.keep[r] = std::min(l.kv.len[r], tokens(model, l.layer, r % l.kv.kv_heads, l.target[s], n));
-      }
-  }
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     return std::min(n, tokens(model, layer, head, target, n));

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "policies/kv/allocator/allocator.h"
 
 namespace kvlab {

@@ -24,13 +24,6 @@ class UtilityCurves final : public Allocator {
   [[nodiscard]] bool splits_heads() const override { return true; }
   void set_budget(const Budget& budget) override { budget_ = budget; }
 
-  void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
-    for (ScoredLayer& l : layers)
-      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) {
-        const std::int32_t s = l.kv.sequence(r), n = seqs[static_cast<std::size_t>(s)].end();
-        l.keep[r] = std::min(l.kv.len[r], expected(model, l.layer, r % l.kv.kv_heads, l.target[s], n));
-      }
-  }
   // Without curves, the budget.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {

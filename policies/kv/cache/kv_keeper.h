@@ -18,8 +18,7 @@ class KvKeeper {
  public:
   virtual ~KvKeeper() = default;
 
-  // Called in order for every operation that decodes into listed vectors. The last result of a vector counts, whatever the rows held
-  // before.
+  // Called in order for every operation that decodes into listed vectors. The last result of a vector counts.
   virtual void keep(const LayerStep& step, const DecodeOp& op) = 0;
 
   // kDropped, to CPU memory.

@@ -15,7 +15,9 @@ KvPages::~KvPages() {
     if (array->data != nullptr) memory_.free(array->data, array->bytes);
 }
 
-void KvPages::widen(Array& array, std::int64_t token_bytes, std::int64_t planes, std::int64_t pages) {
+void KvPages::widen(const Member& member, std::int64_t pages) {
+  const auto& [pointer, token_bytes, planes] = member;
+  Array& array = this->*pointer;
   const std::int64_t used = made_ * page_tokens_ * token_bytes, old = capacity_ * page_tokens_ * token_bytes;
   const std::int64_t now = pages * page_tokens_ * token_bytes;
   if (planes * now <= array.bytes) return;
@@ -49,21 +51,17 @@ bool KvPages::can_widen(std::int64_t pages) const {
   if (memory_.on_host()) return true;
   std::int64_t free = cuda::free_bytes();
   const std::int64_t tokens = pages * page_tokens_;
-  for (const auto& [array, token_bytes] :
-       {std::pair{&k_, vector_bytes()}, {&v_, vector_bytes()}, {&position_, std::int64_t{4}}, {&words_, std::int64_t{4} * num_words_}}) {
-    const std::int64_t wider = tokens * token_bytes;
-    if (wider <= array->bytes) continue;
+  for (const auto& [array, token_bytes, planes] : members()) {
+    const std::int64_t wider = tokens * token_bytes * planes, bytes = (this->*array).bytes;
+    if (wider <= bytes) continue;
     if (wider > free) return false;
-    free += array->bytes - wider;
+    free += bytes - wider;
   }
   return true;
 }
 
 void KvPages::widen_all(std::int64_t pages) {
-  widen(k_, vector_bytes(), 1, pages);
-  widen(v_, vector_bytes(), 1, pages);
-  widen(position_, 4, 1, pages);
-  widen(words_, 4, num_words_, pages);  // last: its planes move apart
+  for (const Member& member : members()) widen(member, pages);
   capacity_ = pages;
 }
 
@@ -116,38 +114,29 @@ void KvPages::give_back(std::int32_t page) {
   if (--users == 0) free_.push_back(page);
 }
 
-void KvPages::copy_page(const Array& from, std::int64_t from_token, const Array& to, std::int64_t to_token, std::int64_t tokens,
-                        std::int64_t token_bytes) const {
-  memory_.copy(static_cast<char*>(to.data) + to_token * token_bytes, static_cast<const char*>(from.data) + from_token * token_bytes,
-               tokens * token_bytes);
-}
-
 void KvPages::copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens) {
-  const std::int64_t a = std::int64_t{from} * other.page_tokens_, b = std::int64_t{to} * page_tokens_;
-  copy_page(other.k_, a, k_, b, tokens, vector_bytes());
-  copy_page(other.v_, a, v_, b, tokens, vector_bytes());
-  copy_page(other.position_, a, position_, b, tokens, 4);
-  for (std::int64_t w = 0; w < num_words_; ++w)
-    copy_page(other.words_, w * other.capacity_ * other.page_tokens_ + a, words_, w * capacity_ * page_tokens_ + b, tokens, 4);
+  for (const auto& [array, token_bytes, planes] : members())
+    for (std::int64_t p = 0; p < planes; ++p) {
+      const std::int64_t a = (p * other.capacity_ + from) * other.page_tokens_, b = (p * capacity_ + to) * page_tokens_;
+      memory_.copy(static_cast<char*>((this->*array).data) + b * token_bytes,
+                   static_cast<const char*>((other.*array).data) + a * token_bytes, tokens * token_bytes);
+    }
 }
 
 void KvPages::copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to) {
-  CudaContext* const cuda = memory_.on_host() ? other.memory_.cuda() : memory_.cuda();
-  const auto copy = [&](const Array& source, const Array& target, std::int64_t token_bytes, std::int64_t plane) {
-    PageCopy op{.pages = std::ssize(to), .page_bytes = page_tokens_ * token_bytes};
-    op.from = static_cast<const std::uint8_t*>(source.data) + plane * other.capacity_ * op.page_bytes;
-    op.to = static_cast<std::uint8_t*>(target.data) + plane * capacity_ * op.page_bytes;
-    op.from_page = from.data(), op.to_page = to.data();
-    if (cuda == nullptr)
-      run_cpu(op);
-    else
-      run_cuda(op, *cuda);
-  };
   if (to.empty()) return;
-  copy(other.k_, k_, vector_bytes(), 0);
-  copy(other.v_, v_, vector_bytes(), 0);
-  copy(other.position_, position_, 4, 0);
-  for (std::int64_t w = 0; w < num_words_; ++w) copy(other.words_, words_, 4, w);
+  CudaContext* const cuda = memory_.on_host() ? other.memory_.cuda() : memory_.cuda();
+  for (const auto& [array, token_bytes, planes] : members())
+    for (std::int64_t p = 0; p < planes; ++p) {
+      PageCopy op{.pages = std::ssize(to), .page_bytes = page_tokens_ * token_bytes};
+      op.from = static_cast<const std::uint8_t*>((other.*array).data) + p * other.capacity_ * op.page_bytes;
+      op.to = static_cast<std::uint8_t*>((this->*array).data) + p * capacity_ * op.page_bytes;
+      op.from_page = from.data(), op.to_page = to.data();
+      if (cuda == nullptr)
+        run_cpu(op);
+      else
+        run_cuda(op, *cuda);
+    }
   if (cuda != nullptr && (memory_.on_host() || other.memory_.on_host())) cuda->synchronize();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -58,12 +59,21 @@ class KvPages {
   };
   [[nodiscard]] std::int64_t vector_bytes() const { return head_dim_ * element_bytes(type_); }
   [[nodiscard]] std::int64_t token_bytes() const { return 2 * vector_bytes() + 4 + 4 * num_words_; }
+  struct Member {
+    Array KvPages::*array;
+    std::int64_t token_bytes, planes;
+  };
+  // The statistics' planes move apart when widened: last.
+  [[nodiscard]] std::array<Member, 4> members() const {
+    return {{{&KvPages::k_, vector_bytes(), 1},
+             {&KvPages::v_, vector_bytes(), 1},
+             {&KvPages::position_, 4, 1},
+             {&KvPages::words_, 4, num_words_}}};
+  }
   void grow(std::int64_t needed);
   [[nodiscard]] bool can_widen(std::int64_t pages) const;
   void widen_all(std::int64_t pages);
-  void widen(Array& array, std::int64_t token_bytes, std::int64_t planes, std::int64_t pages);
-  void copy_page(const Array& from, std::int64_t from_token, const Array& to, std::int64_t to_token, std::int64_t tokens,
-                 std::int64_t token_bytes) const;
+  void widen(const Member& member, std::int64_t pages);
 
   std::int32_t head_dim_, num_words_, page_tokens_;
   TensorMemory memory_;

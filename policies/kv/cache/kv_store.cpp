@@ -7,14 +7,6 @@
 
 namespace kvlab {
 
-namespace {
-
-constexpr std::int32_t kPageTokens = 64;
-
-std::int32_t pages_for(std::int32_t tokens, std::int32_t page_tokens) { return ceil_div(tokens, page_tokens); }
-
-}  // namespace
-
 KvStore::KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data)
     : model_(model), num_words_(num_words) {
   if (with_data) pages_ = std::make_shared<KvPages>(model.head_dim, num_words, kPageTokens);
@@ -31,7 +23,7 @@ KvStore::KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages)
 void KvStore::reserve(std::int32_t tokens) {
   if (!has_data()) return;  // shapes only
   if (is_shared_) throw InternalError("rows over shared pages take them one by one");
-  const std::int32_t pages = pages_for(tokens, kPageTokens);
+  const std::int32_t pages = ceil_div(tokens, kPageTokens);
   if (pages <= reserved_pages_) return;
   auto wider = std::make_shared<KvPages>(model_.head_dim, pages_->num_words(), kPageTokens, pages_->memory(), pages_->type());
   wider->reserve(pages * num_rows());
@@ -41,7 +33,7 @@ void KvStore::reserve(std::int32_t tokens) {
     const std::vector<std::int32_t> old = std::move(own);
     own.clear();
     for (std::int32_t p = 0; p < pages; ++p) own.push_back(first + p);
-    for (std::int32_t p = 0; p < pages_for(len(r), kPageTokens); ++p)
+    for (std::int32_t p = 0; p < ceil_div(len(r), kPageTokens); ++p)
       wider->copy_from(*pages_, old[static_cast<std::size_t>(p)], first + p, std::min(kPageTokens, len(r) - p * kPageTokens));
   }
   pages_ = std::move(wider);
@@ -51,7 +43,7 @@ void KvStore::reserve(std::int32_t tokens) {
 
 void KvStore::make_room(std::int32_t row, std::int32_t len) {
   std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(row)];
-  while (static_cast<std::int32_t>(own.size()) < pages_for(len, pages_->page_tokens())) {
+  while (static_cast<std::int32_t>(own.size()) < ceil_div(len, pages_->page_tokens())) {
     own.push_back(pages_->take());
     is_listed_ = false;
   }
@@ -90,7 +82,7 @@ void KvStore::shrink(std::int32_t row, std::int32_t len) {
   len_[static_cast<std::size_t>(row)] = len;
   if (!has_data()) return;
   std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(row)];
-  const std::int32_t kept = std::max(reserved_pages_, pages_for(len, pages_->page_tokens()));
+  const std::int32_t kept = std::max(reserved_pages_, ceil_div(len, pages_->page_tokens()));
   while (static_cast<std::int32_t>(own.size()) > kept) {
     pages_->give_back(own.back());
     own.pop_back();
@@ -150,22 +142,16 @@ KvStore::Sequence KvStore::pop() {
   return sequence;
 }
 
-void KvStore::count_first() {
-  for (std::size_t r = 0; r < len_.size(); ++r) first_[r + 1] = first_[r] + len_[r];
-}
-
-void KvStore::list_pages() {
-  page_.clear();
-  for (std::size_t r = 0; r < row_pages_.size(); ++r) {
-    page_begin_[r] = static_cast<std::int32_t>(page_.size());
-    page_.insert(page_.end(), row_pages_[r].begin(), row_pages_[r].end());
-  }
-  is_listed_ = true;
-}
-
 KvRows KvStore::rows() {
-  count_first();
-  if (has_data() && !is_listed_) list_pages();
+  for (std::size_t r = 0; r < len_.size(); ++r) first_[r + 1] = first_[r] + len_[r];
+  if (has_data() && !is_listed_) {
+    page_.clear();
+    for (std::size_t r = 0; r < row_pages_.size(); ++r) {
+      page_begin_[r] = static_cast<std::int32_t>(page_.size());
+      page_.insert(page_.end(), row_pages_[r].begin(), row_pages_[r].end());
+    }
+    is_listed_ = true;
+  }
   KvRows kv{.num_rows = num_rows(),
             .kv_heads = model_.kv_heads,
             .group = model_.group(),

@@ -53,10 +53,10 @@ class KvStore {
   [[nodiscard]] const TensorMemory& memory() const;
 
  private:
+  static constexpr std::int32_t kPageTokens = 64;
+
   void make_room(std::int32_t row, std::int32_t len);
   void grow(const AppendedTokens& news);
-  void count_first();
-  void list_pages();
 
   ModelShape model_;
   std::int32_t num_words_;

@@ -2,36 +2,22 @@
 #include <cmath>
 
 #include "kernels/storage/channel_stats_op.h"
-#include "kernels/tensor_memory.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 
 namespace {
 
 // Mean key (after RoPE) and value of dropped tokens, with weight n exp(q k / sqrt(d)) in the softmax.
-class Compensation final : public InPlaceDisposal {
+class Compensation final : public CountingDisposal {
  public:
-  explicit Compensation(Params& p) : InPlaceDisposal(p) {}
+  explicit Compensation(Params& p) : CountingDisposal(p) {}
 
-  // Only evicted tokens leave rows.
-  void observe(LayerStep& step) override {
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = dropped_before(step, r);
-  }
-
-  void dispose(LayerStep& step, const Kept& kept) override {
-    let_go(step, kept);
-    compact(step, kept);
-  }
   void let_go(LayerStep& step, const Kept& kept) override {
-    const PartedRows rows = part_rows(step, kept);
+    const PartedRows rows = count_dropped(step, kept);
     std::int32_t* const before = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
-      before[r] = dropped_before(step, r);
-      count_.at(step, r) = before[r] + rows.num_dropped(r);
-    }
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) before[r] = dropped_before(step, r);
     step.ops(ChannelStats{.kv = rows.kv,
                           .kind = ChannelStats::Kind::kRunningMean,
                           .listed = {rows.kv, rows.dropped_first, rows.dropped},
@@ -72,23 +58,12 @@ class Compensation final : public InPlaceDisposal {
     segments.push_back(s);
   }
 
-  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
-                                   const Format&, const TierBytes& rows) const override {
-    TierBytes all = rows;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
-      if (count != nullptr && *count > 0) all.gpu += 2LL * model.head_dim * model.kv_bytes + 4;
-    }
-    return all;
-  }
-
  private:
-  static std::int32_t dropped_before(const LayerStep& step, std::int32_t row) {
-    return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].end() - step.kv.len[row];
+  [[nodiscard]] TierBytes bytes_of(const ModelShape& model, std::int32_t, const Format&, std::int32_t count) const override {
+    return {.gpu = count > 0 ? 2LL * model.head_dim * model.kv_bytes + 4 : 0};
   }
 
   RowTable k_mean_{*this, 0.0F}, v_mean_{*this, 0.0F};
-  PerRow<std::int32_t> count_{*this};
   std::vector<std::int32_t> len_, page_begin_, page_;
   TensorArray<std::int32_t> position_;
   std::vector<std::int64_t> first_;

@@ -52,7 +52,9 @@ class Disposal : public KvPart {
   }
   virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 
-  [[nodiscard]] Traits provides() const override;
+  [[nodiscard]] Traits provides() const override {
+    return Traits().set(Trait::kShrinks, shrinks()).set(Trait::kKeepsOthers, !only_drops());
+  }
   [[nodiscard]] std::vector<Conflict> conflicts() const override;
 };
 

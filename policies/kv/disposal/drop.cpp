@@ -10,7 +10,6 @@ class Drop final : public InPlaceDisposal {
   explicit Drop(Params& p) : InPlaceDisposal(p) {}
   [[nodiscard]] bool keeps_no_state() const override { return true; }
   void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
-  void let_go(LayerStep&, const Kept&) override {}
   [[nodiscard]] bool only_drops() const override { return true; }
 };
 

@@ -2,23 +2,21 @@
 
 #include <algorithm>
 
-#include "kernels/tensor_memory.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/disposal/row_states_op.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/recipe/trained_tensors.h"
-#include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 
 namespace {
 
-// LESS, Dong et al. 2024, arXiv:2402.09398; tensors as in its code, after layers.L. With grouped heads, which the paper lacks, state and
-// key map are per KV head, query maps per query head. Omits the code's lower bound of 1e-6 on the state's weight.
-class KernelState final : public InPlaceDisposal {
+// Tensors as in the authors' code, after layers.L. With grouped heads, which the paper lacks, state and key map are per KV head, query maps
+// per query head. Omits the code's lower bound of 1e-6 on the state's weight.
+class KernelState final : public CountingDisposal {
  public:
   explicit KernelState(Params& p)
-      : InPlaceDisposal(p),
+      : CountingDisposal(p),
         features_(p.optional<std::int32_t>("features", 8, 1, 1024, "numbers per query and key; priced where no weights are given")),
         mid_dim_(p.optional<std::int32_t>("middle_dim", 512, 1, 1 << 16,
                                           "width between the two layers of a map; priced where no weights are given")) {}
@@ -47,17 +45,8 @@ class KernelState final : public InPlaceDisposal {
     return "";
   }
 
-  // Only evicted tokens leave rows.
-  void observe(LayerStep& step) override {
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r);
-  }
-  void dispose(LayerStep& step, const Kept& kept) override {
-    let_go(step, kept);
-    compact(step, kept);
-  }
   void let_go(LayerStep& step, const Kept& kept) override {
-    const PartedRows rows = part_rows(step, kept);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r) + rows.num_dropped(r);
+    const PartedRows rows = count_dropped(step, kept);
     step.ops(RowStates{rows, maps(step), state_rows(step), state(step)});
   }
 
@@ -67,7 +56,7 @@ class KernelState final : public InPlaceDisposal {
     len_.resize(static_cast<std::size_t>(n)), page_.resize(len_.size()), first_.assign(len_.size() + 1, 0);
     for (std::int32_t r = 0; r < n; ++r) {
       const auto at = static_cast<std::size_t>(r);
-      len_[at] = folded_before(step, r) > 0 ? features_ : 0;
+      len_[at] = dropped_before(step, r) > 0 ? features_ : 0;
       page_[at] = r;
       first_[at + 1] = first_[at] + len_[at];
     }
@@ -94,22 +83,12 @@ class KernelState final : public InPlaceDisposal {
     segments.push_back(s);
   }
 
-  // S and z in float32 for each KV head that lost tokens.
-  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
-                                   const Format&, const TierBytes& rows) const override {
-    TierBytes all = rows;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
-      if (count != nullptr && *count > 0) all.gpu += 4LL * features_ * (model.head_dim + 1);
-    }
-    return all;
-  }
-
  private:
-  static std::string name(std::int32_t layer, const char* tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
-  static std::int32_t folded_before(const LayerStep& step, std::int32_t row) {
-    return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].end() - step.kv.len[row];
+  // S and z in float32 for each KV head that lost tokens.
+  [[nodiscard]] TierBytes bytes_of(const ModelShape& model, std::int32_t, const Format&, std::int32_t count) const override {
+    return {.gpu = count > 0 ? 4LL * features_ * (model.head_dim + 1) : 0};
   }
+  static std::string name(std::int32_t layer, const char* tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
   float* state(LayerStep& step) { return state_.lines(step, features_ * (step.kv.head_dim + 1)); }
   [[nodiscard]] StateMaps maps(const LayerStep& step) const {
     StateMaps m{mid_dim_, features_};
@@ -123,7 +102,6 @@ class KernelState final : public InPlaceDisposal {
   std::int32_t features_, mid_dim_;
   std::shared_ptr<const TrainedTensors> weights_;
   RowTable state_{*this, 0.0F};
-  PerRow<std::int32_t> count_{*this};  // tokens in the state
   std::vector<std::int32_t> len_, page_;
   std::vector<std::int64_t> first_;
   TensorArray<std::int32_t> position_;

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // Pairs of deep layers store one direction and two magnitudes per token; the most different tokens keep both vectors. The second layer
-// merges whole blocks (our definition), and whenever the share with both vectors is full.
+// merges whole blocks (ours).
 class LayerPairs final : public Disposal {
  public:
   explicit LayerPairs(Params& p)

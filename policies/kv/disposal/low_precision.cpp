@@ -8,7 +8,6 @@
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 

@@ -70,7 +70,7 @@ class MergeNearest final : public InPlaceDisposal {
     merge.combine = combine_;
     merge.weight = weight_;
     merge.keys = merges_keys_;
-    if (weighs_attention()) merge.mass = attention_mass::per_query(step, first_word());
+    if (weighs_attention()) merge.mass = attention_mass::sum(step, first_word(), true);
     step.ops(merge);
   }
 

@@ -21,7 +21,7 @@ class MergeIntoWindow final : public Disposal {
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    const float* const mass = per_query_ ? attention_mass::per_query(step, first_word()) : attention_mass::sum(step, first_word());
+    const float* const mass = attention_mass::sum(step, first_word(), per_query_);
     step.ops(MergeWindow{rows, window_, mass, sequence_seeds(step)});
     compact(step, kept);
   }

@@ -1,48 +1,24 @@
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/merging.h"
-#include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 
 namespace {
 
 // FlexGen-style H2O: a later turn may restore the tokens.
-class Offload final : public InPlaceDisposal {
+class Offload final : public CountingDisposal {
  public:
-  explicit Offload(Params& p) : InPlaceDisposal(p) {}
+  explicit Offload(Params& p) : CountingDisposal(p) {}
 
-  // Only evicted tokens leave rows.
-  void observe(LayerStep& step) override {
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];
-  }
-
-  void dispose(LayerStep& step, const Kept& kept) override {
-    let_go(step, kept);
-    compact(step, kept);
-  }
   void let_go(LayerStep& step, const Kept& kept) override {
-    const PartedRows rows = part_rows(step, kept);
+    const PartedRows rows = count_dropped(step, kept);
     const std::int64_t n = rows.total_dropped();
     float* const vectors = step.ops.floats(n * 2 * step.kv.head_dim);
     const TokenCopy packed = copy_dropped(rows, vectors, step.ops.ints(n));
     step.ops(packed);
     if (step.keeper != nullptr) step.keeper->keep(step, packed);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
-      const std::int32_t dropped = rows.num_dropped(r);
-      count_.at(step, r) += dropped;
-      if (dropped > 0) moved_.push_back({step.layer, dropped});
-    }
-  }
-
-  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
-                                   const Format& format, const TierBytes& rows) const override {
-    TierBytes all = rows;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
-      if (count != nullptr) all.host += format.transfer_bytes(model, layer, *count);
-    }
-    return all;
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      if (const std::int32_t dropped = rows.num_dropped(r); dropped > 0) moved_.push_back({step.layer, dropped});
   }
 
   Traffic take_traffic(const ModelShape& model, const Format& format) override {
@@ -53,10 +29,13 @@ class Offload final : public InPlaceDisposal {
   }
 
  private:
+  [[nodiscard]] TierBytes bytes_of(const ModelShape& model, std::int32_t layer, const Format& format, std::int32_t count) const override {
+    return {.host = format.transfer_bytes(model, layer, count)};
+  }
+
   struct Moved {
     std::int32_t layer = 0, tokens = 0;  // of one row at once
   };
-  PerRow<std::int32_t> count_{*this};
   std::vector<Moved> moved_;
 };
 

@@ -51,13 +51,6 @@ std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCod
   return y;
 }
 
-Needs CodedVectors::needs() const {
-  Needs needs;
-  needs.turns = keys_turn();
-  needs.run_only_on_cpu("has a code without a CUDA kernel");
-  return needs;
-}
-
 void CodedVectors::encode(LayerStep& step, const ListedTokens& tokens, const float* frequencies) {
   const std::shared_ptr<const VectorCode>& code = this->code(step.layer, tokens.values);
   if (code == nullptr) return;

@@ -21,7 +21,7 @@ class CodedVectors : public Format {
   CodedVectors(Codes codes, DueRule rule, std::int32_t exact_sinks = 0)
       : codes_(std::move(codes)), exact_sinks_(exact_sinks), due_(*this, rule) {}
 
-  [[nodiscard]] Needs needs() const override;
+  [[nodiscard]] Needs needs() const override { return {.turns = keys_turn(), .cpu_only = "has a code without a CUDA kernel"}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void store(LayerStep& step) override;
   // Counts decoded tokens like the prompt's.

@@ -10,8 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The paper codes weights. Ours: a table per layer, K or V and piece; 64-token blocks per head. Size as measured so far; before, the
-// paper's 11 of 16 bits.
+// The paper codes weights. Ours: a table per layer, K or V and piece; 64-token blocks per head. Sizes are measured; at first 11 of 16 bits.
 class Dfloat11 final : public Format {
  public:
   explicit Dfloat11(Params&) {}

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/storage/take_due_op.h"
-#include "kernels/tensor_memory.h"
 
 namespace kvlab {
 

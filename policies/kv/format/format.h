@@ -30,7 +30,7 @@ class Format : public KvPart {
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
 
-  [[nodiscard]] Traits provides() const override;
+  [[nodiscard]] Traits provides() const override { return Traits().set(Trait::kEncodes, !is_native()); }
   [[nodiscard]] std::vector<Conflict> conflicts() const override;
 };
 

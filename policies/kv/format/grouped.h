@@ -5,6 +5,7 @@
 #include "kernels/storage/quantize/group_codec.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
@@ -12,17 +13,19 @@ namespace kvlab {
 struct GroupedSide {
   GroupCodec codec;
   DueRule rule;
-  [[nodiscard]] GroupedSide with_bits(std::int32_t bits) const {
-    GroupedSide side = *this;
-    side.codec.bits = bits;
-    return side;
-  }
   // A row without evictions: packed codes and the unencoded residual. Groups of several tokens are per encoded block.
   [[nodiscard]] std::int64_t bytes(const ModelShape& model, std::int32_t tokens) const;
   // Not affine if single tokens join groups of several.
   [[nodiscard]] Lengths lengths(std::int32_t len) const {
     return codec.axis == GroupCodec::Axis::kChannel && rule.block_tokens == 1 ? Lengths::only(len) : rule.lengths(len);
   }
+};
+
+struct GroupedSides {
+  GroupedSide k, v;
+  // Alike but for the bits.
+  GroupedSides(const GroupedSide& side, const SideBits& bits) : k(side), v(side) { k.codec.bits = bits.key, v.codec.bits = bits.value; }
+  GroupedSides(const GroupedSide& of_k, const GroupedSide& of_v) : k(of_k), v(of_v) {}
 };
 
 // Channel divisors [*, head_dim]. Null: no scaling.
@@ -35,7 +38,7 @@ void encode_groups(LayerStep& step, const ListedTokens& tokens, const GroupCodec
 // Groups of codes with fp16 zero and scale.
 class Grouped : public Format {
  public:
-  Grouped(const GroupedSide& k, const GroupedSide& v) : k_(k), v_(v), k_due_(*this, k.rule, 1), v_due_(*this, v.rule, 2) {}
+  explicit Grouped(const GroupedSides& sides) : k_(sides.k), v_(sides.v), k_due_(*this, k_.rule, 1), v_due_(*this, v_.rule, 2) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void store(LayerStep& step) override;

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <vector>
 
 #include "base/quantile.h"
 #include "kernels/storage/vector_code/code_bits.h"

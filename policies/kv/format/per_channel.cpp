@@ -1,5 +1,4 @@
 #include "policies/kv/format/grouped.h"
-#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
@@ -8,17 +7,16 @@ namespace {
 // Incomplete groups are not encoded.
 class PerChannel final : public Grouped {
  public:
-  explicit PerChannel(Params& p) : PerChannel(read_side_bits(p, 4, 1, 8), side(p)) {}
+  explicit PerChannel(Params& p) : Grouped(sides(p)) {}
 
  private:
-  PerChannel(const SideBits& bits, const GroupedSide& side) : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)) {}
-  static GroupedSide side(Params& p) {
+  static GroupedSides sides(Params& p) {
     GroupedSide side;
     side.codec.axis = GroupCodec::Axis::kChannel;
     side.codec.group = p.optional<std::int32_t>("group_tokens", 64, 1, 1024, "tokens that share zero and scale in each channel");
     side.rule.residual_tokens = p.optional<std::int32_t>("residual_tokens", 0, 0, 1 << 16, "newest tokens in the model's precision");
     side.rule.block_tokens = side.codec.group;
-    return side;
+    return {side, read_side_bits(p, 4, 1, 8)};
   }
 };
 

@@ -1,5 +1,4 @@
 #include "policies/kv/format/grouped.h"
-#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
@@ -7,16 +6,15 @@ namespace {
 
 class PerToken final : public Grouped {
  public:
-  explicit PerToken(Params& p) : PerToken(read_side_bits(p, 4, 1, 8), side(p)) {}
+  explicit PerToken(Params& p) : Grouped(sides(p)) {}
 
  private:
-  PerToken(const SideBits& bits, const GroupedSide& side) : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)) {}
-  static GroupedSide side(Params& p) {
+  static GroupedSides sides(Params& p) {
     GroupedSide side;
     side.codec.group = p.optional<std::int32_t>("group_channels", 0, 0, 1024, "channels that share zero and scale; 0: the whole head");
     side.rule.residual_tokens = p.optional<std::int32_t>("residual_tokens", 0, 0, 1 << 16, "newest tokens in the model's precision");
     side.rule.inside_prompt = true;
-    return side;
+    return {side, read_side_bits(p, 4, 1, 8)};
   }
 };
 

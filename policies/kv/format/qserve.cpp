@@ -1,7 +1,6 @@
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "policies/kv/format/grouped.h"
-#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
@@ -12,7 +11,7 @@ namespace {
 class Smoothed : public Grouped {
  public:
   Smoothed(const SideBits& bits, const GroupedSide& side, float exponent, std::int32_t outliers)
-      : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)), exponent_(exponent), outliers_(outliers) {}
+      : Grouped({side, bits}), exponent_(exponent), outliers_(outliers) {}
 
  protected:
   ChannelScales key_scales(LayerStep& step) override {

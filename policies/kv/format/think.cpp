@@ -10,23 +10,18 @@ namespace kvlab {
 
 namespace {
 
-struct ThinkParameters {
-  double ratio;
-  std::int32_t window_tokens;
-  bool older;
-  explicit ThinkParameters(Params& p)
-      : ratio(p.optional<double>("ratio", 0.4, 0, 0.99, "share of K's channels pruned")),
-        window_tokens(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that weigh the channels")),
-        older(p.choice("scope", {{"older", true}, {"prompt", false}}, true,
-                       "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)")) {}
-};
-
 // ThinK, eq. 7 with one channel at a time: drops K channels of least mean_window(q_c^2) * mean_tokens(k_c^2).
 class Think final : public Format {
  public:
-  explicit Think(Params& p) : Think(ThinkParameters(p)) {}
+  explicit Think(Params& p)
+      : ratio_(p.optional<double>("ratio", 0.4, 0, 0.99, "share of K's channels pruned")),
+        window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that weigh the channels")),
+        due_(*this, p.choice("scope", {{"older", true}, {"prompt", false}}, true,
+                             "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)")
+                        ? DueRule{window_, 1, false, false}
+                        : DueRule{0, 1, false, true}) {}
 
-  [[nodiscard]] Needs needs() const override { return {.window_queries = parameters_.window_tokens}; }
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
 
   void store(LayerStep& step) override {
@@ -34,7 +29,7 @@ class Think final : public Format {
     if (const std::int32_t* const completed = prompt_rows(step); completed != nullptr) {
       ChannelStats size{.kv = step.kv, .kind = ChannelStats::Kind::kMeanSquare, .line = completed, .out = scores};
       step.ops(size);
-      const std::vector<Queries> window = last_queries(step.in.window, parameters_.window_tokens, step.model);
+      const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
       size.source = ChannelStats::Source::kQueries;
       size.queries = window.data();
       size.into = ChannelStats::Into::kMultiply;
@@ -56,13 +51,12 @@ class Think final : public Format {
   }
 
  private:
-  explicit Think(const ThinkParameters& p)
-      : parameters_(p), due_(*this, p.older ? DueRule{p.window_tokens, 1, false, false} : DueRule{0, 1, false, true}) {}
   [[nodiscard]] std::int32_t kept(std::int32_t head_dim) const {
-    return head_dim - static_cast<std::int32_t>(std::floor(parameters_.ratio * head_dim + 1e-9));
+    return head_dim - static_cast<std::int32_t>(std::floor(ratio_ * head_dim + 1e-9));
   }
 
-  ThinkParameters parameters_;
+  double ratio_;
+  std::int32_t window_;
   DueTokens due_;
   RowTable scores_{*this, 0.0F};
 };

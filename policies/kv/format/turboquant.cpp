@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <memory>
 #include <mutex>
 #include <numbers>
-#include <vector>
 
 #include "base/random.h"
 #include "kernels/storage/vector_code/code_bits.h"

@@ -1,6 +1,3 @@
-#include <cmath>
-#include <vector>
-
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/token_scores_op.h"
 #include "kernels/select/unit_lists_op.h"

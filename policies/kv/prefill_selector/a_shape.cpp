@@ -1,12 +1,11 @@
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"
-#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// MInference, Jiang et al. 2024, arXiv:2407.02490; StreamingLLM, Xiao et al. 2024, arXiv:2309.17453. In whole blocks.
+// In whole blocks. After StreamingLLM.
 class AShape final : public BlockSelector {
  public:
   explicit AShape(Params& p)

@@ -1,6 +1,5 @@
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"
-#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 

@@ -1,9 +1,6 @@
-
-#include "base/error.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
-#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 

@@ -25,13 +25,14 @@ struct PromptChunk {
   std::int64_t window = 0;   // of the layer; 0: none
   TensorMemory memory = {};
 
-  [[nodiscard]] PromptBlocks blocks(std::int32_t block) const;
+  [[nodiscard]] PromptBlocks blocks(std::int32_t block) const {
+    return {q, k, seq.new_tokens, seq.seen_tokens, model.q_heads, model.kv_heads, model.head_dim, model.kv_bytes, model.kv_bytes, block};
+  }
 };
 
 // All K and V stay.
 class PrefillSelector : public KvPart {
  public:
-  [[nodiscard]] Needs needs() const override { return {}; }
   // True: every query attends to all tokens up to its own; attend() is not called.
   [[nodiscard]] virtual bool is_dense(std::int32_t /*layer*/) const { return false; }
   [[nodiscard]] virtual bool selects_all() const { return false; }

@@ -5,30 +5,32 @@
 namespace kvlab {
 
 // A page is one token of a head, so that nothing is copied.
-KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t words) {
-  const ModelShape& m = chunk.model;
+KvRows dense_rows(Ops& ops, const ModelShape& m, std::int32_t tokens, const float* k, const float* v) {
   const std::int64_t slots = std::int64_t{tokens} * m.kv_heads;
-  Ops& ops = chunk.ops;
   std::int32_t *len = ops.host_ints(m.kv_heads), *page_begin = ops.host_ints(m.kv_heads), *page = ops.host_ints(slots);
   std::int64_t* first = ops.host_longs(m.kv_heads + 1);
   first[0] = 0;
-  KvRows kv;
-  std::vector<std::int32_t> position(static_cast<std::size_t>(slots));
   for (std::int32_t h = 0; h < m.kv_heads; ++h) {
     len[h] = tokens, page_begin[h] = h * tokens, first[h + 1] = first[h] + tokens;
-    for (std::int32_t i = 0; i < tokens; ++i) {
-      page[h * tokens + i] = i * m.kv_heads + h;
-      position[static_cast<std::size_t>(page[h * tokens + i])] = i;
-    }
+    for (std::int32_t i = 0; i < tokens; ++i) page[h * tokens + i] = i * m.kv_heads + h;
   }
-  kv.position = ops.ints(slots);
-  if (kv.position != nullptr) chunk.memory.from_host(kv.position, position.data(), 4 * slots);
+  KvRows kv;
   kv.num_rows = kv.kv_heads = m.kv_heads, kv.group = m.group(), kv.head_dim = m.head_dim, kv.kv_bytes = m.kv_bytes;
   kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page, kv.page_tokens = 1, kv.pool_tokens = slots;
-  kv.k = const_cast<float*>(chunk.k), kv.v = const_cast<float*>(chunk.v);  // NOLINT: operations on them only read
+  kv.k = const_cast<float*>(k), kv.v = const_cast<float*>(v);  // NOLINT: operations on them only read
+  return kv;
+}
+
+KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t words) {
+  Ops& ops = chunk.ops;
+  KvRows kv = dense_rows(ops, chunk.model, tokens, chunk.k, chunk.v);
+  std::vector<std::int32_t> position;
+  for (std::int32_t slot = 0; slot < kv.pool_tokens; ++slot) position.push_back(slot / kv.kv_heads);
+  kv.position = ops.ints(kv.pool_tokens);
+  if (kv.position != nullptr) chunk.memory.from_host(kv.position, position.data(), 4 * kv.pool_tokens);
   kv.num_words = words;
-  float* const statistics = ops.floats(words * slots);
-  ops.zero(statistics, words * slots);
+  float* const statistics = ops.floats(words * kv.pool_tokens);
+  ops.zero(statistics, words * kv.pool_tokens);
   kv.words = reinterpret_cast<std::uint32_t*>(statistics);
   return kv;
 }

@@ -1,13 +1,13 @@
 #include <algorithm>
 
-#include "policies/kv/prompt_pruner/prune_stages.h"
 #include "kernels/score/head_scores_op.h"
+#include "policies/kv/prompt_pruner/prune_stages.h"
 
 namespace kvlab {
 
 namespace {
 
-// LazyLLM, Fu et al. 2024, arXiv:2407.14057, without its auxiliary cache. Mean over heads.
+// Mean over heads.
 class LastAttention final : public PromptPruner {
  public:
   explicit LastAttention(Params& p) : stages_(p, "0.3=0.7 0.6=0.5 0.9=0.3") {}

@@ -10,20 +10,15 @@
 
 namespace kvlab {
 
-namespace {
-
-constexpr double kMostStageTokens = 1 << 24;
-
-}  // namespace
-
 PruneStages::PruneStages(Params& p, const std::string& fallback) {
+  constexpr double kMostTokens = 1 << 24;
   std::istringstream words(p.text("stages", fallback, "DEPTH=TOKENS: from this share of the depth on, this many tokens (up to 1: share)"));
   for (std::string word; words >> word;) {
     Stage stage{};
     const std::size_t equals = word.find('=');
     const bool good = equals != std::string::npos && parse_real(word.substr(0, equals), stage.depth) &&
                       parse_real(word.substr(equals + 1), stage.tokens) && stage.depth > 0 && stage.depth < 1 && stage.tokens > 0 &&
-                      stage.tokens <= kMostStageTokens;
+                      stage.tokens <= kMostTokens;
     if (!good)
       p.fail_at("stages", fmt::format("'{}' in 'stages': expected DEPTH=TOKENS, a depth between 0 and 1 and a positive number of tokens "
                                       "(up to 1: a share of the prompt), as in '0.5=1024' or '0.33=0.6 0.5=0.4'",

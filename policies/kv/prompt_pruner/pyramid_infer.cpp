@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "kernels/attention/attention_stats/attention_stats.h"
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -1,15 +1,14 @@
 #include <algorithm>
 
+#include "kernels/score/head_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
-#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// After SlimInfer, 2025 (sizes, stages and score are ours): a block's score is its best unit's, mean over heads. First block and last
-// tokens remain.
+// Ours: sizes, stages, and a block's score, its best unit's, mean over heads. First block and last tokens remain.
 class SlimInfer final : public PromptPruner {
  public:
   explicit SlimInfer(Params& p)

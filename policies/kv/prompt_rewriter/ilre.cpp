@@ -1,18 +1,17 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <sstream>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
+#include "policies/kv/prefill_selector/prompt_rows.h"
 #include "policies/kv/prompt_rewriter/kept_budget.h"
 
 namespace kvlab {
 
 namespace {
 
-// ILRe: Liang et al. 2025, arXiv:2508.17892. Mean attention over heads and queries, smoothed by three widths. Earlier layers see sinks and
-// a window.
+// Mean attention over heads and queries, smoothed by three widths. Earlier layers see sinks and a window.
 class Ilre final : public PromptRewriter {
  public:
   explicit Ilre(Params& p)
@@ -59,23 +58,9 @@ class Ilre final : public PromptRewriter {
     return std::clamp(static_cast<std::int32_t>(std::lround(depth_ * model.num_layers)), 1, model.num_layers - 1);
   }
   static KvRows rows_over(const Scanned& scanned) {
-    const ModelShape& model = scanned.model;
-    const std::int32_t n = scanned.seq.end(), heads = model.kv_heads;
-    std::int32_t *const len = scanned.ops.host_ints(heads), *const page_begin = scanned.ops.host_ints(heads);
-    std::int32_t *const page = scanned.ops.host_ints(std::int64_t{heads} * n), *const position =
-                                                                                   scanned.ops.host_ints(std::int64_t{heads} * n);
-    std::int64_t* const first = scanned.ops.host_longs(heads + 1);
-    first[0] = 0;
-    for (std::int32_t h = 0; h < heads; ++h) {
-      len[h] = n, page_begin[h] = h * n, first[h + 1] = first[h] + n;
-      for (std::int32_t i = 0; i < n; ++i) page[h * n + i] = i * heads + h, position[i * heads + h] = i;
-    }
-    KvRows kv;
-    kv.num_rows = kv.kv_heads = heads, kv.group = model.group(), kv.head_dim = model.head_dim, kv.kv_bytes = model.kv_bytes;
-    kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page, kv.page_tokens = 1;
-    kv.pool_tokens = std::int64_t{heads} * n;
-    kv.k = const_cast<float*>(scanned.vectors[0]);  // NOLINT: KvRows has no view of constant keys; the operation only reads
-    kv.position = position;
+    KvRows kv = dense_rows(scanned.ops, scanned.model, scanned.seq.end(), scanned.vectors[0], nullptr);
+    kv.position = scanned.ops.host_ints(kv.pool_tokens);
+    for (std::int32_t slot = 0; slot < kv.pool_tokens; ++slot) kv.position[slot] = slot / kv.kv_heads;
     return kv;
   }
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "policies/kv/prompt_rewriter/prompt_rewriter.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <sstream>
 
 #include "policies/kv/prompt_rewriter/kept_budget.h"
@@ -10,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// REFORM: Song et al. 2025, arXiv:2506.01215. Scans up to the deepest of the heads, with a cache cut by each chunk's attention. Vectors are
-// before RoPE; neighbors are kept too.
+// Scans up to the deepest of the heads, with a cache cut by each chunk's attention. Vectors are before RoPE; neighbors are kept too.
 class Reform final : public PromptRewriter {
  public:
   explicit Reform(Params& p)

@@ -6,10 +6,7 @@
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "policies/kv/recipe/match_parts.h"
 #include "policies/kv/recipe/recipe.h"
-#include "policies/kv/recipe/recipe_positions.h"
-#include "policies/kv/recipe/recipe_weights.h"
 
 namespace kvlab {
 
@@ -142,10 +139,6 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   refuse_bad_parts(p, recipe);
   return recipe;
 }
-
-}  // namespace
-
-namespace {
 
 // Rejects `{snapkv: {budget_tokens: 512}}`, `{name: snapkv, ...}` and a table's "snapkv 512".
 void refuse_name_as_key(const Params& p) {

@@ -38,7 +38,7 @@ struct Recipe {
   enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked } on_preempt = OnPreempt::kSwap;
   static constexpr std::initializer_list<Named<OnPreempt>> kOnPreempt{{"swap", OnPreempt::kSwap},
                                                                       {"recompute_chunked", OnPreempt::kRecomputeChunked}};
-  // Key positions after others were dropped or not selected (recipe_positions.h).
+  // Key positions after others were dropped or not selected (read_positions).
   enum class Positions : std::uint8_t { kOriginal, kRenumbered } positions = Positions::kOriginal;
   static constexpr std::initializer_list<Named<Positions>> kPositions{{"original", Positions::kOriginal},
                                                                       {"renumbered", Positions::kRenumbered}};
@@ -99,6 +99,22 @@ std::string weights_advice(const Recipe& recipe);
 
 // "": a budget has an effect.
 std::string why_no_budget(const Recipe& recipe);
+
+// "" or the first of KvPart::conflicts.
+std::string why_not_together(const Recipe& recipe);
+
+// `weights: FILE` and `weights_from`. Throws with file:line:column if the file is missing or unused, or a tensor missing or of another
+// type.
+void read_weights(Params& experiment, Params& file, Recipe& recipe);
+
+// `positions: renumbered`: kept keys are rotated to consecutive positions before the next token; selected tokens, for the step that reads
+// them. KvRows::position stays original.
+void read_positions(Params& experiment, Params& file, Recipe& recipe);
+// With an alternative, or "".
+std::string why_not_renumbered(const Recipe& recipe);
+std::string why_rope_stays(const RopeForm& rope);
+// True: keys may be rotated in each step and must not be rounded to 16 bits.
+bool turns_in_decode(const Recipe& recipe);
 
 // budget_tokens 0: the file's.
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens = 0);

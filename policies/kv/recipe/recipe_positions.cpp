@@ -1,6 +1,6 @@
-#include "policies/kv/recipe/recipe_positions.h"
-
 #include <fmt/format.h>
+
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 

@@ -1,11 +1,10 @@
-#include "policies/kv/recipe/recipe_weights.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
 
 #include "base/read_file.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
+#include "policies/kv/recipe/recipe.h"
 #include "policies/kv/recipe/trained_tensors.h"
 
 namespace kvlab {

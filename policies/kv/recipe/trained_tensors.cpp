@@ -15,25 +15,16 @@
 
 namespace kvlab {
 
-struct TrainedTensors::Source {
-  SafetensorsFile file;
-};
-
-TrainedTensors::TrainedTensors(std::string name) : name_(std::move(name)) {}
-
 std::shared_ptr<const TrainedTensors> TrainedTensors::open(const std::string& path) {
   const std::shared_ptr<TrainedTensors> tensors(new TrainedTensors(path));
-  if (std::filesystem::path(path).extension() == ".tsv")
+  if (std::filesystem::path(path).extension() == ".tsv") {
     tensors->read_table(path);
-  else
-    tensors->read_safetensors(path);
+  } else {
+    tensors->file_ = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
+    for (const auto& [tensor, info] : tensors->file_->tensors()) tensors->tensors_[tensor] = info.shape;
+  }
   UsageLog::note_file(path);
   return tensors;
-}
-
-void TrainedTensors::read_safetensors(const std::string& path) {
-  file_ = std::make_shared<Source>(Source{SafetensorsFile::open(path)});
-  for (const auto& [tensor, info] : file_->file.tensors()) tensors_[tensor] = info.shape;
 }
 
 void TrainedTensors::read_table(const std::string& path) {
@@ -84,7 +75,7 @@ std::span<const float> TrainedTensors::floats(const std::string& tensor) const {
   const std::lock_guard lock(mutex_);
   const auto found = values_.find(tensor);
   if (found != values_.end()) return found->second;
-  return values_.emplace(tensor, file_->file.floats(tensor)).first->second;
+  return values_.emplace(tensor, file_->floats(tensor)).first->second;
 }
 
 std::string TrainedTensors::refuses(const std::string& tensor, const std::vector<std::int64_t>& wanted, const std::string& of) const {

@@ -12,6 +12,8 @@
 
 namespace kvlab {
 
+class SafetensorsFile;
+
 // `weights: FILE`, shared by all runs; F16, BF16, F32, F64 as float32.
 class TrainedTensors {
  public:
@@ -36,14 +38,12 @@ class TrainedTensors {
   TrainedTensors& operator=(const TrainedTensors&) = delete;
 
  private:
-  struct Source;
-  explicit TrainedTensors(std::string name);
+  explicit TrainedTensors(std::string name) : name_(std::move(name)) {}
   void read_table(const std::string& path);
-  void read_safetensors(const std::string& path);
 
   std::string name_;
   std::map<std::string, std::vector<std::int64_t>> tensors_;
-  std::shared_ptr<const Source> file_;  // null: all in values_
+  std::shared_ptr<const SafetensorsFile> file_;  // null: all in values_
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<float>> values_;
 };

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// A chat template (StreamMem, Yang et al. 2025, arXiv:2508.15717) or prompt windows (EpiCache, Kim et al. 2025, arXiv:2509.17396). The
-// softmax includes earlier appended tokens.
+// A chat template (StreamMem) or prompt windows (EpiCache). The softmax includes earlier appended tokens.
 class AppendedAttention final : public Scorer {
  public:
   explicit AppendedAttention(Params& p)

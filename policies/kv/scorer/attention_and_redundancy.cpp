@@ -1,7 +1,4 @@
-#include <algorithm>
-
 #include "kernels/score/recent_attention_op.h"
-#include "kernels/score/score_map_op.h"
 #include "kernels/select/copy_queries_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/score_pool.h"
@@ -22,12 +19,8 @@ class AttentionAndRedundancy final : public Scorer {
         share_(p.optional<float>("attention_share", 0.07F, 0.0F, 1.0F, "lambda: weight of attention; redundancy has the rest")),
         similar_(p.optional<float>("similar_cosine", 0.5F, -1.0F, 1.0F, "cosine above which keys repeat each other")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    needs.window_queries = window_;  // recomputed for a cached prefix
-    return needs;
-  }
+  // The window is recomputed for a cached prefix.
+  [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_}; }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void observe(LayerStep& step) override {

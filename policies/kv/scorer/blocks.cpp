@@ -13,12 +13,8 @@ class Blocks final : public ScorerWrapper {
  public:
   explicit Blocks(Params& p)
       : ScorerWrapper(p, "key_diversity", passed_on()),
-        block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20, "tokens that join those that stay so far")),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a block's boundary fall as in torch.topk on a CPU")) {}
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = ScorerWrapper::needs();
-    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
-    return needs;
+        block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20, "tokens that join those that stay so far")) {
+    peer_ties_ = p.flag("peer_ties", false, "equal scores at a block's boundary fall as in torch.topk on a CPU");
   }
   [[nodiscard]] Protected protects() const override { return {}; }
   // Equally long lists.
@@ -34,11 +30,7 @@ class Blocks final : public ScorerWrapper {
   }
 
  private:
-  static PassedOn passed_on() {
-    PassedOn passed{.wrapper = "blocks", .whole_step = false, .refines = false};
-    passed.needs.output_weights = true;
-    return passed;
-  }
+  static PassedOn passed_on() { return {.wrapper = "blocks", .whole_step = false, .needs = {.output_weights = true}, .refines = false}; }
 
   void choose(LayerStep& step, std::int32_t sequence, std::int32_t keep, float* scores) const {
     const Ops::Frame frame(step.ops);
@@ -81,7 +73,6 @@ class Blocks final : public ScorerWrapper {
   }
 
   std::int32_t block_;
-  bool peer_ties_;
 };
 
 KVLAB_REGISTER(Scorer, Blocks, "blocks", "the prompt block by block, each cut together with what stays so far, by another score",

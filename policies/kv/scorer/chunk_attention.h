@@ -14,7 +14,6 @@
 namespace kvlab {
 
 // Non-causal attention inside a prompt chunk times the value norm, smoothed, standardised over a sequence's heads; 0 for decoded tokens.
-// Compactor, Chari and Van Durme 2025.
 class ChunkAttentionScore {
  public:
   explicit ChunkAttentionScore(Params& p)

@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Algorithm 1, by means summed over KV heads. With own sets per head and layers that share scores: WindowKV, Zuo et al. 2025.
+// Algorithm 1, by means summed over KV heads. With own sets per head and layers that share scores: WindowKV.
 class Chunks final : public ScorerWrapper {
  public:
   explicit Chunks(Params& p)
@@ -32,16 +32,10 @@ class Chunks final : public ScorerWrapper {
         of_chunks_(
             p.flag("budget_of_chunks", false,
                    "as in kvpress: a budget that is a share of the prompt is meant as chunks_frac, and a prompt shorter than a chunk "
-                   "is cut by the other scorer alone")),
-        peer_ties_(p.flag("peer_ties", false, "equal chunks fall as in kvpress on a CPU")) {
+                   "is cut by the other scorer alone")) {
+    peer_ties_ = p.flag("peer_ties", false, "equal chunks fall as in kvpress on a CPU");
     if (peer_ties_ && !of_chunks_) p.fail_at("peer_ties", "'peer_ties' goes with 'budget_of_chunks: true'");
     if (layer_groups_ > 0 && shared_layers_ > 1) p.fail_at("layer_groups", "give one of 'shared_layers' and 'layer_groups'");
-  }
-
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = ScorerWrapper::needs();
-    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
-    return needs;
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
@@ -125,7 +119,7 @@ class Chunks final : public ScorerWrapper {
   std::int32_t shared_layers_, layer_groups_;
   bool above_max_;
   double chunks_frac_;
-  bool of_chunks_, peer_ties_;
+  bool of_chunks_;
   TensorArray<float> saved_;  // of the group's first layer
   std::vector<std::int32_t> saved_len_;
 };

@@ -5,7 +5,6 @@ namespace kvlab {
 
 namespace {
 
-// kvpress's EntropyGatedChunkKVPress, over ChunkKV, Liu et al. 2025.
 class EntropyChunks final : public ScorerWrapper {
  public:
   explicit EntropyChunks(Params& p)

@@ -1,4 +1,3 @@
-
 #include "policies/kv/scorer/diversify_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 

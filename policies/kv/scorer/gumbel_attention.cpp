@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "policies/kv/scorer/scorer.h"

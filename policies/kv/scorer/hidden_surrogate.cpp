@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
@@ -10,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors as published: layers.L.weight [kv_heads, hidden_dim]
-// and layers.L.bias, or layers.L.0 and layers.L.2.
+// Log KVzip+ scores, computed once per token; linear, or two layers with GELU. Tensors layers.L.NAME as published.
 class HiddenSurrogate final : public Scorer {
  public:
   explicit HiddenSurrogate(Params& p)

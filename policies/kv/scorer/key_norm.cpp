@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Section 3. Over all heads' concatenated keys: QuickVideo (Schneider et al. 2025).
+// Section 3. Over all heads' concatenated keys: QuickVideo.
 class KeyNorm final : public Scorer {
  public:
   explicit KeyNorm(Params& p)

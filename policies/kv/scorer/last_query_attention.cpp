@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// TOVA, Oren et al. 2024; with all the step's queries CItruS, Bai et al. 2024, standard mode; per KV head SAGE-KV, Wang et al. 2025.
+// With all the step's queries: CItruS, standard mode; per KV head: SAGE-KV.
 class LastQueryAttention final : public Scorer {
  public:
   explicit LastQueryAttention(Params& p)

@@ -1,9 +1,5 @@
 #include "policies/kv/scorer/leverage/leverage.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/chunk_attention.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer.h"

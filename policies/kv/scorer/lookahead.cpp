@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// LAQ, Wang et al. 2025, arXiv:2505.20334, by the pass "lookahead"; LAQ++ with a window.
+// By the pass "lookahead"; LAQ++ with a window.
 class Lookahead final : public Scorer {
  public:
   explicit Lookahead(Params& p)

@@ -20,13 +20,13 @@ class OutputAware final : public ScorerWrapper {
         above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false, "how the scorer's own tokens are protected")),
         before_counts_(p.choice("first_stage", {{"of_count", false}, {"of_budget", true}}, false,
                                 "of_count: a share of what the allocator gives the head; of_budget: a share of the budget, before the "
-                                "allocator ranks heads by the scores that result (kvpress's AdaKVPress over CriticalKVPress)")),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at the first stage's boundary fall as in kvpress on a CPU")) {}
+                                "allocator ranks heads by the scores that result (kvpress's AdaKVPress over CriticalKVPress)")) {
+    peer_ties_ = p.flag("peer_ties", false, "equal scores at the first stage's boundary fall as in kvpress on a CPU");
+  }
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs = inner().needs();
+    Needs needs = ScorerWrapper::needs();
     needs.output_weights = true;
-    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return above_max_ ? Protected{} : inner().protects(); }
@@ -99,7 +99,7 @@ class OutputAware final : public ScorerWrapper {
 
   double first_, floor_;
   float epsilon_;
-  bool above_max_, before_counts_, peer_ties_;
+  bool above_max_, before_counts_;
   Budget budget_;
 };
 

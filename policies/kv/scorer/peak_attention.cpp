@@ -1,6 +1,3 @@
-#include <algorithm>
-
-#include "kernels/attention/attention_stats/attention_stats.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -8,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// MPCache, Zeng et al. 2025, arXiv:2501.06807, static half; mean over the group. Ours: sets per KV head, limited queries.
+// The paper's static half; mean over the group. Ours: sets per KV head, limited queries.
 class PeakAttention final : public Scorer {
  public:
   explicit PeakAttention(Params& p)

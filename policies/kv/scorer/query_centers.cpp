@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer/query_centers_op.h"
@@ -13,9 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// TriAttention, Mao et al. 2026, with a term for the queries' spread. Statistics come from `weights`: q_mean [layers, q_heads, head_dim],
-// q_abs_mean [layers, q_heads, head_dim / 2] (our names), or from the prompt's queries (ours; outside the cache). Ranked per layer and KV
-// head.
+// With a term for the queries' spread. Statistics come from `weights`: q_mean [layers, q_heads, head_dim], q_abs_mean [layers, q_heads,
+// head_dim / 2] (our names), or from the prompt's queries (ours; outside the cache). Ranked per layer and KV head.
 class QueryCenterScore final : public Scorer {
  public:
   explicit QueryCenterScore(Params& p)

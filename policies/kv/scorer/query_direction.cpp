@@ -1,5 +1,4 @@
 #include "kernels/score/token_norms_op.h"
-#include "kernels/tensor_memory.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/error.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"

@@ -1,5 +1,4 @@
 #include <random>
-#include <vector>
 
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/scorer/scorer.h"

@@ -1,4 +1,3 @@
-#include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recent_groups.h"
 #include "policies/kv/scorer/scorer.h"

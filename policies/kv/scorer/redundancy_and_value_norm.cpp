@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// TaR and VaN of InfiniPot-V, Kim et al. 2025, section 3. Shallow layers smooth values more. For text a frame is one token (ours).
+// TaR and VaN of section 3. Shallow layers smooth values more. For text a frame is one token (ours).
 class InfiniPot final : public Scorer {
  public:
   explicit InfiniPot(Params& p)

@@ -1,4 +1,3 @@
-
 #include "base/error.h"
 #include "policies/kv/scorer/representatives_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"

@@ -11,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded tokens. Tensors layers.L.fc1.weight and
-// layers.L.fc2.weight.
+// Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded tokens.
 class RetainingHeads final : public Scorer {
  public:
   explicit RetainingHeads(Params& p)

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "policies/kv/allocator/counts.h"
 #include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"

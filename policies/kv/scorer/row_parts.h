@@ -16,8 +16,7 @@ struct RowPart {
   std::int32_t sequence = 0, begin = 0, len = 0;
 };
 
-// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. Valid while the
-// step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
+// Parts of a layer's rows as sequences. Valid while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
 class RowParts {
  public:
   enum class Positions : std::uint8_t { kOwn, kOfSequence };

@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// SCOPE, Wu et al. 2024, for the trigger `scope`. Only the inner scorer's first stage runs.
+// For the trigger `scope`. Only the inner scorer's first stage runs.
 class ScopeScorer final : public Scorer {
  public:
   explicit ScopeScorer(Params& p) {

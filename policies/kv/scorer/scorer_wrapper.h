@@ -10,7 +10,11 @@ namespace kvlab {
 // A scorer around `of`. Wrappers decide cuts_affinely, keeps_no_state, is_order_free and keeps_latest themselves.
 class ScorerWrapper : public Scorer {
  public:
-  [[nodiscard]] Needs needs() const override { return inner_->needs(); }
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = inner_->needs();
+    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
+    return needs;
+  }
   [[nodiscard]] std::int32_t num_words() const override { return inner_->num_words(); }
   [[nodiscard]] std::int32_t resident_words() const override { return inner_->resident_words(); }
   void bind(std::int32_t first_word) override {
@@ -48,6 +52,8 @@ class ScorerWrapper : public Scorer {
     if (const std::string why = why_not_inside(passed, *inner_, name, or_else); !why.empty()) p.fail_at("of", why);
   }
   [[nodiscard]] Scorer& inner() const { return *inner_; }
+
+  bool peer_ties_ = false;  // equal scores fall as in a peer
 
  private:
   std::unique_ptr<Scorer> inner_;  // null while parameters are described

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/score/mark_top_op.h"
-#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
@@ -10,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// FINCH's chunks (Corallo and Papotti 2024) as in kvpress, by whole-prompt scores; or kvpress's ChunkPress, which scores slices as prompts.
-// At least one token per slice stays.
+// FINCH's chunks as in kvpress, by whole-prompt scores; or ChunkPress, which scores slices as prompts. At least one token per slice stays.
 class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)
@@ -19,11 +16,6 @@ class Slices final : public ScorerWrapper {
                            "by scores of the whole prompt; or each slice as a prompt of its own, as in kvpress's ChunkPress, for scorers "
                            "that read keys, values and queries before RoPE alone")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = ScorerWrapper::needs();
-    if (peer_ties_) needs.run_only_on_cpu(kBreaksPeerTies);
-    return needs;
-  }
   [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }
   // Separate slices have equal tokens in all heads.
   [[nodiscard]] EqualHeads equal_heads() const override {
@@ -71,14 +63,11 @@ class Slices final : public ScorerWrapper {
   Slices(Params& p, bool alone)
       : ScorerWrapper(p, "key_norm", passed_on(alone), alone ? "; or 'scored: in_prompt'" : ""),
         slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
-        alone_(alone),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
-
-  static PassedOn passed_on(bool alone) {
-    PassedOn passed{.wrapper = "slices", .whole_step = !alone};
-    passed.needs = RowParts::kept();
-    return passed;
+        alone_(alone) {
+    peer_ties_ = p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU");
   }
+
+  static PassedOn passed_on(bool alone) { return {.wrapper = "slices", .whole_step = !alone, .needs = RowParts::kept()}; }
 
   // Returns the sum of kept tokens.
   std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
@@ -95,7 +84,7 @@ class Slices final : public ScorerWrapper {
   }
 
   std::int32_t slice_;
-  bool alone_, peer_ties_;
+  bool alone_;
   double frac_ = 0;  // share of the prompt
 };
 

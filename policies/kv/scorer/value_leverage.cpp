@@ -7,7 +7,6 @@ namespace kvlab {
 
 namespace {
 
-// CapKV, Yang et al. 2026, arXiv:2604.25975, as in kvpress 0.5.4.
 class CapKv final : public Scorer {
  public:
   explicit CapKv(Params& p)

@@ -1,6 +1,3 @@
-
-#include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"

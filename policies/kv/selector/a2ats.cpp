@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/copy_queries_op.h"
 #include "kernels/select/query_gram_op.h"
 #include "policies/kv/rope_turns.h"
@@ -13,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // The codebook comes from the prompt's keys before RoPE; far queries are rotated to one fixed distance.
-class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
+class A2ats final : public Budgeted<TierSelector> {
  public:
   explicit A2ats(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
@@ -29,10 +27,6 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -44,7 +38,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     assign.frequencies = or_null(frequencies);
     assign.from = per_row(step, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
     assign.to = per_row(
-        step, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).local); });
+        step, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).recent); });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
     assign.codes = codes(step);
     assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
@@ -58,10 +52,7 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     const std::vector<Queries> far = far_queries(step);
     CodeScores scores;
     scores.num_rows = n;
@@ -83,14 +74,12 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
-      on_gpu += std::min(kv.len[r], size.sinks + size.local);
-      codes += (3LL * std::max(0, kv.len[r] - size.local) + 1) / 2 +
+      const AttendedParts size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      on_gpu += std::min(kv.len[r], size.sinks + size.recent);
+      codes += (3LL * std::max(0, kv.len[r] - size.recent) + 1) / 2 +
                static_cast<std::int64_t>(codes_of(kv.len[r])) * model.head_dim * model.kv_bytes;
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += codes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(codes);
   }
 
  private:
@@ -100,17 +89,17 @@ class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
   enum State : char { kNone, kSeen };
 
   [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
-  struct Sizes {
-    std::int32_t sinks, local, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t len) const {
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget, std::int32_t len) const {
     if (!is_given(budget_)) return {sinks_, local_, std::max(1, static_cast<std::int32_t>(top_frac_ * len))};
     const std::int32_t sinks = std::min(sinks_, budget / 4), local = std::clamp(budget / 2, 1, local_);
     return {sinks, local, std::max(1, budget - sinks - local)};
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r), step.kv.len[r]); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
+    return sizes(tokens_of(budget_, step, r), step.kv.len[r]);
+  }
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
   // Tokens without a code stay; 0 if the whole row is read.
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }

@@ -9,21 +9,18 @@ namespace kvlab {
 
 namespace {
 
-struct ActQkvOptions {
-  std::int32_t chunk_tokens, window_tokens, sink_tokens, recent_tokens, budget_tokens;
-  explicit ActQkvOptions(Params& p)
-      : chunk_tokens(p.optional<std::int32_t>("chunk_tokens", 32, 1, 1 << 16, "tokens of a chunk, judged by their mean key")),
-        window_tokens(p.optional<std::int32_t>("window_tokens", 64, 1, 4096, "last queries that make the probe")),
-        sink_tokens(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to, rounded down to chunks")),
-        recent_tokens(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 20, "newest tokens attended to, rounded up to chunks")),
-        budget_tokens(
-            p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers")) {}
-};
-
-// ActQKV, Xiao et al. 2025, arXiv:2502.13542 (from its abstract; formulas are ours).
+// From the paper's abstract.
 class ActQkv final : public PagedSelector {
  public:
-  explicit ActQkv(Params& p) : ActQkv(ActQkvOptions(p)) {}
+  explicit ActQkv(Params& p) {
+    const auto chunk = p.optional<std::int32_t>("chunk_tokens", 32, 1, 1 << 16, "tokens of a chunk, judged by their mean key");
+    window_ = p.optional<std::int32_t>("window_tokens", 64, 1, 4096, "last queries that make the probe");
+    sinks_ = p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to, rounded down to chunks");
+    recent_ = p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 20, "newest tokens attended to, rounded up to chunks");
+    const auto budget =
+        p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers");
+    set_sizes({.unit_tokens = chunk, .budget = {budget}, .summary = KeySummaries::Kind::kMeans});
+  }
 
   [[nodiscard]] Needs needs() const override { return {.step_queries = true, .window_queries = window_}; }
   void step_key(const SeqStep& seq, StepKey& key) const override {
@@ -34,9 +31,7 @@ class ActQkv final : public PagedSelector {
     remember_queries(step);
   }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = PagedSelector::resident(model, kv, held);
-    bytes.gpu += 2LL * kv.num_sequences() * window_ * model.q_heads * model.head_dim;
-    return bytes;
+    return PagedSelector::resident(model, kv, held).with_gpu(2LL * kv.num_sequences() * window_ * model.q_heads * model.head_dim);
   }
 
  protected:
@@ -56,16 +51,6 @@ class ActQkv final : public PagedSelector {
   }
 
  private:
-  explicit ActQkv(const ActQkvOptions& o)
-      : PagedSelector({.unit_tokens = o.chunk_tokens,
-                       .budget = {o.budget_tokens},
-                       .summary = KeySummaries::Kind::kMeans,
-                       .stride_tokens = o.chunk_tokens,
-                       .span_tokens = o.chunk_tokens}),
-        window_(o.window_tokens),
-        sinks_(o.sink_tokens),
-        recent_(o.recent_tokens) {}
-
   void remember_queries(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
     std::vector<Queries> fresh;
@@ -88,11 +73,9 @@ class ActQkv final : public PagedSelector {
     const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
     float* const* const ring = ring_.sequences(step, [](std::int32_t) { return 0; });
     float* const probe = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
-    std::vector<Queries> held, probes;
-    for (std::int32_t s = 0; s < sequences; ++s) {
-      held.push_back({ring[s], held_.of_sequence(step, s), 0});
-      probes.push_back({probe == nullptr ? nullptr : probe + static_cast<std::int64_t>(s) * width, 1, 0});
-    }
+    std::vector<Queries> held;
+    for (std::int32_t s = 0; s < sequences; ++s) held.push_back({ring[s], held_.of_sequence(step, s), 0});
+    const std::vector<Queries> probes = queries_over(step, probe);
     step.ops(MeanQuery{sequences, width, held.data(), probe, MeanQuery::Kind::kProbe});
     PageScores scores = page_scores(step, summaries_.rows(step), first, PageScores::Kind::kDot, PageScores::Heads::kMean);
     scores.queries = probes.data();
@@ -119,7 +102,7 @@ class ActQkv final : public PagedSelector {
     return share.count;
   }
 
-  std::int32_t window_, sinks_, recent_;
+  std::int32_t window_ = 0, sinks_ = 0, recent_ = 0;
   RowMemory<float> ring_{*this}, entropies_{*this};  // per sequence; entropies_ for all layers
   PerRow<std::int32_t> held_{*this};
 };

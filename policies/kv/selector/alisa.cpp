@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // Half of the budget each for newest and older tokens. Unread tokens keep older probabilities.
-class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
+class Alisa final : public Budgeted<TierSelector> {
  public:
   explicit Alisa(Params& p)
       : budget_frac_(p.optional<double>("budget_frac", 0.2, 0.0001, 1, "share of the row attended to")),
@@ -17,10 +17,6 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
@@ -36,8 +32,7 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
         step, [&](std::int32_t r) { return std::clamp(attended(len[r], tokens_of(budget_, step, r)) - (len[r] - tail[r]), 0, tail[r]); });
     const std::int64_t* older = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
     Selection selection;
-    if (keeps_all(step, older, keep)) {
-      traffic_.read_all(step);
+    if (traffic_.reads_all(step, keeps_all(step, older, keep))) {
       step.fetch(selection);
       push(step, {}, false);
       return selection;
@@ -47,7 +42,7 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [](std::int32_t) { return 0; });
     mask_ends(step, step.kv.first, head, tail, scores);
     const UnitLists lists = best_units(step, step.kv.first, scores, keep);
-    selection = tokens_and_tail(step, lists, nullptr, tail);
+    selection = expand(step, {.lists = lists, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     step.fetch(selection);
     push(step, selection, true);
@@ -68,7 +63,7 @@ class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
     return std::min(len, std::max(1, attended(len, budget) / 2));
   }
 
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t len = step.kv.len[r], budget = tokens_of(budget_, step, r);
     return attended(len, budget) >= len ? 0 : len - recent(len, budget);
   }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/ceil_div.h"
 #include "kernels/score/recent_attention_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
@@ -10,8 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// All heads share its network (tensors conv1, conv2 and conv3, .weight and .bias, as published); without `weights`, a decaying sum (our
-// definition). History rows cover attended tokens; every few steps attend to all.
+// All heads share the published network; without `weights`, a decaying sum (ours). History rows cover attended tokens; every few steps
+// attend to all.
 class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit AttentionPredictor(Params& p)

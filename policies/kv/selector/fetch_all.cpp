@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <utility>
-
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/halving_search_op.h"
 

@@ -8,19 +8,14 @@ namespace kvlab {
 
 namespace {
 
-struct HybridSparseOptions {
-  std::int32_t page_tokens, budget_tokens;
-  explicit HybridSparseOptions(Params& p)
-      : page_tokens(p.optional<std::int32_t>("page_tokens", 3, 1, 4096, "tokens of a page")),
-        budget_tokens(p.optional<std::int32_t>("budget_tokens", 0, 0, 1 << 24,
-                                               "tokens' worth read per KV head and step; 0: by the share of the prompt that was kept")) {}
-};
-
-// RocketKV's stage 2, Behnam et al. 2025, arXiv:2502.14051. Half of the budget pays for the estimate. After an eviction at the prompt's
-// end, kept tokens set the budget.
+// RocketKV's stage 2. Half of the budget pays for the estimate. After an eviction at the prompt's end, kept tokens set the budget.
 class HybridSparse final : public PagedSelector {
  public:
-  explicit HybridSparse(Params& p) : HybridSparse(HybridSparseOptions(p)) {}
+  explicit HybridSparse(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 3, 1, 4096, "tokens of a page")) {
+    const auto budget = p.optional<std::int32_t>("budget_tokens", 0, 0, 1 << 24,
+                                                 "tokens' worth read per KV head and step; 0: by the share of the prompt that was kept");
+    set_sizes({.budget = {budget}, .stride_tokens = page_});
+  }
 
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
 
@@ -43,9 +38,6 @@ class HybridSparse final : public PagedSelector {
   }
 
  private:
-  explicit HybridSparse(const HybridSparseOptions& o)
-      : PagedSelector({.budget = {o.budget_tokens}, .stride_tokens = o.page_tokens, .span_tokens = o.page_tokens}), page_(o.page_tokens) {}
-
   [[nodiscard]] static std::int32_t kept_tokens(const LayerStep& step, std::int32_t r) {
     const SeqStep& seq = seq_of(step, r);
     return std::clamp(step.kv.len[r] - (seq.end() - seq.prompt_tokens), 1, std::max(1, seq.prompt_tokens));

@@ -4,7 +4,6 @@
 #include "kernels/select/query_gram_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
-#include "policies/kv/selector/guessed_queries.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -12,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // The query is guessed from the layer before's input; `previous` takes the last step's, for recordings without inputs.
-class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
+class InfiniGen final : public Budgeted<TierSelector> {
  public:
   explicit InfiniGen(Params& p)
       : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
@@ -38,10 +37,6 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   // Guessed and fetched during the layer before (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override {
@@ -95,7 +90,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     settle_rows(step, "selected_tokens", count);
     const UnitLists lists = best_units(step, scores.first, scores.scores, count);
     keep_query(step);
-    const Selection selection = tokens_and_tail(step, lists, nullptr, tail);
+    const Selection selection = expand(step, {.lists = lists, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -105,10 +100,8 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     if (layer < dense_layers_) return held;
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r], budget_.of(kv.len[r])) + 1);
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    const std::int64_t width = directions(model.head_dim);
-    bytes.gpu += (kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1)) * width * model.kv_bytes;
-    return bytes;
+    const std::int64_t lines = kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1);
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(lines * directions(model.head_dim) * model.kv_bytes);
   }
 
  private:
@@ -117,13 +110,35 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
 
   std::span<const Queries> queries(LayerStep& step) {
     if (query_ == Query::kCurrent) return step.in.step;
-    return query_ == Query::kPrevious ? last_.before(step) : guessed_.from_layer_before(step);
+    return query_ == Query::kPrevious ? last_.before(step) : guessed_from_layer_before(step);
+  }
+  // Of decoding sequences (Needs::guessed_query). Not for layer 0.
+  std::span<const Queries> guessed_from_layer_before(LayerStep& step) {
+    const ModelShape& model = step.model;
+    const std::size_t n = step.seqs.size(), half = static_cast<std::size_t>(model.head_dim / 2);
+    std::vector<float> cos(n * half), sin(n * half);
+    const bool turns = model.rope.base != 0 && step.ops.computes();
+    if (turns) {
+      const Rotary rotary(model.rope, model.head_dim);
+      for (std::size_t s = 0; s < n; ++s) {
+        const std::int32_t position = step.seqs[s].seen_tokens;
+        rotary.fill({&position, 1}, cos.data() + s * half, sin.data() + s * half);
+      }
+    }
+    GuessQueries guess{static_cast<std::int32_t>(n), model.q_heads, model.head_dim, model.hidden_dim,
+                       step.in.hidden_before.data(), step.in.w_q};
+    guess.cos = turns ? cos.data() : nullptr, guess.sin = turns ? sin.data() : nullptr;
+    guess.out = step.ops.floats(static_cast<std::int64_t>(n) * model.q_heads * model.head_dim);
+    step.ops(guess);
+    guessed_ = queries_over(step, guess.out);
+    for (std::size_t s = 0; s < n; ++s) guessed_[s].first_position = step.seqs[s].seen_tokens;
+    return guessed_;
   }
   void keep_query(LayerStep& step) {
     if (query_ != Query::kGuessed) last_.keep(step);
   }
 
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t len = step.kv.len[r];
     return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;
   }
@@ -175,7 +190,7 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
   RowProgress progress_{*this};
   PerRow<char> has_basis_{*this};
   LastQueries last_{*this};
-  GuessedQueries guessed_;
+  std::vector<Queries> guessed_;  // valid within a step
 };
 
 KVLAB_REGISTER(Selector, InfiniGen, "infinigen",

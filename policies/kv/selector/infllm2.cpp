@@ -23,10 +23,15 @@ struct InfLlm2Options {
   }
 };
 
-// InfLLM v2, MiniCPM Team 2025, arXiv:2506.07900, without its training. One choice per KV head.
+// Without training. One choice per KV head.
 class InfLlm2 final : public PagedSelector {
  public:
-  explicit InfLlm2(Params& p) : InfLlm2(InfLlm2Options(p)) {}
+  explicit InfLlm2(Params& p) : own_(p) {
+    set_sizes({.unit_tokens = own_.block_tokens,
+               .summary = KeySummaries::Kind::kMeans,
+               .stride_tokens = own_.stride_tokens,
+               .span_tokens = own_.kernel_tokens});
+  }
 
  protected:
   // The window takes at most half of a budget; rows within it are read whole.
@@ -63,13 +68,6 @@ class InfLlm2 final : public PagedSelector {
   }
 
  private:
-  explicit InfLlm2(const InfLlm2Options& o)
-      : PagedSelector({.unit_tokens = o.block_tokens,
-                       .summary = KeySummaries::Kind::kMeans,
-                       .stride_tokens = o.stride_tokens,
-                       .span_tokens = o.kernel_tokens}),
-        own_(o) {}
-
   InfLlm2Options own_;
 };
 

@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // Attention is renormalized over fetched values.
-class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
+class KCache final : public Budgeted<TierSelector> {
  public:
   explicit KCache(Params& p)
       : Budgeted({p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24,
@@ -17,10 +17,6 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
@@ -31,10 +27,7 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return older_tokens(step, r); });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(tokens_of(budget_, step, r), tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r]; });
-    if (step.layer < dense_layers_ || keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, step.layer < dense_layers_ || keeps_all(step, first, keep))) return {};
     NearestKeys nearest{
         .kv = step.kv, .queries = step.in.step.data(), .begin = per_row(step, [](std::int32_t) { return 0; }), .end = tail, .keep = keep};
     UnitLists lists;
@@ -42,7 +35,7 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
     lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * step.kv.group]);
     step.ops(nearest);
     const UnitLists chosen = united(step, lists, first, keep);
-    const Selection selection = tokens_and_tail(step, chosen, nullptr, tail);
+    const Selection selection = expand(step, {.lists = chosen, .tail = tail});
     traffic_.track(step, chosen, lists_of(selection), static_cast<std::int64_t>(step.kv.head_dim) * step.kv.kv_bytes);
     return selection;
   }
@@ -57,7 +50,7 @@ class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : step.kv.len[r];
   }
 

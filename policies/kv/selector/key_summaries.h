@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "policies/kv/selector/row_state.h"
-#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 
@@ -12,9 +11,12 @@ class KeySummaries {
  public:
   // kBounds: each channel's minimum and maximum, span = stride; kMeans: mean key.
   enum class Kind : std::uint8_t { kBounds, kMeans };
-  KeySummaries(KvPart& part, Kind kind, std::int32_t stride_tokens) : KeySummaries(part, kind, stride_tokens, stride_tokens) {}
-  KeySummaries(KvPart& part, Kind kind, std::int32_t stride_tokens, std::int32_t span_tokens)
-      : kind_(kind), stride_(stride_tokens), span_(span_tokens), progress_(part), summaries_(part) {}
+  explicit KeySummaries(KvPart& part, Kind kind = Kind::kBounds, std::int32_t stride_tokens = 1)
+      : kind_(kind), stride_(stride_tokens), span_(stride_tokens), progress_(part), summaries_(part) {}
+  // Before update().
+  void set_units(Kind kind, std::int32_t stride_tokens, std::int32_t span_tokens) {
+    kind_ = kind, stride_ = stride_tokens, span_ = span_tokens;
+  }
 
   void update(LayerStep& step);
   // [units, 1 or 2, head_dim] per row; valid until the next call.

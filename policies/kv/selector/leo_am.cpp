@@ -12,7 +12,7 @@ namespace kvlab {
 namespace {
 
 // The tree is our definition.
-class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
+class LeoAm final : public Budgeted<TierSelector> {
  public:
   explicit LeoAm(Params& p)
       : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
@@ -27,13 +27,9 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r) * leaf_; });
-  }
 
   void update(LayerStep& step) override {
-    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r) / leaf_; });
     const std::int32_t* const from = progress_.advance(step);
     step.ops(PageSummaries{step.kv, leaf_, leaf_, from, level(step, 0), PageSummaries::Kind::kBounds});
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
@@ -51,10 +47,7 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* keep =
         per_row(step, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r], tokens_of(budget_, step, r))); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return leaves[r]; });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     NearestKeys nearest{.kv = step.kv, .queries = step.in.step.data(), .end = leaves, .keep = keep, .kind = NearestKeys::Kind::kLeaves};
     nearest.begin = per_row(step, [](std::int32_t) { return 0; });
     nearest.index_first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
@@ -94,9 +87,9 @@ class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
     return std::max(1, (budget > 0 ? budget : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
   }
   // The open leaf stays; 0 if the whole row is read.
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t leaves = step.kv.len[r] / leaf_;
-    return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves;
+    return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves * leaf_;
   }
   // Average per fetched leaf.
   [[nodiscard]] std::int64_t from_disk(std::int64_t leaf_numbers) const {

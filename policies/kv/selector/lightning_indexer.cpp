@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/error.h"
 #include "kernels/score/head_scores_op.h"
 #include "policies/kv/selector/budget_share.h"
@@ -9,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// DeepSeek sparse attention, DeepSeek-V3.2-Exp, 2025: sum over heads of ReLU(q . k). The layer's own heads with weight 1 and keys of all KV
-// heads replace the trained index (a key of 128 channels per token, 64 weighted heads).
+// Sum over heads of ReLU(q . k). The layer's own heads with weight 1 and keys of all KV heads replace the trained index (a key of 128
+// channels per token, 64 weighted heads).
 class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit LightningIndexer(Params& p)

@@ -7,26 +7,21 @@ namespace kvlab {
 
 namespace {
 
-struct LServeOptions {
-  std::int32_t page_tokens, logical_tokens, budget_tokens, reuse_steps;
-  bool unites;
-  std::int32_t dense_layers;
-  explicit LServeOptions(Params& p)
-      : page_tokens(p.optional<std::int32_t>("page_tokens", 64, 1, 1 << 16, "tokens of a physical page")),
-        logical_tokens(p.optional<std::int32_t>("logical_tokens", 16, 1, 1 << 16, "tokens whose keys share one pair of bounds")),
-        budget_tokens(
-            p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "tokens attended to per KV head, the newest page included")),
-        reuse_steps(p.optional<std::int32_t>("reuse_steps", 4, 1, 1 << 16, "decode steps that one choice serves")),
-        unites(p.choice("group", {{"max", false}, {"union", true}}, true,
-                        "query heads of a KV head: the best bound counts, or each chooses and all is read")),
-        dense_layers(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {
-    if (page_tokens % logical_tokens != 0) p.fail_at("logical_tokens", "'page_tokens' must be a multiple of 'logical_tokens'");
-  }
-};
-
 class LServe final : public PagedSelector {
  public:
-  explicit LServe(Params& p) : LServe(LServeOptions(p)) {}
+  explicit LServe(Params& p) {
+    const auto page = p.optional<std::int32_t>("page_tokens", 64, 1, 1 << 16, "tokens of a physical page");
+    const auto logical = p.optional<std::int32_t>("logical_tokens", 16, 1, 1 << 16, "tokens whose keys share one pair of bounds");
+    const auto budget =
+        p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "tokens attended to per KV head, the newest page included");
+    reuse_steps_ = p.optional<std::int32_t>("reuse_steps", 4, 1, 1 << 16, "decode steps that one choice serves");
+    unites_ = p.choice("group", {{"max", false}, {"union", true}}, true,
+                       "query heads of a KV head: the best bound counts, or each chooses and all is read");
+    const auto dense = p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything");
+    if (page % logical != 0) p.fail_at("logical_tokens", "'page_tokens' must be a multiple of 'logical_tokens'");
+    ratio_ = page / logical;
+    set_sizes({.unit_tokens = page, .dense_layers = dense, .budget = {budget}, .stride_tokens = logical});
+  }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(age(seq)); }
 
   Selection select(LayerStep& step) override {
@@ -62,16 +57,6 @@ class LServe final : public PagedSelector {
   }
 
  private:
-  explicit LServe(const LServeOptions& o)
-      : PagedSelector({.unit_tokens = o.page_tokens,
-                       .dense_layers = o.dense_layers,
-                       .budget = {o.budget_tokens},
-                       .stride_tokens = o.logical_tokens,
-                       .span_tokens = o.logical_tokens}),
-        ratio_(o.page_tokens / o.logical_tokens),
-        reuse_steps_(o.reuse_steps),
-        unites_(o.unites) {}
-
   // From the prompt's end, so that work depends on lengths only.
   [[nodiscard]] std::int32_t age(const SeqStep& seq) const { return std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_; }
 
@@ -96,8 +81,8 @@ class LServe final : public PagedSelector {
       if (keep[r] > 0) choices_.at(step, r).count = static_cast<std::int32_t>(chosen.size(r));
   }
 
-  std::int32_t ratio_, reuse_steps_;
-  bool unites_;
+  std::int32_t ratio_ = 1, reuse_steps_ = 1;
+  bool unites_ = false;
   KeptUnits choices_{*this};  // pages
 };
 

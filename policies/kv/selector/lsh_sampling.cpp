@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // Section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
-class LshSampling final : public QuerySelector<TierTraffic> {
+class LshSampling final : public TierSelector {
  public:
   explicit LshSampling(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 4, 0, 1 << 20, "first tokens, on the GPU")),
@@ -32,10 +32,6 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return is_dense(layer) ? Lower::kNothing : Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return rows_.at(step, r).begin; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -63,10 +59,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* keys = per_row(step, [&](std::int32_t r) { return rows_.at(step, r).keys(); });
     weights_ = nullptr, weighs_ = false;
-    if (all_whole(step, keys)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, all_whole(step, keys))) return {};
     LshSample sample = sample_keys(step, keys);
     CopyUnits tokens;
     tokens.lists.first = sample.first, tokens.lists.unit = sample.unit, tokens.lists.count = sample.count;
@@ -113,7 +106,8 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     [[nodiscard]] std::int32_t keys() const { return end - begin; }
   };
   [[nodiscard]] bool is_dense(std::int32_t layer) const { return dense_every_ > 0 && layer % dense_every_ == 0; }
-  std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return rows_.at(step, r).begin; }
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const Row& row = rows_.at(step, r);
     return row.keys() == 0 ? 0 : row.end;
   }

@@ -6,18 +6,15 @@ namespace kvlab {
 
 namespace {
 
-struct MobaOptions {
-  std::int32_t chunk_tokens, top_chunks, dense_layers;
-  explicit MobaOptions(Params& p)
-      : chunk_tokens(p.optional<std::int32_t>("chunk_tokens", 2048, 1, 1 << 20, "tokens of a chunk")),
-        top_chunks(p.optional<std::int32_t>("top_chunks", 3, 1, 1 << 20, "chunks read by each query head, the step's own included")),
-        dense_layers(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
-};
-
-// MoBA's gate, Lu et al. 2025, arXiv:2502.13189, without its training. A KV head reads the union of its query heads' chunks.
+// The gate without training. A KV head reads the union of its query heads' chunks.
 class Moba final : public PagedSelector {
  public:
-  explicit Moba(Params& p) : Moba(MobaOptions(p)) {}
+  explicit Moba(Params& p) {
+    const auto chunk = p.optional<std::int32_t>("chunk_tokens", 2048, 1, 1 << 20, "tokens of a chunk");
+    top_ = p.optional<std::int32_t>("top_chunks", 3, 1, 1 << 20, "chunks read by each query head, the step's own included");
+    const auto dense = p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything");
+    set_sizes({.unit_tokens = chunk, .dense_layers = dense, .summary = KeySummaries::Kind::kMeans});
+  }
 
  protected:
   // Budgets are per query head, in whole chunks, at least two.
@@ -31,15 +28,7 @@ class Moba final : public PagedSelector {
   }
 
  private:
-  explicit Moba(const MobaOptions& o)
-      : PagedSelector({.unit_tokens = o.chunk_tokens,
-                       .dense_layers = o.dense_layers,
-                       .summary = KeySummaries::Kind::kMeans,
-                       .stride_tokens = o.chunk_tokens,
-                       .span_tokens = o.chunk_tokens}),
-        top_(o.top_chunks) {}
-
-  std::int32_t top_;
+  std::int32_t top_ = 0;
 };
 
 KVLAB_REGISTER(Selector, Moba, "moba", "chunks whose mean key matches a query head best, and the step's own",

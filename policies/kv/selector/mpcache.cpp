@@ -1,10 +1,8 @@
-#include <algorithm>
 #include <cmath>
 
 #include "base/ceil_div.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/key_summaries.h"
-#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 
@@ -54,9 +52,8 @@ class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // one layer in `shared_layers` keeps bounds
-    bytes.gpu += (large_bounds_.bytes(model, kv) + small_bounds_.bytes(model, kv)) / shared_layers_;
-    return bytes;
+    // One layer in `shared_layers` keeps bounds.
+    return held.with_gpu((large_bounds_.bytes(model, kv) + small_bounds_.bytes(model, kv)) / shared_layers_);
   }
 
  private:

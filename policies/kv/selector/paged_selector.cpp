@@ -24,12 +24,6 @@ Selection PagedSelector::select(LayerStep& step) {
   return read(step, choose(step, rows), tail, rows.head);
 }
 
-TierBytes PagedSelector::resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const {
-  TierBytes bytes = held;
-  bytes.gpu += summaries_.bytes(model, kv);
-  return bytes;
-}
-
 UnitLists PagedSelector::best_by(LayerStep& step, PageScores scores, bool each_head, const RowPlans& rows) {
   const std::int32_t n = step.kv.num_rows, lists = each_head ? step.kv.group : 1;
   if (each_head) scores.heads = PageScores::Heads::kEach;

@@ -12,20 +12,22 @@ class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
   void update(LayerStep& step) override;
   Selection select(LayerStep& step) override;
-  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override;
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    return held.with_gpu(summaries_.bytes(model, kv));
+  }
 
  protected:
   struct Sizes {
     std::int32_t unit_tokens = 1, dense_layers = 0;  // the first layers attend to everything
     Budget budget = {};
     KeySummaries::Kind summary = KeySummaries::Kind::kBounds;
-    std::int32_t stride_tokens = 0, span_tokens = 0;  // of summaries
+    std::int32_t stride_tokens = unit_tokens, span_tokens = stride_tokens;  // of summaries
   };
-  explicit PagedSelector(const Sizes& sizes)
-      : Budgeted(sizes.budget),
-        summaries_(*this, sizes.summary, sizes.stride_tokens, sizes.span_tokens),
-        unit_(sizes.unit_tokens),
-        dense_layers_(sizes.dense_layers) {}
+  // In the constructor.
+  void set_sizes(const Sizes& sizes) {
+    budget_ = sizes.budget, unit_ = sizes.unit_tokens, dense_layers_ = sizes.dense_layers;
+    summaries_.set_units(sizes.summary, sizes.stride_tokens, sizes.span_tokens);
+  }
 
   // Units before the tail: `head` are always read, and `keep` others. units 0: reads the whole row.
   struct Plan {
@@ -48,10 +50,10 @@ class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
   // Tokens of the listed units, head[r] units (null: none) and the tail from token tail[r]. Counts traffic.
   Selection read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head);
 
-  KeySummaries summaries_;
+  KeySummaries summaries_{*this};
 
  private:
-  std::int32_t unit_, dense_layers_;
+  std::int32_t unit_ = 1, dense_layers_ = 0;
 };
 
 }  // namespace kvlab

@@ -1,9 +1,6 @@
-#include <algorithm>
-
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/product_codes_op.h"
-#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -11,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
-class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
+class PqCache final : public Budgeted<TierSelector> {
  public:
   explicit PqCache(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens, on the GPU")),
@@ -28,7 +25,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   void whole_key(const SeqStep& seq, StepKey& key) const override {
-    const Sizes size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
+    const AttendedParts size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
     const std::int32_t others = seq.end() - size.sinks - size.recent;
     const bool is_steady = others > size.top + 1 && seq.end() - 2 - size.sinks >= shape_.centers;
     key.add(seq.prompt_tokens, StepKey::kForEver);
@@ -37,10 +34,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -64,10 +57,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     CodeScores scores{.kind = CodeScores::Kind::kAttention};
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim,
@@ -88,25 +78,20 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      const AttendedParts size = sizes(budget_.of(kv.len[r]), kv.len[r]);
       const std::int32_t others = std::max(0, kv.len[r] - size.sinks - size.recent);
       on_gpu += std::min(kv.len[r], size.sinks + size.recent + size.top);
       codes += std::int64_t{others} * shape_.code_bytes();
       if (kv.len[r] - size.sinks >= shape_.centers) codes += std::int64_t{shape_.centers} * model.head_dim * model.kv_bytes;
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += codes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(codes);
   }
 
  private:
   struct Row {
     std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens
   };
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t prompt) const {
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget, std::int32_t prompt) const {
     if (!is_given(budget_)) {
       const std::int32_t half = std::max(1, static_cast<std::int32_t>(read_frac_ * (prompt - sinks_) * 0.5));
       return {sinks_, half, half};
@@ -114,11 +99,12 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::max(1, (budget - sinks) / 2);
     return {sinks, recent, std::max(1, budget - sinks - recent)};
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
   }
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
   // Tokens without a code stay; 0 if the whole row is read.
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }

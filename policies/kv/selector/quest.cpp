@@ -6,24 +6,19 @@ namespace kvlab {
 
 namespace {
 
-struct QuestOptions {
-  std::int32_t page_tokens, budget_tokens;
-  bool unites;
-  std::int32_t dense_layers, min_pages;
-  explicit QuestOptions(Params& p)
-      : page_tokens(p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page")),
-        budget_tokens(
-            p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included")),
-        unites(p.choice("group", {{"max", false}, {"union", true}}, false,
-                        "query heads of a KV head: the best bound counts, or each chooses and all is read")),
-        dense_layers(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything")),
-        min_pages(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
-};
-
 // The newest page is always read.
 class Quest final : public PagedSelector {
  public:
-  explicit Quest(Params& p) : Quest(QuestOptions(p)) {}
+  explicit Quest(Params& p) {
+    const auto page = p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page");
+    const auto budget =
+        p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included");
+    unites_ = p.choice("group", {{"max", false}, {"union", true}}, false,
+                       "query heads of a KV head: the best bound counts, or each chooses and all is read");
+    const auto dense = p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything");
+    min_pages_ = p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget");
+    set_sizes({.unit_tokens = page, .dense_layers = dense, .budget = {budget}});
+  }
 
   // With a budget share of the prompt, no other part cuts rows.
   void step_key(const SeqStep& seq, StepKey& key) const override {
@@ -49,17 +44,8 @@ class Quest final : public PagedSelector {
   }
 
  private:
-  explicit Quest(const QuestOptions& o)
-      : PagedSelector({.unit_tokens = o.page_tokens,
-                       .dense_layers = o.dense_layers,
-                       .budget = {o.budget_tokens},
-                       .stride_tokens = o.page_tokens,
-                       .span_tokens = o.page_tokens}),
-        unites_(o.unites),
-        min_pages_(o.min_pages) {}
-
-  bool unites_;
-  std::int32_t min_pages_;
+  bool unites_ = false;
+  std::int32_t min_pages_ = 0;
 };
 
 KVLAB_REGISTER(Selector, Quest, "quest", "pages whose key bounds promise the largest logits",

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
 

@@ -1,11 +1,8 @@
-#include <algorithm>
-
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -31,7 +28,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   Selection stays(LayerStep& step) override {
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(first_ * frame_, tail[r]); });
-    return tokens_and_tail(step, no_units(step), head, tail);
+    return expand(step, {.lists = no_units(step), .head = head, .tail = tail});
   }
 
   void update(LayerStep& step) override {
@@ -51,10 +48,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
 
   Selection select(LayerStep& step) override {
     const std::int32_t* tail = choices_.tails(step);
-    if (all_whole(step, tail)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, all_whole(step, tail))) return {};
     const UnitLists lists = choices_.lists(step);
     traffic_.track(step, lists, lists, 2LL * frame_ * step.kv.head_dim * step.kv.kv_bytes);
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return tail[r] == 0 ? 0 : first_ * frame_; });
@@ -68,9 +62,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
           kv.len[r], static_cast<std::int64_t>(first_ + top(budget_.of(kv.len[r]))) * frame_ + local(budget_.of(kv.len[r])));
       frames += kv.len[r] / frame_;
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += frames * model.head_dim * model.kv_bytes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(frames * model.head_dim * model.kv_bytes);
   }
 
  private:
@@ -126,9 +118,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops(means);
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
     step.ops(MeanQuery{sequences, width, asked.data(), mean});
-    std::vector<Queries> question;
-    for (std::int32_t s = 0; s < sequences; ++s)
-      question.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
+    const std::vector<Queries> question = queries_over(step, mean);
     PageScores pages = page_scores(step, means.out, first, PageScores::Kind::kDot, PageScores::Heads::kSum);
     pages.queries = question.data();
     float* scores = run_scores(step, pages);

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // An exact search, priced as reading a share of the keys, or HNSW replaces the paper's graph.
-class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
+class RetrievalAttention final : public Budgeted<TierSelector> {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
@@ -30,10 +30,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   // Tokens enter the graph when no longer among the newest.
   void update(LayerStep& step) override {
@@ -59,14 +55,11 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* head = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     const std::int64_t* rooms = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
     const UnitLists lists = graph_ ? search_graph(step, first, keep, rooms) : search_all(step, head, tail, keep, rooms);
     const UnitLists chosen = united(step, lists, first, keep);
-    const Selection selection = tokens_and_tail(step, chosen, head, tail);
+    const Selection selection = expand(step, {.lists = chosen, .head = head, .tail = tail});
     traffic_.track(step, chosen, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -74,7 +67,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const Sizes size = sizes(budget_.of(kv.len[r]));
+      const AttendedParts size = sizes(budget_.of(kv.len[r]));
       on_gpu += std::min(kv.len[r], size.sinks + size.recent);
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -83,22 +76,20 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
-    if (!is_given(budget_)) return {sinks_, recent_, top_};
-    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::clamp(budget / 2, 1, recent_);
-    return {sinks, recent, std::max(1, budget - sinks - recent)};
+  [[nodiscard]] AttendedParts sizes(std::int32_t budget) const {
+    AttendedParts size = parts_of({sinks_, recent_, top_}, budget_, budget);
+    size.top = std::max(1, size.top);
+    return size;
   }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
   [[nodiscard]] std::int32_t end_of_older(const LayerStep& step, std::int32_t r) const {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
-    const Sizes size = sizes(step, r);
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
+    const AttendedParts size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
     return tail - std::min(size.sinks, tail) <= size.top ? 0 : tail;
   }
@@ -119,8 +110,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     nearest.index_first = rooms;
     nearest.index = step.ops.ints(rooms[step.kv.num_rows * step.kv.group]);
     step.ops(nearest);
-    UnitLists lists{.first = rooms, .unit = nearest.index};
-    return lists;
+    return {.first = rooms, .unit = nearest.index};
   }
 
   UnitLists search_graph(LayerStep& step, const std::int64_t* first, const std::int32_t* keep, const std::int64_t* rooms) {
@@ -141,8 +131,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
     step.ops(SearchVisits{n, search.visits, SearchVisits::Kind::kGraph, std::int64_t{step.kv.head_dim} * step.kv.kv_bytes,
                           2LL * step.kv.head_dim});
-    UnitLists lists{.first = rooms, .unit = search.found, .count = search.count};
-    return lists;
+    return {.first = rooms, .unit = search.found, .count = search.count};
   }
 
   std::int32_t sinks_, recent_, top_;

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 
@@ -7,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// TriForce's retrieval cache, Sun et al. 2024, arXiv:2404.11912. Generated tokens are always read.
+// TriForce's retrieval cache. Generated tokens are always read.
 class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit RetrievalChunks(Params& p) : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")) {

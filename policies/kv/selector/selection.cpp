@@ -1,8 +1,6 @@
 #include "policies/kv/selector/selection.h"
 
-#include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
@@ -81,6 +79,13 @@ UnitLists pick_units(LayerStep& step, const UnitLists& from, const UnitLists& pi
   return {.first = picks.first, .unit = copy.out};
 }
 
+std::vector<Queries> queries_over(const LayerStep& step, const float* numbers) {
+  const std::int64_t width = std::int64_t{step.model.q_heads} * step.model.head_dim;
+  std::vector<Queries> queries;
+  for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) queries.push_back({numbers == nullptr ? nullptr : numbers + s * width, 1, 0});
+  return queries;
+}
+
 Selection expand(const LayerStep& step, CopyUnits units) {
   units.num_rows = step.kv.num_rows;
   units.kind = CopyUnits::Kind::kExpand;
@@ -112,7 +117,5 @@ void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
     last_count_.at(step, r) = static_cast<std::int32_t>(lists.size(r));
   }
 }
-
-Traffic UnitTraffic::take() { return std::exchange(traffic_, {}); }
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/select/page_scores/page_scores.h"
@@ -105,6 +106,9 @@ inline UnitLists no_units(const LayerStep& step) {
   return {.first = prefix_sums(step, [](std::int32_t) { return 0; }), .unit = step.ops.ints(0)};
 }
 
+// One query per sequence, of numbers [num_sequences, q_heads * head_dim]; null on shapes.
+std::vector<Queries> queries_over(const LayerStep& step, const float* numbers);
+
 // Units that rows read until they choose again.
 class KeptUnits {
  public:
@@ -136,16 +140,22 @@ class KeptUnits {
   RowMemory<std::int32_t> units_;
 };
 
-class UnitTraffic {
+// Units of the last step that are read again.
+class ReuseTraffic {
  public:
-  explicit UnitTraffic(KvPart& part) : last_(part), last_count_(part) {}
-  void track(LayerStep& step, const UnitLists& lists);
-  Traffic take();
+  explicit ReuseTraffic(KvPart& part) : last_(part), last_count_(part) {}
+  Traffic take() { return std::exchange(traffic_, {}); }
 
- private:
+ protected:
   RowMemory<std::int32_t> last_;
   PerRow<std::int32_t> last_count_;
   Traffic traffic_;
+};
+
+class UnitTraffic : public ReuseTraffic {
+ public:
+  using ReuseTraffic::ReuseTraffic;
+  void track(LayerStep& step, const UnitLists& lists);
 };
 
 // Counter: UnitTraffic, or TierTraffic if units are in CPU memory.

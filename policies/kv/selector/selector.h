@@ -6,7 +6,6 @@
 #include "base/config/registration.h"
 #include "kernels/attention/attend/attend.h"
 #include "policies/kv/budget.h"
-#include "policies/kv/fetch_beside.h"
 #include "policies/kv/part.h"
 #include "policies/kv/tier_bytes.h"
 
@@ -44,7 +43,7 @@ class Selector : public KvPart {
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   [[nodiscard]] virtual bool selects_all() const { return false; }
 
-  [[nodiscard]] Traits provides() const override;
+  [[nodiscard]] Traits provides() const override { return Traits().set(Trait::kSelects, !selects_all()); }
   [[nodiscard]] std::vector<Conflict> conflicts() const override;
 };
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <sstream>
 
 #include "base/ceil_div.h"
@@ -14,7 +13,7 @@ namespace kvlab {
 namespace {
 
 // Candidates: generated tokens and prompt tokens that its last queries attended to.
-class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
+class Sentence final : public Budgeted<TierSelector> {
  public:
   explicit Sentence(Params& p)
       : Budgeted({p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")}),
@@ -33,10 +32,6 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
 
   // Mean keys need all keys in every step.
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
-  Selection stays(LayerStep& step) override {
-    return ends_of_prompts(
-        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
-  }
 
   void update(LayerStep& step) override {
     split(step);
@@ -69,12 +64,9 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return keep[r]; });
     const Queries* mean = mean_query(step);
-    if (whole) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, whole)) return {};
     UnitLists lists{.first = first, .unit = take(step, candidates, tail, first, mean)};
-    const Selection selection = tokens_and_tail(step, lists, head, tail);
+    const Selection selection = expand(step, {.lists = lists, .head = head, .tail = tail});
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
@@ -86,9 +78,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
       on_gpu += std::min(kv.len[r], budget_.of(kv.len[r]));
       sentences += ceil_div(kv.len[r], span_);
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += sentences * model.head_dim * model.kv_bytes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(sentences * model.head_dim * model.kv_bytes);
   }
 
  private:
@@ -107,7 +97,8 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     return {budget, std::min(sinks_, budget / 4), std::clamp(budget / 2, 1, recent_)};
   }
 
-  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+  std::int32_t head_of(const LayerStep& step, std::int32_t r) override { return sizes(step, r).sinks; }
+  std::int32_t held_from(const LayerStep& step, std::int32_t r) override {
     return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
   }
 
@@ -183,9 +174,7 @@ class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
     float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
     float* const* sums = sums_.sequences(step, [&](std::int32_t) { return width + 1; });
     step.ops(MeanQuery{sequences, width, step.in.step.data(), mean, MeanQuery::Kind::kSentence, sentence_of(step), fresh, sums});
-    means_of_queries_.clear();
-    for (std::int32_t s = 0; s < sequences; ++s)
-      means_of_queries_.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
+    means_of_queries_ = queries_over(step, mean);
     return means_of_queries_.data();
   }
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/chunk_outliers_op.h"
@@ -63,10 +61,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int64_t* first = prefix_sums(step, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
     const std::int32_t* keep =
         per_row(step, [&](std::int32_t r) { return std::min(chosen_chunks(step, r), static_cast<std::int32_t>(first[r + 1] - first[r])); });
-    if (keeps_all(step, first, keep)) {
-      traffic_.read_all(step);
-      return {};
-    }
+    if (traffic_.reads_all(step, keeps_all(step, first, keep))) return {};
     const UnitLists chosen = choose(step, first, keep);
     const UnitLists read = with_outliers(step, chosen, keep, outliers);
     const std::int32_t* tail = per_row(step, [&](std::int32_t r) { return chunks_.at(step, r) * chunk_; });

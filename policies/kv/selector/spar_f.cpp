@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <utility>
 
 #include "base/ceil_div.h"
 #include "kernels/select/page_summaries_op.h"
-#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/sparq_rest_op.h"
@@ -13,8 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (from its abstract), after SparQ, Ribar et al. 2024. Flash holds keys by channel
-// and by token.
+// From the paper's abstract. Flash holds keys by channel and by token.
 class SparF final : public Budgeted<Selector> {
  public:
   explicit SparF(Params& p)
@@ -48,7 +45,7 @@ class SparF final : public Budgeted<Selector> {
     mask_ends(step, step.kv.first, head, tail, scores.scores);
     const UnitLists lists = best_units(step, step.kv.first, scores.scores, keep);
     count_pages(step, lists, tail);
-    return selection_ = tokens_and_tail(step, lists, nullptr, tail);
+    return selection_ = expand(step, {.lists = lists, .tail = tail});
   }
 
   [[nodiscard]] bool adds_segments() const override { return true; }
@@ -84,8 +81,7 @@ class SparF final : public Budgeted<Selector> {
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
   // The device's sums of values count as CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes{.host = held.host + 4LL * kv.num_rows * model.head_dim, .disk = held.disk + held.gpu + held.gpu / 2};
-    return bytes;
+    return {.host = held.host + 4LL * kv.num_rows * model.head_dim, .disk = held.disk + held.gpu + held.gpu / 2};
   }
 
  private:

@@ -1,6 +1,3 @@
-#include <algorithm>
-
-#include "kernels/select/unit_lists_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "policies/kv/selector/tiers.h"
@@ -39,7 +36,7 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     }
     const UnitLists lists = best_units(step, step.kv.first, judge(step), keep);
     last_.keep(step);
-    selection_ = tokens_and_tail(step, lists, nullptr, covered_);
+    selection_ = expand(step, {.lists = lists, .tail = covered_});
     traffic_.track(step, lists, lists_of(selection_), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection_;
   }
@@ -69,9 +66,7 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
       on_gpu += kv.len[r] - copied + brought(kv.len[r], budget);
       codes += code_.bytes(copied, model.head_dim);
     }
-    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
-    bytes.gpu += codes;
-    return bytes;
+    return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(codes);
   }
 
  private:

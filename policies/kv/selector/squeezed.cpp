@@ -1,10 +1,8 @@
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/select/cluster/cluster.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/selector.h"
 
 namespace kvlab {
 

@@ -1,7 +1,5 @@
 #include "policies/kv/selector/tiers.h"
 
-#include <utility>
-
 #include "kernels/select/copy_queries_op.h"
 
 namespace kvlab {
@@ -31,10 +29,13 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
   }
 }
 
-Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
-
-Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {
-  return expand(step, {.lists = lists, .head = head, .tail = tail});
+Selection TierSelector::stays(LayerStep& step) {
+  const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
+  if (std::none_of(step.seqs.begin(), step.seqs.end(), completes)) return {};
+  const std::int32_t* to = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? held_from(step, r) : step.kv.len[r]; });
+  const std::int32_t* from =
+      per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head_of(step, r), to[r]) : 0; });
+  return expand(step, {.lists = no_units(step), .head = from, .tail = to});
 }
 
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count) {

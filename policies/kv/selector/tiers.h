@@ -8,9 +8,9 @@
 // The GPU holds the last step's tokens, CPU memory the rest.
 namespace kvlab {
 
-class TierTraffic {
+class TierTraffic : public ReuseTraffic {
  public:
-  explicit TierTraffic(KvPart& part) : last_(part), last_count_(part), held_(part) {}
+  explicit TierTraffic(KvPart& part) : ReuseTraffic(part), held_(part) {}
   // When a prompt completes, units from(r) and later stay on the GPU.
   template <class From>
   void begin(const LayerStep& step, From&& from) {
@@ -19,41 +19,36 @@ class TierTraffic {
   }
   // After the last tracked step.
   void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
-  void read_all(const LayerStep& step) {
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+  // all: rows are read whole. Returns it.
+  bool reads_all(const LayerStep& step, bool all) {
+    for (std::int32_t r = 0; all && r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+    return all;
   }
   // asked: units that may need a fetch; now: all read, with this step's token. unit_bytes: transferred per unit of a row (keys, values or
   // both); disk_unit_bytes: of these from disk, on average.
   void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes, std::int64_t disk_unit_bytes = 0);
-  Traffic take();
 
  private:
   struct Held {
     std::int32_t from = std::numeric_limits<std::int32_t>::max();
   };
-  RowMemory<std::int32_t> last_;
-  PerRow<std::int32_t> last_count_;
   PerRow<Held> held_;
-  Traffic traffic_;
 };
 
 inline UnitLists lists_of(const Selection& selection) { return {.first = selection.index_first, .unit = selection.index}; }
 
-// head null: none.
-Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
-
 // After the first head[r].
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
 
-// For Selector::stays(): [0, head(r)) and [tail(r), end) of rows with a prompt that this step completes.
-template <class Head, class Tail>
-Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
-  const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
-  if (std::none_of(step.seqs.begin(), step.seqs.end(), completes)) return {};
-  const std::int32_t* to = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? tail(r) : step.kv.len[r]; });
-  const std::int32_t* from = per_row(step, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head(r), to[r]) : 0; });
-  return tokens_and_tail(step, no_units(step), from, to);
-}
+// Of a completed prompt, [0, head_of(r)) and [held_from(r), end) stay on the GPU.
+class TierSelector : public QuerySelector<TierTraffic> {
+ public:
+  Selection stays(LayerStep& step) override;
+
+ protected:
+  virtual std::int32_t head_of(const LayerStep&, std::int32_t /*row*/) { return 0; }
+  virtual std::int32_t held_from(const LayerStep& step, std::int32_t row) = 0;
+};
 
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 

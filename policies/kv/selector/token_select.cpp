@@ -1,9 +1,7 @@
-#include <algorithm>
-
 #include "base/error.h"
+#include "kernels/score/head_scores_op.h"
 #include "kernels/select/query_drift_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <functional>
 
 #include "policies/kv/selector/budget_share.h"

@@ -79,7 +79,7 @@ class Twilight final : public QuerySelector<UnitTraffic> {
     settle_rows(step, "selected_tokens", top.count);
     UnitLists lists{.first = top.first, .unit = top.token, .count = top.count};
     traffic_.track(step, lists);
-    return tokens_and_tail(step, lists, nullptr, step.kv.len);
+    return expand(step, {.lists = lists, .tail = step.kv.len});
   }
 
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
@@ -8,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// MagicDec's draft cache, Chen et al. 2024, arXiv:2408.11049: a copy of tokens chosen as in SnapKV. The full cache remains.
+// The draft cache: a copy of tokens chosen as in SnapKV. The full cache remains.
 class WindowChoice final : public Budgeted<Selector> {
  public:
   explicit WindowChoice(Params& p)

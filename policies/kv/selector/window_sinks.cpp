@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

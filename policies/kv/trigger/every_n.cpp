@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // Counts from the prompt's end. Without a budget the allocator decides at every cut (CORM) or once per token, when it leaves the recent
-// window (DMS, Lancucki et al. 2025).
+// window (DMS).
 class EveryN final : public Trigger {
  public:
   explicit EveryN(Params& p)

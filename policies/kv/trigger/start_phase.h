@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "base/config/param_reader.h"
 #include "policies/kv/step.h"
 

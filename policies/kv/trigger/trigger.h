@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -17,10 +18,14 @@ class Held {
  public:
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: equal rows with equal shares
   // `len` [kv_heads] of `n` tokens; the arguments must outlive this.
-  Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n);
+  Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n)
+      : longest_(*std::max_element(len.begin(), len.end())), layer_(layer), n_(n), len_(len), allocator_(&allocator), model_(&model) {}
   [[nodiscard]] std::int32_t tokens() const { return longest_; }
   // True: a row exceeds its share of the mean `target`. Shares from data count as equal; false if n <= target.
-  [[nodiscard]] bool exceeds(std::int32_t target) const;
+  [[nodiscard]] bool exceeds(std::int32_t target) const {
+    if (allocator_ == nullptr || !allocator_->has_shares()) return longest_ > target;
+    return n_ > target && allocator_->over_shares(*model_, layer_, len_, target, n_);
+  }
 
  private:
   std::int32_t longest_, layer_ = 0, n_ = 0;

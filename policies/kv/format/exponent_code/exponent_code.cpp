@@ -4,7 +4,6 @@
 #include <array>
 #include <functional>
 #include <queue>
-#include <tuple>
 #include <vector>
 
 #include "base/ceil_div.h"
@@ -13,45 +12,6 @@
 #include "policies/kv/format/exponent_code/exponent_block.h"
 
 namespace kvlab {
-
-namespace {
-
-std::size_t exponent_of(float x) { return static_cast<std::size_t>(exponent_bits(float_to_bfloat16(x))); }
-
-// With its offset.
-std::int64_t block_bytes(const ListedTokens& tokens, std::int32_t row, std::int32_t begin, std::int32_t end, const std::uint8_t* length) {
-  std::int64_t bits = 0;
-  for (std::int32_t i = begin; i < end; ++i)
-    for (std::int32_t c = 0; c < tokens.kv.head_dim; ++c) bits += 8 + length[exponent_of(tokens.at(row, i)[c])];
-  return (bits + 7) / 8 + 4;
-}
-
-// Calls f(block, begin, end).
-template <class F>
-void for_each_block(std::int32_t n, F&& f) {
-  for (std::int32_t begin = 0; begin < n; begin += kExponentBlock) f(begin / kExponentBlock, begin, std::min(n, begin + kExponentBlock));
-}
-
-std::int64_t row_code_bytes(const ListedTokens& tokens, std::int32_t row, const std::uint8_t* length) {
-  std::int64_t bytes = 0;
-  for_each_block(tokens.count(row),
-                 [&](std::int32_t, std::int32_t begin, std::int32_t end) { bytes += block_bytes(tokens, row, begin, end, length); });
-  return bytes;
-}
-
-void write_row(const ListedTokens& tokens, std::int32_t row, const PrefixCode& code, std::uint8_t* packed) {
-  const std::int32_t d = tokens.kv.head_dim, n = tokens.count(row);
-  std::uint8_t* to = packed + 4 * ceil_div(std::int64_t{n}, kExponentBlock);
-  for_each_block(n, [&](std::int32_t block, std::int32_t begin, std::int32_t end) {
-    const auto bits_at = [&](std::int32_t i) { return float_to_bfloat16(tokens.at(row, begin + i / d)[i % d]); };
-    put_offset(packed + 4LL * block, static_cast<std::uint32_t>(to - packed));
-    const std::int32_t numbers = (end - begin) * d;
-    for (std::int32_t i = 0; i < numbers; ++i) *to++ = sign_and_fraction(bits_at(i));
-    to = put_exponents(code, numbers, bits_at, to);
-  });
-}
-
-}  // namespace
 
 void huffman_lengths(const std::int64_t* count, std::int32_t* length) {
   struct Node {
@@ -94,7 +54,48 @@ OpCall call(const ExponentCode& a) {
 }
 KVLAB_WITHOUT_CUDA(ExponentCode)
 
+std::int64_t most_exponent_bytes(const ListedTokens& tokens) {
+  std::int64_t blocks = 0;
+  for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) blocks += ceil_div(std::int64_t{tokens.entries(r)}, kExponentBlock);
+  return 2 * tokens.total() * tokens.kv.head_dim + 5 * blocks;
+}
+
 namespace {
+
+std::size_t exponent_of(float x) { return static_cast<std::size_t>(exponent_bits(float_to_bfloat16(x))); }
+
+// With its offset.
+std::int64_t block_bytes(const ListedTokens& tokens, std::int32_t row, std::int32_t begin, std::int32_t end, const std::uint8_t* length) {
+  std::int64_t bits = 0;
+  for (std::int32_t i = begin; i < end; ++i)
+    for (std::int32_t c = 0; c < tokens.kv.head_dim; ++c) bits += 8 + length[exponent_of(tokens.at(row, i)[c])];
+  return (bits + 7) / 8 + 4;
+}
+
+// Calls f(block, begin, end).
+template <class F>
+void for_each_block(std::int32_t n, F&& f) {
+  for (std::int32_t begin = 0; begin < n; begin += kExponentBlock) f(begin / kExponentBlock, begin, std::min(n, begin + kExponentBlock));
+}
+
+std::int64_t row_code_bytes(const ListedTokens& tokens, std::int32_t row, const std::uint8_t* length) {
+  std::int64_t bytes = 0;
+  for_each_block(tokens.count(row),
+                 [&](std::int32_t, std::int32_t begin, std::int32_t end) { bytes += block_bytes(tokens, row, begin, end, length); });
+  return bytes;
+}
+
+void write_row(const ListedTokens& tokens, std::int32_t row, const PrefixCode& code, std::uint8_t* packed) {
+  const std::int32_t d = tokens.kv.head_dim, n = tokens.count(row);
+  std::uint8_t* to = packed + 4 * ceil_div(std::int64_t{n}, kExponentBlock);
+  for_each_block(n, [&](std::int32_t block, std::int32_t begin, std::int32_t end) {
+    const auto bits_at = [&](std::int32_t i) { return float_to_bfloat16(tokens.at(row, begin + i / d)[i % d]); };
+    put_offset(packed + 4LL * block, static_cast<std::uint32_t>(to - packed));
+    const std::int32_t numbers = (end - begin) * d;
+    for (std::int32_t i = 0; i < numbers; ++i) *to++ = sign_and_fraction(bits_at(i));
+    to = put_exponents(code, numbers, bits_at, to);
+  });
+}
 
 // False: the sequence lists no token.
 bool sequence_lengths(const ListedTokens& tokens, std::int32_t s, std::uint8_t* lengths) {
@@ -131,16 +132,6 @@ void encode(const ExponentCode& a) {
     if (a.packed != nullptr) std::copy(lengths.begin(), lengths.end(), a.lengths + std::int64_t{s} * kExponentTable);
   }
 }
-
-}  // namespace
-
-std::int64_t most_exponent_bytes(const ListedTokens& tokens) {
-  std::int64_t blocks = 0;
-  for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) blocks += ceil_div(std::int64_t{tokens.entries(r)}, kExponentBlock);
-  return 2 * tokens.total() * tokens.kv.head_dim + 5 * blocks;
-}
-
-namespace {
 
 void decode(const ExponentCode& a) {
   const KvRows& kv = a.tokens.kv;

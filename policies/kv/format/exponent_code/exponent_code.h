@@ -9,9 +9,9 @@ namespace kvlab {
 
 class StoredArrays;
 
-// DFloat11's lossless code of bf16 numbers (Zhang et al. 2025, arXiv:2504.11651, section 2): sign and fraction raw, exponents by a Huffman
-// code over the listed tokens of all KV heads of a sequence. A row has a 4-byte offset per block of 64 tokens, then the blocks: sign and
-// fraction bytes, exponent bits. The first head pays for the table (256 lengths). Vectors are rounded to bf16.
+// DFloat11's lossless code of bf16 numbers: sign and fraction raw, exponents by a Huffman code over the listed tokens of all KV heads of a
+// sequence. A row has a 4-byte offset per block of 64 tokens, then the blocks: sign and fraction bytes, exponent bits. The first head pays
+// for the table (256 lengths). Vectors are rounded to bf16.
 struct ExponentCode {
   ListedTokens tokens;
   std::int32_t* bytes = nullptr;    // [num_rows] in and out, real memory: grows by the row's bytes; untouched on shapes

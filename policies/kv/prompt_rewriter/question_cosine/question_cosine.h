@@ -8,7 +8,6 @@
 namespace kvlab {
 
 // out[i] = max over the question's tokens t of the mean over the kinds of vectors of cos(x_i, x_t); cosines with a zero vector are 0.
-// REFORM: Song et al. 2025, arXiv:2506.01215 (concatenated unit vectors).
 struct QuestionCosine {
   std::int32_t tokens = 0, question_begin = 0, head_dim = 0;
   std::span<const float* const> vectors;  // each [tokens, head_dim]

@@ -9,7 +9,7 @@ namespace kvlab {
 
 // scores[i] = mean over the chosen query heads h of sum_t p_t^h[i], for all KV heads; softmax in fp32 over the tokens of the head's KV
 // head. The heads are `heads`, or the `num_heads` that pay most to tokens after the first `sinks` and before the last `recent` (ties: lower
-// head). Rows of a sequence must hold the same tokens; different lengths are an InternalError.
+// head). Rows of a sequence hold the same tokens, else InternalError.
 struct ChosenHeads {
   KvRows kv;
   const Queries* queries = nullptr;     // [kv.num_sequences()]

@@ -2,7 +2,6 @@
 #include <numeric>
 #include <vector>
 
-#include "base/error.h"
 #include "kernels/head_rows_cpu.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 

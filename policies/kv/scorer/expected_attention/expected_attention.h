@@ -7,7 +7,7 @@ namespace kvlab {
 
 // Normally distributed queries: per query head
 //   p = softmax over tokens at positions >= sinks of  k.mean / sqrt(d) + k^T covariance k / (2 d)
-// and the mean of p over the group; 0 at positions < sinks. Expected Attention, Devoto et al. 2025.
+// and the mean of p over the group; 0 at positions < sinks.
 struct ExpectedAttention {
   KvRows kv;
   const float* mean = nullptr;  // [num_sequences, kv_heads * group, head_dim]

@@ -6,8 +6,7 @@
 namespace kvlab {
 
 // C[j, i] = cos(k_j, k_i) over all tokens of the row, 0 for i = j. In each line j the entry of the newest i with C > similar becomes 0; if
-// there is none, the entry of token 0. out[i] = softmax over i of the mean of C[j, i] over j. R-KV, Cai et al. 2025, arXiv:2505.24133, as
-// in its code.
+// there is none, the entry of token 0. out[i] = softmax over i of the mean of C[j, i] over j. As in the authors' code.
 struct KeyRedundancy {
   KvRows kv;
   float similar = 0.5F;

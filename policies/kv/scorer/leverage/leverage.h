@@ -7,9 +7,9 @@ namespace kvlab {
 
 // Statistical leverage of each token among those of its row: out_i = w_i x_i (B + sum_j (w_j + epsilon) x_j^T x_j)^-1 x_i^T, in double.
 //   kKeys    x: rows of (K - column means) G, K before RoPE, G a Gaussian matrix [head_dim, sketch_dim] of variance 1 / sketch_dim from
-//            `seed`, equal in all rows; w = 1, epsilon = 0; B = 1e-6 of the sum's mean diagonal. Compactor, Chari and Van Durme 2025
+//            `seed`, equal in all rows; w = 1, epsilon = 0; B = 1e-6 of the sum's mean diagonal. Compactor
 //   kValues  x: values; w_i = exp(tau cos(mean, k_i)), divided by the largest in the row; B = I; mean over the group's query heads. Tokens
-//            at positions below `sinks` are left out and get 0. CapKV, Yang et al. 2026
+//            at positions below `sinks` are left out and get 0. CapKV
 struct Leverage {
   enum class Kind : std::uint8_t { kKeys, kValues };
   KvRows kv;

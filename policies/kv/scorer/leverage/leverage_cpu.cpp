@@ -1,7 +1,6 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <algorithm>
-#include <cmath>
 
 #include "base/parallel.h"
 #include "policies/kv/scorer/leverage/leverage.h"

@@ -14,13 +14,8 @@
 
 namespace kvlab {
 
-namespace {
-
-constexpr std::size_t kSeed = 100;
-
-}  // namespace
-
 struct AnnIndex::Graph {
+  static constexpr std::size_t kSeed = 100;
   // Minus the product as the distance; counts calls.
   class CountedProducts final : public hnswlib::SpaceInterface<float> {
    public:

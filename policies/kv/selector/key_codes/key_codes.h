@@ -5,8 +5,8 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// Keys before RoPE as codebook indices: A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 and 3.2. RoPE turns channel pairs (c, c +
-// d/2) by position * frequency; frequencies are in CPU memory, null: no RoPE. The factor of RoPE scaling is not removed.
+// Keys before RoPE as codebook indices (A2ATS). RoPE turns channel pairs (c, c + d/2) by position * frequency; frequencies are in CPU
+// memory, null: no RoPE. The factor of RoPE scaling is not removed.
 namespace kvlab {
 
 //   kTrain   codebooks of all tokens by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under the distance

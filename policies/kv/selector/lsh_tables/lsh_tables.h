@@ -7,7 +7,7 @@
 #include "kernels/select/unit_lists.h"
 
 // Hashing by the signs of random projections (Charikar 2002). A key is sampled if it is in the query's bucket in at least two tables.
-// MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4.
+// MagicPIG, section 4.
 namespace kvlab {
 
 struct LshShape {
