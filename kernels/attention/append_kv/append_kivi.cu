@@ -108,33 +108,27 @@ __global__ void __launch_bounds__(kThreads) append_kivi(Args a, std::int32_t pag
   }
 }
 
-template <KvFormat Format, class T, int D>
+template <KvFormat Format, class T>
 void run_as(const Args& a, std::int32_t most_new, CudaContext& cuda) {
   constexpr std::int32_t kTokens = fixed_page_tokens(Format);
-  const auto grid = [&](std::int64_t pages) { return LaunchShape{dim3(static_cast<unsigned>(2 * a.kv.num_rows * pages)), dim3(kThreads)}; };
-  if (most_new <= kTokens) {
-    launch("append_kivi", cuda, grid(1), append_kivi<Format, T, D>, a, 1, Work::kBoth);
-    return;
-  }
-  const auto pages = static_cast<std::int32_t>(ceil_div(most_new, kTokens));
-  launch("append_kivi", cuda, grid(pages), append_kivi<Format, T, D>, a, pages, Work::kEncode);
-  launch("append_kivi", cuda, grid(1), append_kivi<Format, T, D>, a, 1, Work::kWindow);
-}
-
-template <KvFormat Format, class T>
-void run_head_dim(const Args& a, std::int32_t most_new, CudaContext& cuda) {
-  if (a.kv.head_dim == 64) return run_as<Format, T, 64>(a, most_new, cuda);
-  if (a.kv.head_dim == 128) return run_as<Format, T, 128>(a, most_new, cuda);
-  run_as<Format, T, 256>(a, most_new, cuda);
+  const auto run = [&](std::int32_t pages, Work work) {
+    for_value<64, 128, 256>(a.kv.head_dim, [&](auto d) {
+      launch("append_kivi", cuda, blocks_of(2 * a.kv.num_rows * pages, kThreads), append_kivi<Format, T, decltype(d)::value>, a, pages,
+             work);
+    });
+  };
+  if (most_new <= kTokens) return run(1, Work::kBoth);
+  run(ceil_div(most_new, kTokens), Work::kEncode);
+  run(1, Work::kWindow);
 }
 
 }  // namespace
 
 void run_kivi(const Args& a, std::int32_t most_new, CudaContext& cuda) {
-  const bool int4 = a.kv.format == KvFormat::kKivi4;
-  if (a.kv.type == ElementType::kF16)
-    return int4 ? run_head_dim<KvFormat::kKivi4, f16>(a, most_new, cuda) : run_head_dim<KvFormat::kKivi2, f16>(a, most_new, cuda);
-  return int4 ? run_head_dim<KvFormat::kKivi4, bf16>(a, most_new, cuda) : run_head_dim<KvFormat::kKivi2, bf16>(a, most_new, cuda);
+  for_value<KvFormat::kKivi4, KvFormat::kKivi2>(a.kv.format, [&](auto format) {
+    constexpr KvFormat kFormat = decltype(format)::value;
+    a.kv.type == ElementType::kF16 ? run_as<kFormat, f16>(a, most_new, cuda) : run_as<kFormat, bf16>(a, most_new, cuda);
+  });
 }
 
 }  // namespace kvlab::append

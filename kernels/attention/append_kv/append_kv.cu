@@ -145,28 +145,18 @@ __global__ void __launch_bounds__(kThreads) append_tokens(Args a, std::int64_t i
 template <KvFormat Format, class T, int D>
 void run_tokens(const Args& a, std::int64_t tokens, CudaContext& cuda) {
   const std::int64_t items = tokens * a.kv.kv_heads * 2;
-  const LaunchShape launch_shape{dim3(static_cast<unsigned>(ceil_div(items * (D / 8), kThreads))), dim3(kThreads)};
-  launch("append_tokens", cuda, launch_shape, append_tokens<Format, T, D>, a, items);
+  launch("append_tokens", cuda, blocks_of(ceil_div(items * (D / 8), kThreads), kThreads), append_tokens<Format, T, D>, a, items);
 }
 
-template <class T, int D>
-void run_format(const Args& a, std::int64_t tokens, CudaContext& cuda) {
-  constexpr KvFormat kPlain = std::is_same_v<T, f16> ? KvFormat::kF16 : KvFormat::kBf16;
-  if constexpr (D == 96)
-    return run_tokens<kPlain, T, D>(a, tokens, cuda);
-  else
-    switch (a.kv.format) {
-      case KvFormat::kFp8:
-        return run_tokens<KvFormat::kFp8, T, D>(a, tokens, cuda);
-      case KvFormat::kInt8:
-        return run_tokens<KvFormat::kInt8, T, D>(a, tokens, cuda);
-      case KvFormat::kToken4:
-        return run_tokens<KvFormat::kToken4, T, D>(a, tokens, cuda);
-      case KvFormat::kToken2:
-        return run_tokens<KvFormat::kToken2, T, D>(a, tokens, cuda);
-      default:
-        return run_tokens<kPlain, T, D>(a, tokens, cuda);
-    }
+template <class T>
+void run_type(const Args& a, std::int64_t tokens, CudaContext& cuda) {
+  using enum KvFormat;
+  constexpr KvFormat kPlain = std::is_same_v<T, f16> ? kF16 : kBf16;
+  if (a.kv.head_dim == 96) return run_tokens<kPlain, T, 96>(a, tokens, cuda);
+  for_value<64, 128, 256>(a.kv.head_dim, [&](auto d) {
+    for_value<kPlain, kFp8, kInt8, kToken4, kToken2>(
+        a.kv.format, [&](auto format) { run_tokens<decltype(format)::value, T, decltype(d)::value>(a, tokens, cuda); });
+  });
 }
 
 void refuse(const std::string& why) { throw CudaError("append_kv: " + why); }
@@ -198,15 +188,10 @@ void run_cuda(const AppendKv& a, CudaContext& cuda) {
   const std::int64_t stride = a.token_stride != 0 ? a.token_stride : std::int64_t{a.kv.kv_heads} * a.kv.head_dim;
   const append::Args args{a.kv, a.k, a.v, stride, a.first_token, a.kv.num_rows / a.kv.kv_heads, a.position};
   if (is_kivi(a.kv.format)) return append::run_kivi(args, a.most_new, cuda);
-  for_type(a.kv.type, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (sizeof(T) == 2) {
-      if (a.kv.head_dim == 64) append::run_format<T, 64>(args, a.tokens, cuda);
-      if (a.kv.head_dim == 96) append::run_format<T, 96>(args, a.tokens, cuda);
-      if (a.kv.head_dim == 128) append::run_format<T, 128>(args, a.tokens, cuda);
-      if (a.kv.head_dim == 256) append::run_format<T, 256>(args, a.tokens, cuda);
-    }
-  });
+  if (a.kv.type == ElementType::kF16)
+    append::run_type<f16>(args, a.tokens, cuda);
+  else
+    append::run_type<bf16>(args, a.tokens, cuda);
 }
 
 }  // namespace kvlab

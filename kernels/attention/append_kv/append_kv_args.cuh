@@ -4,6 +4,7 @@
 
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/device/cuda/launch.cuh"
+#include "kernels/rows/search.h"
 #include "kernels/storage/quantize/group_codec.cuh"
 
 namespace kvlab::append {
@@ -29,15 +30,7 @@ __device__ __forceinline__ NewTokens new_tokens(const Args& a, std::int32_t sequ
 // The last one that starts at or before the token.
 __device__ __forceinline__ std::int32_t sequence_of(const Args& a, std::int64_t token) {
   if (a.first_token == nullptr) return static_cast<std::int32_t>(token);
-  std::int32_t low = 0, high = a.sequences - 1;
-  while (low < high) {
-    const std::int32_t middle = (low + high + 1) / 2;
-    if (a.first_token[middle] <= token)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
+  return count_first(a.sequences - 1, [&](std::int32_t s) { return a.first_token[s + 1] <= token; });
 }
 
 void run_kivi(const Args& a, std::int32_t most_new, CudaContext& cuda);

@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Appends encoded K and V to a paged cache; kv.len counts them and pages are allocated. int8 and low-bit encodings equal GroupCodec's bit
-// for bit; a kivi page is encoded when its last token leaves the window. fp8: divided by k_scale and v_scale, saturated.
+// Appends encoded K and V to a paged cache; kv.len counts them and pages are allocated. int8 and low-bit codes equal GroupCodec's bit for
+// bit; a kivi page is encoded when its last token leaves the window. fp8: divided by the scales, saturated.
 struct AppendKv {
   PagedKv kv;
   const void* k = nullptr;  // [tokens, kv_heads, head_dim] of kv.type, by sequence

@@ -35,24 +35,13 @@ __global__ void __launch_bounds__(kThreads) append_rows(Args a) {
   for (int side = 0; side < 2; ++side) {
     const In* const in = static_cast<const In*>(side == 0 ? news.k : news.v) + from;
     Out* const out = static_cast<Out*>(side == 0 ? a.kv.k : a.kv.v) + to;
-    if constexpr (Each == 8) {
-      float x[8];
-      load8<In>(in, x);
-      store8<Out>(out, x);
-    } else {
-      *out = from_float<Out>(to_float(*in));
-    }
+    float x[Each];
+    load_numbers(in, x);
+    store_numbers(out, x);
   }
   if (channel != 0) return;
   a.kv.position[slot] = news.first_position + static_cast<std::int32_t>(token);
   for (std::int32_t w = 0; w < a.kv.num_words; ++w) a.kv.words[w * a.kv.pool_tokens + slot] = 0;
-}
-
-template <class In, class Out, int Each>
-void run(Args args, std::int64_t most, std::size_t sequences, CudaContext& cuda) {
-  args.blocks = static_cast<std::int32_t>(ceil_div(most * args.kv.kv_heads * (args.kv.head_dim / Each), kThreads));
-  launch("append_rows", cuda, {dim3(static_cast<unsigned>(sequences * static_cast<std::size_t>(args.blocks))), dim3(kThreads)},
-         append_rows<In, Out, Each>, args);
 }
 
 }  // namespace
@@ -62,18 +51,17 @@ void run_cuda(const AppendRows& a, CudaContext& cuda) {
   for (const AppendedTokens& news : a.news) most = std::max<std::int64_t>(most, news.count);
   if (most == 0) return;
   const CudaContext::Frame frame(cuda);
-  Args args{on_device(a.kv, cuda), cuda.upload(a.news.data(), static_cast<std::int64_t>(a.news.size())), a.token_stride, 0};
+  Args args{on_device(a.kv, cuda), cuda.upload(a.news.data(), std::ssize(a.news)), a.token_stride, 0};
   if (args.token_stride == 0) args.token_stride = std::int64_t{a.kv.kv_heads} * a.kv.head_dim;
   bool wide = a.kv.head_dim % 8 == 0 && args.token_stride % 8 == 0;
   for (const AppendedTokens& news : a.news) wide = wide && aligned16({news.k, news.v});
+  args.blocks = static_cast<std::int32_t>(ceil_div(most * a.kv.kv_heads * (a.kv.head_dim / (wide ? 8 : 1)), kThreads));
+  const LaunchShape blocks = blocks_of(std::ssize(a.news) * args.blocks, kThreads);
   for_type(a.type, [&](auto in) {
     for_type(a.kv.type, [&](auto out) {
       using In = decltype(in);
       using Out = decltype(out);
-      if (wide)
-        run<In, Out, 8>(args, most, a.news.size(), cuda);
-      else
-        run<In, Out, 1>(args, most, a.news.size(), cuda);
+      launch("append_rows", cuda, blocks, wide ? append_rows<In, Out, 8> : append_rows<In, Out, 1>, args);
     });
   });
 }

@@ -70,27 +70,15 @@ void run(AttendArgs args, const Batch& batch, std::int64_t longest, CudaContext&
       std::clamp<std::int64_t>(4 * cuda.gpu().multiprocessors / blocks, 1, std::clamp<std::int64_t>(longest / kLeast, 1, kMostSplits)));
   args.parts = cuda.scratch<float>(args.splits * args.lines * args.head_dim);
   args.part_sums = cuda.scratch<float>(args.splits * args.lines);
-  launch("attend", cuda, {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(args.splits)), dim3(kThreads)},
-         attend_lines<Width, Count>, args);
+  launch("attend", cuda, blocks_of(grid_of(blocks, args.splits), kThreads), attend_lines<Width, Count>, args);
   auto* line_sums = cuda.scratch<float>(args.lines);
   const std::int32_t* sequence = cuda.upload(batch.sequence.data(), tokens);
-  launch("attend_join", cuda, {dim3(tokens, heads), dim3(64)}, join_splits, args, sequence, line_sums);
+  launch("attend_join", cuda, blocks_of(dim3(tokens, heads), 64), join_splits, args, sequence, line_sums);
   if (args.probabilities == nullptr) return;
   const std::int64_t columns = std::max<std::int64_t>(512, ceil_div(longest, kMostGridY));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(longest, columns)));
-  launch("attend_probabilities", cuda, {grid, dim3(kThreads)}, attend_probabilities<Width, Count>, args,
+  launch("attend_probabilities", cuda, blocks_of(grid, kThreads), attend_probabilities<Width, Count>, args,
          static_cast<const float*>(line_sums), static_cast<int>(columns));
-}
-
-template <int Width>
-void run_width(const AttendArgs& args, const Batch& batch, std::int64_t longest, CudaContext& cuda) {
-  const std::int64_t lines = static_cast<std::int64_t>(batch.most) * args.group;
-  if (lines == 1)
-    run<Width, 1>(args, batch, longest, cuda);
-  else if (lines <= 4)
-    run<Width, 4>(args, batch, longest, cuda);
-  else
-    run<Width, 8>(args, batch, longest, cuda);
 }
 
 }  // namespace
@@ -116,12 +104,11 @@ void run_cuda(const Attend& a, CudaContext& cuda) {
   args.window = a.window == 0 ? std::numeric_limits<std::int32_t>::max() : a.window;
   args.scale = kLog2E / std::sqrt(static_cast<float>(kv.head_dim));
   const std::int64_t longest = longest_row(a);
-  if (kv.head_dim <= 64)
-    run_width<8>(args, batch, longest, cuda);
-  else if (kv.head_dim <= 128)
-    run_width<16>(args, batch, longest, cuda);
-  else
-    run_width<32>(args, batch, longest, cuda);
+  const std::int64_t lines = std::int64_t{batch.most} * kv.group;
+  const int lanes = kv.head_dim <= 64 ? 8 : kv.head_dim <= 128 ? 16 : 32, together = lines == 1 ? 1 : lines <= 4 ? 4 : 8;
+  for_value<8, 16, 32>(lanes, [&](auto width) {
+    for_value<1, 4, 8>(together, [&](auto count) { run<decltype(width)::value, decltype(count)::value>(args, batch, longest, cuda); });
+  });
 }
 
 }  // namespace kvlab

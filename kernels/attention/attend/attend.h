@@ -7,13 +7,13 @@
 
 namespace kvlab {
 
-// Attended tokens: `index[index_first[r] .. index_first[r + 1])` of row r (ascending); null: all. log_weight[r] is added to the row's
-// logits (log m if a token replaces m dropped ones); null: 0.
+// Attended tokens: `index[index_first[r] .. index_first[r + 1])` of row r, ascending; null: all.
 struct Segment {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
   const std::int32_t* index = nullptr;
-  const float* log_weight = nullptr;       // [kv.num_rows] known without data
+  const float* log_weight =
+      nullptr;  // [kv.num_rows] added to the row's logits (log m if a token replaces m dropped ones), known without data; null: 0
   const float* head_log_weight = nullptr;  // [kv.num_rows * kv.group], added to log_weight; null: 0
   // [tokens of all rows * kv.group] added to logits, from begin(r) on; -infinity hides the token. Null: 0. Requires weighs_tokens.
   const float* token_log_weight = nullptr;
@@ -42,8 +42,7 @@ struct Attend {
 };
 OpCall call(const Attend&);
 void run_cpu(const Attend&);
-// CPU memory: structs, pointer arrays, index_first, log_weight. Segments may differ in type and page_tokens; head_dim <= 256. Throws
-// CudaError for weights per query.
+// CPU memory: structs, pointer arrays, index_first, log_weight. head_dim <= 256. Throws CudaError for weights per query.
 void run_cuda(const Attend&, CudaContext&);
 
 }  // namespace kvlab

@@ -120,7 +120,7 @@ struct LineBlock {
   }
 };
 
-// Cores stall above a dozen outstanding L1 lines, so prefetches are spread out.
+// Spread out: cores stall above a dozen outstanding L1 lines.
 constexpr int kNearestCache = 3, kSecondCache = 2;  // compilers' numbers; the second for later use
 template <int Cache = kNearestCache>
 void prefetch(const float* x, std::int64_t d) {
@@ -189,16 +189,6 @@ void fill_logits(LineBlock& b) {
   }
 }
 
-// Without a variable-length copy.
-void put(const Lanes& lanes, float* x, std::int64_t n) {
-  if (n >= kLanes) {
-    Eigen::Map<Lanes> whole(x);
-    whole = lanes;
-  } else {
-    store(lanes, x, n);
-  }
-}
-
 // Returns the log of the denominator. Calls meanwhile() per vector.
 template <class Meanwhile>
 float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
@@ -214,11 +204,11 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
     const Lanes before = load(z + i, n - i, kMasked);
     const Lanes e = (before - max).exp();
     const Lanes seen = (before == kMasked).select(Lanes::Zero(), e);  // separate: inside a select, exp is not vectorized
-    put(seen, z + i, n - i);
+    store(seen, z + i, n - i);
     sum += seen;
   }
   const float total = sum.sum();
-  for (std::int64_t i = 0; i < n; i += kLanes) put(load(z + i, n - i) / total, z + i, n - i);
+  for (std::int64_t i = 0; i < n; i += kLanes) store(load(z + i, n - i) / total, z + i, n - i);
   return max + std::log(total);
 }
 
@@ -228,7 +218,6 @@ void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int6
   Packet sum[Lines][Packets];
   float* out = b.out.data() + line * b.d + channel;
   const float* p = b.z.data() + line * b.n();
-  // Passes share the prefetching of the next chunk.
   const std::int64_t tiles = b.d / (Packets * kPacket), passes = tiles * (b.count / Lines);
   std::int64_t ask = begin + line / Lines * tiles + channel / (Packets * kPacket);
   for (int l = 0; l < Lines; ++l)

@@ -2,6 +2,7 @@
 
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
+#include "kernels/device/cuda/vectors.cuh"
 
 namespace kvlab::attending {
 
@@ -56,15 +57,7 @@ struct Lines {
 // Zeros beyond head_dim.
 template <class T>
 __device__ __forceinline__ void load8(const T* p, int channel, int head_dim, float (&x)[kEach]) {
-  if (head_dim % kEach == 0 && channel < head_dim) {
-    if constexpr (sizeof(T) == 2) {
-      unpack8<T>(*reinterpret_cast<const uint4*>(p + channel), x);
-    } else {
-      const float4 a = *reinterpret_cast<const float4*>(p + channel), b = *reinterpret_cast<const float4*>(p + channel + 4);
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-    }
-    return;
-  }
+  if (head_dim % kEach == 0 && channel < head_dim) return kvlab::load8(p + channel, x);
 #pragma unroll
   for (int c = 0; c < kEach; ++c) x[c] = channel + c < head_dim ? to_float(p[channel + c]) : 0.0F;
 }
@@ -168,7 +161,7 @@ __device__ __forceinline__ void start_lines(const AttendArgs& a, const Lines& li
   }
 }
 
-// Calls f(type, segment, place in the row's columns, first token, slots) for columns [begin, end). A whole warp calls it.
+// f(type, segment, place in the row's columns, first token, slots) for columns [begin, end), by a whole warp.
 template <int Width, class F>
 __device__ __forceinline__ void for_columns(const AttendArgs& a, int row, int begin, int end, F&& f) {
   constexpr int kGroups = kThreads / Width;

@@ -20,7 +20,7 @@ struct ProbabilityArgs {
   std::int32_t group, row_blocks;
 };
 
-// From log2 logits and denominators, row_blocks blocks per row, Width adjacent heads at once.
+// row_blocks blocks per row, Width adjacent heads at once.
 template <int Width>
 __global__ void __launch_bounds__(kThreads) decode_probabilities(ProbabilityArgs a) {
   KVLAB_SHARED(float, log_sum, decode::kMostGroup);
@@ -107,31 +107,15 @@ void run_cuda(const PagedDecode& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const DecodePlan plan = plan_of(a, cuda.gpu());
   const decode::Args args = arguments(a, plan, cuda);
-  switch (a.kv.format) {
-    case KvFormat::kF16:
-      decode::run_f16(args, plan, cuda);
-      break;
-    case KvFormat::kBf16:
-      decode::run_bf16(args, plan, cuda);
-      break;
-    case KvFormat::kFp8:
-    case KvFormat::kInt8:
-      decode::run_bytes(args, plan, cuda);
-      break;
-    case KvFormat::kKivi4:
-    case KvFormat::kKivi2:
-      decode::run_kivi(args, plan, cuda);
-      break;
-    case KvFormat::kToken4:
-    case KvFormat::kToken2:
-      decode::run_token_codes(args, plan, cuda);
-      break;
-  }
+  constexpr void (*kByFormat[])(const decode::Args&, const DecodePlan&, CudaContext&) = {
+      decode::run_f16,  decode::run_bf16, decode::run_bytes,       decode::run_bytes,
+      decode::run_kivi, decode::run_kivi, decode::run_token_codes, decode::run_token_codes};
+  kByFormat[static_cast<int>(a.kv.format)](args, plan, cuda);
   if (args.logits == nullptr) return;
   const auto row_blocks = static_cast<std::int32_t>(ceil_div(std::max(a.longest, 1), 4 * kThreads));
   const ProbabilityArgs rest{args.logits, args.log_sum, a.kv.len, a.first, a.column_sum, a.probabilities, args.group, row_blocks};
-  const LaunchShape launch_shape{dim3(static_cast<unsigned>(a.kv.num_rows * row_blocks)), dim3(kThreads)};
-  launch("decode_probabilities", cuda, launch_shape, args.group % 4 == 0 ? decode_probabilities<4> : decode_probabilities<1>, rest);
+  launch("decode_probabilities", cuda, blocks_of(a.kv.num_rows * row_blocks, kThreads),
+         args.group % 4 == 0 ? decode_probabilities<4> : decode_probabilities<1>, rest);
 }
 
 }  // namespace kvlab

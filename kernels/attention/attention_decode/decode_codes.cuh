@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/attention_decode/decode_launch.cuh"
 #include "kernels/attention/attention_decode/decode_plain.cuh"
 
 namespace kvlab::decode {
@@ -69,7 +70,7 @@ struct Codes {
   __device__ __forceinline__ void use(SharedPlace stage, std::int32_t unit, State<Tiles, D>& state) const {
     if constexpr (kByChannel) {
       std::uint32_t scaled[Tiles][D / 16][2];
-      float bias[Tiles][4];
+      float bias[Tiles][4] = {};
       scale_query(stage + kCodes, scaled, bias);
 #pragma unroll 1
       for (int tile = 0; tile < kTokens / 16; ++tile) use_tile(stage, unit, tile, scaled, bias, state);
@@ -85,10 +86,6 @@ struct Codes {
   __device__ __forceinline__ void scale_query(SharedPlace scales, std::uint32_t (&scaled)[Tiles][D / 16][2],
                                               float (&bias)[Tiles][4]) const {
     const SharedPlace own = scales + lane_index() % 4 * (D / 2);
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) bias[n][i] = 0;
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
       const uint4 s = load_shared16(own + 16 * i), z = load_shared16(own + 2 * D + 16 * i);
@@ -230,7 +227,6 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   if (at.split >= at.splits) return;
   Units units{a, at, a.scale};
   State<Tiles, D> state;
-  state.clear();
   const SharedPlace own = own_stages<Tuning, Units>(shared);
   const std::int32_t packed = is_kivi(Format) ? kivi_packed(Format, at.len, a.kv.residual) : at.len;
   stream<Tuning>(units, at.pages, 0, at.begin / Units::kTokens, (min(at.end, packed) + Units::kTokens - 1) / Units::kTokens, own, state);
@@ -243,6 +239,15 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
     }
   }
   finish<Units, Tuning>(a, at, state, 1.0F, shared);
+}
+
+template <KvFormat Format>
+void run_codes(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
+  for_tuning<Format, 64, 128, 256>(a, plan, [&](auto d, auto tuning) {
+    using Tuning = decltype(tuning);
+    constexpr int kD = decltype(d)::value;
+    launch_tuned("decode_codes", a, plan, cuda, Tuning::kThreads, decode_codes<Format, 1, kD, Tuning>, decode_codes<Format, 2, kD, Tuning>);
+  });
 }
 
 }  // namespace kvlab::decode

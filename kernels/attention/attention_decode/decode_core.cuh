@@ -51,21 +51,14 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
 // A tile has 8 heads.
 template <int Tiles, int D>
 struct State {
-  float top[Tiles][2];   // largest q.k, or nearly (kSlack)
-  float base[Tiles][2];  // top in log2 units; 0: none
-  float sum[Tiles][2];   // of this lane's tokens
-  float out[Tiles][D / 16][4];
+  float top[Tiles][2];        // largest q.k, or nearly (kSlack)
+  float base[Tiles][2] = {};  // top in log2 units; 0: none
+  float sum[Tiles][2] = {};   // of this lane's tokens
+  float out[Tiles][D / 16][4] = {};
 
-  __device__ __forceinline__ void clear() {
+  __device__ __forceinline__ State() {
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) top[n][e] = -INFINITY, base[n][e] = 0, sum[n][e] = 0;
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[n][m][i] = 0;
-    }
+    for (int n = 0; n < Tiles; ++n) top[n][0] = top[n][1] = -INFINITY;
   }
 };
 

@@ -21,7 +21,7 @@ __device__ __forceinline__ void put_log_sum(const Args& a, std::int32_t row, int
   a.log_sum[static_cast<std::int64_t>(row) * a.group + head] = sum == 0.0F ? -INFINITY : (top + log2f(sum)) * kLn2;
 }
 
-// The row's last block sees all results. `flag` is in shared memory.
+// `flag` is in shared memory.
 __device__ __forceinline__ bool comes_last(const Args& a, const Stretch& at, std::int32_t* flag) {
   __threadfence();
   __syncthreads();

@@ -69,19 +69,16 @@ struct Plain {
   }
   __device__ __forceinline__ void probabilities(SharedPlace stage, std::int32_t token, State<Tiles, D>& state,
                                                 std::uint32_t (&p)[Tiles][2]) const {
-    float s[Tiles][4];
+    float s[Tiles][4] = {};
     scores(stage, s);
     if (token + 16 > at.end) mask(s, token, at.end);
     if (a.logits != nullptr) keep_logits(a, at, s, scale, token);
     soften<T>(s, scale, state, p);
   }
 
+  // Added to s.
   __device__ __forceinline__ void scores(SharedPlace stage, float (&s)[Tiles][4]) const {
-    float odd[Tiles][4];  // two shorter chains
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = 0, odd[n][i] = 0;
+    float odd[Tiles][4] = {};  // two shorter chains
     const SharedPlace first = stage + place(lane_index() % 16, lane_index() / 16);
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
@@ -115,7 +112,6 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   if (at.split >= at.splits) return;
   Plain<T, Tiles, D> units{a, at, static_cast<const T*>(a.kv.k), static_cast<const T*>(a.kv.v), a.units_shift + 4, a.scale};
   State<Tiles, D> state;
-  state.clear();
   stream<Tuning>(units, at.pages, a.units_shift, at.begin / 16, (at.end + 15) / 16, own_stages<Tuning, Plain<T, Tiles, D>>(shared), state);
   finish<Plain<T, Tiles, D>, Tuning>(a, at, state, 1.0F, shared);
 }

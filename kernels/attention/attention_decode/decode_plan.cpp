@@ -8,27 +8,12 @@ namespace kvlab {
 
 namespace {
 
-using Table = std::span<const DecodeTuning>;
-
-// By head_dim 64 or 96, 128, 256; the first that fits in shared memory. Each has a case in the format's .cu file.
-constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
-constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {4, 0, 3}, {2, 2, 1}};
-constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}}, kBytes256[] = {{4, 3, 2}, {2, 3, 2}};
-constexpr DecodeTuning kKivi4By64[] = {{4, 4, 3}, {2, 4, 3}}, kKivi4By128[] = {{4, 2, 3}, {4, 3, 2}, {2, 2, 3}};
-constexpr DecodeTuning kKivi4By256[] = {{4, 3, 1}, {1, 3, 1}};
-constexpr DecodeTuning kKivi2By64[] = {{4, 6, 3}}, kKivi2By128[] = {{4, 6, 3}, {2, 6, 3}}, kKivi2By256[] = {{4, 6, 1}, {1, 6, 1}};
-constexpr DecodeTuning kToken64[] = {{4, 4, 3}, {2, 2, 3}}, kToken128[] = {{4, 2, 3}, {2, 2, 3}}, kToken256[] = {{4, 3, 1}, {1, 3, 1}};
-
-Table by_head_dim(std::int32_t head_dim, Table narrow, Table middle, Table wide) {
-  return head_dim < 128 ? narrow : head_dim == 128 ? middle : wide;
-}
-
 struct Cost {
   double waves_tokens;  // token times of a full GPU
   std::int32_t chunk, splits;
 };
 
-// Overheads of a block and of a split row, in 16-bit tokens streamed by a block on a full H100 (about 20 per microsecond).
+// Overheads of a block and of a split row, in 16-bit tokens that a block streams on a full H100.
 constexpr double kStartTokens = 40, kSplitTokens = 30;
 // Speed-up of the only block on a GPU.
 constexpr double kAlone = 2;
@@ -45,22 +30,7 @@ Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chun
 
 }  // namespace
 
-std::span<const DecodeTuning> decode_tunings(KvFormat format, std::int32_t head_dim) {
-  switch (format) {
-    case KvFormat::kF16:
-    case KvFormat::kBf16:
-      return by_head_dim(head_dim, kPlain64, kPlain128, kPlain256);
-    case KvFormat::kFp8:
-    case KvFormat::kInt8:
-      return by_head_dim(head_dim, kBytes64, kBytes128, kBytes256);
-    case KvFormat::kKivi4:
-      return by_head_dim(head_dim, kKivi4By64, kKivi4By128, kKivi4By256);
-    case KvFormat::kKivi2:
-      return by_head_dim(head_dim, kKivi2By64, kKivi2By128, kKivi2By256);
-    default:
-      return by_head_dim(head_dim, kToken64, kToken128, kToken256);
-  }
-}
+std::span<const DecodeTuning> decode_tunings(KvFormat format, std::int32_t head_dim) { return decode::tunings(format, head_dim); }
 
 DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
   const std::span<const DecodeTuning> tunings = decode_tunings(a.kv.format, a.kv.head_dim);

@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
-#include "kernels/attention/attention_prefill/prefill_kernel.cuh"
+#include "kernels/attention/attention_prefill/prefill_launch.cuh"
 #include "kernels/attention/merge_partials/merge_partials.h"
 
 namespace kvlab {
@@ -10,26 +9,15 @@ namespace {
 
 using namespace prefill;  // NOLINT
 
-template <class T>
-using Kernel = void (*)(PrefillArgs<T>);
-
-struct Compiled {
-  PrefillVariant tiles;
-  int blocks;  // per multiprocessor, by registers
-  Kernel<f16> for_f16;
-  Kernel<bf16> for_bf16;
-};
-
 template <int D, int RowTiles, int Warps, int Keys, int Blocks>
-constexpr Compiled compiled() {
+constexpr Compiled<PrefillArgs> compiled() {
   return {{D, RowTiles, Warps, Keys},
           Blocks,
           prefill_tile<f16, D, RowTiles, Warps, Keys, Blocks>,
           prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// Two row tiles per warp reuse operands; one makes smaller blocks.
-std::vector<Compiled> kernels(std::int32_t head_dim) {
+std::vector<Compiled<PrefillArgs>> kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
   if (head_dim == 128)
     return {compiled<128, 2, 4, 64, 2>(), compiled<128, 1, 4, 64, 2>(), compiled<128, 1, 4, 32, 3>(),
@@ -44,27 +32,24 @@ std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
 }
 
 // 0: does not fit. The system takes 1 KiB per block.
-std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
+std::int64_t resident_warps(const Compiled<PrefillArgs>& c, const GpuInfo& gpu) {
   const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
   if (block > gpu.shared_bytes_per_block) return 0;
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Two row tiles and most warps, or small blocks if multiprocessors would be idle.
-Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
-  const std::vector<Compiled> all = kernels(a.head_dim);
-  if (a.tuning >= static_cast<int>(all.size()))
-    throw CudaError("attention_prefill: no tuning " + std::to_string(a.tuning) + " for head_dim " + std::to_string(a.head_dim));
-  if (a.tuning >= 0) return all[static_cast<std::size_t>(a.tuning)];
-  const Compiled* best = nullptr;
+// Two row tiles, which reuse operands, and most warps; or small blocks if multiprocessors would be idle.
+Compiled<PrefillArgs> choose(const DevicePrefill& a, const GpuInfo& gpu) {
+  const std::vector<Compiled<PrefillArgs>> all = kernels(a.head_dim);
+  const Compiled<PrefillArgs>* best = tuned("attention_prefill", all, a);
+  if (best != nullptr) return *best;
   std::int64_t most = 0;
-  for (const Compiled& c : all) {
+  for (const Compiled<PrefillArgs>& c : all) {
     const bool fills = tiles_of(a, c.tiles) * a.kv_heads >= c.blocks * std::int64_t{gpu.multiprocessors};
     const std::int64_t warps = c.tiles.row_tiles == 2 && fills ? 100 + resident_warps(c, gpu) : 1;
     if (resident_warps(c, gpu) > 0 && (c.tiles.row_tiles == 1 || fills) && warps > most) best = &c, most = warps;
   }
-  if (best == nullptr)
-    throw CudaError("attention_prefill: head_dim " + std::to_string(a.head_dim) + " needs more shared memory than " + gpu.name + " has");
+  if (best == nullptr) refuse_shared_memory("attention_prefill", a.head_dim, gpu);
   return *best;
 }
 
@@ -76,41 +61,19 @@ std::int32_t choose_splits(const DevicePrefill& a, const PrefillVariant& v, cons
       std::clamp<std::int64_t>(2 * gpu.multiprocessors / blocks, 1, std::clamp<std::int64_t>(tiles / 4, 1, 64)));
 }
 
-template <class T>
-void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
+void run(const DevicePrefill& a, const Compiled<PrefillArgs>& c, CudaContext& cuda) {
+  DevicePrefill parts = a;
   const std::int32_t splits = choose_splits(a, c.tiles, cuda.gpu());
-  const std::int64_t rows = static_cast<std::int64_t>(a.tokens) * a.q_heads, width = static_cast<std::int64_t>(a.q_heads) * a.head_dim;
+  const std::int64_t rows = static_cast<std::int64_t>(a.tokens) * a.q_heads;
   const CudaContext::Frame frame(cuda);
-  PrefillArgs<T> args{static_cast<const T*>(a.q),
-                      static_cast<const T*>(a.k),
-                      static_cast<const T*>(a.v),
-                      static_cast<T*>(a.out),
-                      a.parts,
-                      a.log_sum,
-                      a.query_first,
-                      a.kv_before,
-                      a.page_begin,
-                      a.page,
-                      a.q_stride == 0 ? width : a.q_stride,
-                      a.tokens,
-                      a.prompts,
-                      a.kv_heads,
-                      a.q_heads / a.kv_heads,
-                      a.page_tokens / kPageUnit,
-                      a.window,
-                      splits,
-                      a.causal,
-                      a.scale * kLog2E};
   const bool merges = splits > 1 && a.parts == nullptr;
-  if (merges) args.parts = cuda.scratch<float>(splits * rows * a.head_dim), args.log_sum = cuda.scratch<float>(splits * rows);
-  const auto blocks = static_cast<unsigned>(tiles_of(a, c.tiles) * a.kv_heads);
-  const LaunchShape shape{dim3(blocks, static_cast<unsigned>(splits)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
-                          static_cast<std::size_t>(c.tiles.shared_bytes())};
-  if constexpr (std::is_same_v<T, f16>)
-    launch("attention_prefill", cuda, shape, c.for_f16, args);
-  else
-    launch("attention_prefill", cuda, shape, c.for_bf16, args);
-  if (merges) run_cuda(DeviceMergePartials{args.parts, args.log_sum, a.out, a.log_sum, splits, rows, a.head_dim, a.type}, cuda);
+  if (merges) parts.parts = cuda.scratch<float>(splits * rows * a.head_dim), parts.log_sum = cuda.scratch<float>(splits * rows);
+  launch_compiled("attention_prefill", cuda, c, a.type, grid_of(tiles_of(a, c.tiles) * a.kv_heads, splits), [&](auto zero) {
+    auto args = prefill_args<decltype(zero)>(parts);
+    args.splits = splits;
+    return args;
+  });
+  if (merges) run_cuda(DeviceMergePartials{parts.parts, parts.log_sum, a.out, a.log_sum, splits, rows, a.head_dim, a.type}, cuda);
 }
 
 }  // namespace
@@ -130,11 +93,7 @@ void check(const DevicePrefill& a, const GpuInfo& gpu) {
   if (a.q_stride % 8 != 0) refuse("q_stride " + std::to_string(a.q_stride) + " is not a multiple of 8");
 }
 
-std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim) {
-  std::vector<PrefillVariant> variants;
-  for (const Compiled& c : kernels(head_dim)) variants.push_back(c.tiles);
-  return variants;
-}
+std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim) { return variants_of(kernels(head_dim)); }
 
 std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu) {
   if (a.tokens == 0 || a.prompts == 0) return 1;
@@ -145,11 +104,7 @@ std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu) {
 void run_cuda(const DevicePrefill& a, CudaContext& cuda) {
   if (a.tokens == 0 || a.prompts == 0) return;
   check(a, cuda.gpu());
-  const Compiled c = choose(a, cuda.gpu());
-  if (a.type == ElementType::kF16)
-    run<f16>(a, c, cuda);
-  else
-    run<bf16>(a, c, cuda);
+  run(a, choose(a, cuda.gpu()), cuda);
 }
 
 }  // namespace kvlab

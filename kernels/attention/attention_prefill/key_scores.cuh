@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_prefill/score_work.cuh"
 
-// From k q^T: a key's sums stay in registers. No two blocks write the same number.
+// From k q^T. No two blocks write the same number.
 namespace kvlab::prefill {
 
 template <int RowTiles>
@@ -11,7 +11,7 @@ struct KeySums {
   float sum_sq[RowTiles][2], max[RowTiles][2];
 };
 
-// x: a thread's two columns of a tile; the whole group gets the result.
+// x: a thread's two columns; the whole group gets the result.
 __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool largest) {
   const auto join = [&](float a, float b) { return largest ? fmaxf(a, b) : a + b; };
   if (columns >= 2) x[0] = x[1] = join(x[0], x[1]);
@@ -211,7 +211,7 @@ struct ScoreKeys {
   }
 };
 
-// Grid [key tiles * rows], most seen keys first. Shared memory: a stage of columns (and rests), and the keys, later the second stage.
+// Grid [key tiles * rows], most seen keys first. Shared memory: a stage of columns, and the keys, later the second stage.
 template <class T, int D, int RowTiles, Scores Kind, bool Rest>
 __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind == Scores::kSums) ? 3 : 2) key_scores(ScoreArgs<T> a) {
   constexpr int kKeys = 16 * RowTiles * kScoreWarps, kStage = kColumns * D * (Rest ? 2 : 1), kUnits = kKeys / kPageUnit;

@@ -57,24 +57,17 @@ __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   return true;
 }
 
-// With g = lane / 4, c = 2 * (lane % 4), a lane holds columns c, c + 1 of rows g and g + 8 of each 16 x 8 tile.
+// Lane 4 g + t holds columns 2t, 2t + 1 of rows g and g + 8 of each 16 x 8 tile.
 template <int D, int RowTiles, int Keys>
 struct State {
   float s[RowTiles][Keys / 8][4];  // logits, then probabilities relative to `top`
-  float o[RowTiles][D / 8][4];
-  float top[RowTiles][2];  // near the row's largest logit; -inf: none
-  float sum[RowTiles][2];  // of the lane
+  float o[RowTiles][D / 8][4] = {};
+  float top[RowTiles][2];       // near the row's largest logit; -inf: none
+  float sum[RowTiles][2] = {};  // of the lane
 
-  __device__ __forceinline__ void clear() {
+  __device__ __forceinline__ State() {
 #pragma unroll
-    for (int m = 0; m < RowTiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) top[m][half] = minus_infinity(), sum[m][half] = 0.0F;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[m][n][i] = 0.0F;
-    }
+    for (int m = 0; m < RowTiles; ++m) top[m][0] = top[m][1] = minus_infinity();
   }
 };
 
@@ -233,7 +226,7 @@ __device__ __forceinline__ void finish(State<D, RowTiles, Keys>& x, const Prefil
   }
 }
 
-// Grid [tiles of all prompts (a bound) * kv_heads, splits]. Shared memory: queries and two stages of K and V.
+// Grid [tiles of all prompts (a bound) * kv_heads, splits]. Shared memory: queries, two stages of K and V.
 template <class T, int D, int RowTiles, int Warps, int Keys, int Blocks>
 __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) prefill_tile(PrefillArgs<T> a) {
   constexpr int kRows = 16 * RowTiles * Warps, kThreads = Warps * kWarpSize, kUnits = Keys / kPageUnit, kTile = Keys * D;
@@ -254,7 +247,6 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) prefill_tile(Prefill
     copy_keys<D, Keys, kThreads, true>(stages + to, a.k, a.v, list + listed * kUnits, tile * Keys, w.keys);
   };
   State<D, RowTiles, Keys> x;
-  x.clear();
   const std::int64_t first_head = static_cast<std::int64_t>(w.head) * a.group * D;
   copy_queries<D, kRows, kThreads>(q, a.q + w.first_token * a.q_stride + first_head, a.q_stride, a.group, w.first, w.rows);
   list_units<kThreads>(w.keys, w.begin * kUnits, list);

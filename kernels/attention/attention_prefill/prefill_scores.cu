@@ -1,4 +1,5 @@
 #include "kernels/attention/attention_prefill/key_scores.cuh"
+#include "kernels/attention/attention_prefill/prefill_launch.cuh"
 #include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
 
 namespace kvlab {
@@ -11,13 +12,11 @@ template <class T, int D>
 void launch_scores(const ScoreArgs<T>& args, const DevicePrefillScores& a, CudaContext& cuda) {
   constexpr int kTiles = D <= 128 ? 2 : 1, kKeys = 16 * kTiles * kScoreWarps;
   if (static_cast<std::int64_t>(score_bytes(D, kTiles, false)) + kScoreStaticBytes > cuda.gpu().shared_bytes_per_block)
-    throw CudaError("prefill_scores: head_dim " + std::to_string(D) + " needs more shared memory than " + cuda.gpu().name + " has");
+    refuse_shared_memory("prefill_scores", D, cuda.gpu());
   const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(a.prefill.longest_kv, kKeys) * args.rows);
-  const LaunchShape shape{dim3(blocks), dim3(kScoreThreads), score_bytes(D, kTiles, false)};
-  if (a.by_head)
-    launch("prefill_scores", cuda, shape, key_scores<T, D, kTiles, Scores::kByHead, false>, args);
-  else
-    launch("prefill_scores", cuda, shape, key_scores<T, D, kTiles, Scores::kSums, false>, args);
+  const LaunchShape shape = blocks_of(blocks, kScoreThreads, score_bytes(D, kTiles, false));
+  launch("prefill_scores", cuda, shape,
+         a.by_head ? key_scores<T, D, kTiles, Scores::kByHead, false> : key_scores<T, D, kTiles, Scores::kSums, false>, args);
 }
 
 template <class T>
@@ -27,19 +26,14 @@ void run(const DevicePrefillScores& a, CudaContext& cuda) {
   args.q = static_cast<const T*>(p.q), args.k = static_cast<const T*>(p.k);
   args.query_first = p.query_first, args.kv_before = p.kv_before, args.page_begin = p.page_begin, args.page = p.page;
   args.first = a.first, args.log_sum = p.log_sum, args.sum = a.scores;
-  args.q_stride = p.q_stride == 0 ? static_cast<std::int64_t>(p.q_heads) * p.head_dim : p.q_stride, args.tokens = p.tokens;
+  args.q_stride = q_stride_of(p), args.tokens = p.tokens;
   args.rows = p.prompts * p.kv_heads, args.kv_heads = p.kv_heads, args.group = p.q_heads / p.kv_heads;
   std::int32_t columns = args.group;
   while (a.by_head && (columns & (columns - 1)) != 0) ++columns;
   args.columns = Divisor(columns);
   args.page_units = p.page_tokens / kPageUnit, args.window = p.window, args.last = a.last;
   args.adds = a.adds, args.scale = p.scale * kLog2E, args.factor = a.factor;
-  if (p.head_dim == 64)
-    launch_scores<T, 64>(args, a, cuda);
-  else if (p.head_dim == 128)
-    launch_scores<T, 128>(args, a, cuda);
-  else
-    launch_scores<T, 256>(args, a, cuda);
+  for_value<64, 128, 256>(p.head_dim, [&](auto d) { launch_scores<T, decltype(d)::value>(args, a, cuda); });
 }
 
 }  // namespace

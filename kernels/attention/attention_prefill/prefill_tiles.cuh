@@ -39,12 +39,7 @@ __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& ti
   for (int base = 0; base < prompts; base += kWarpSize) {
     const int prompt = base + lane_index();
     const int tiles = prompt < prompts ? tiles_of(prompt) : 0;
-    int end = tiles;
-#pragma unroll
-    for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const int below = __shfl_up_sync(kAllLanes, end, offset);
-      if (lane_index() >= offset) end += below;
-    }
+    const int end = warp_scan(tiles);
     const unsigned past = __ballot_sync(kAllLanes, end > number);
     if (past != 0) {
       const int lane = __ffs(static_cast<int>(past)) - 1;
@@ -74,8 +69,8 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values; zeros outside of [low, high). list
-// begins at the token's unit.
+// Copies tokens [token, token + Keys) into a tile of keys and, with Values, one of values; zeros outside of [low, high). list begins at the
+// token's unit.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
   constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;
@@ -104,7 +99,7 @@ __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const
   }
 }
 
-// Starts to copy rows [first, first + Rows): row t * group + g is query head g at token t. Zeros beyond the last.
+// Copies rows [first, first + Rows): row t * group + g is query head g at token t. Zeros beyond the last.
 template <int D, int Rows, int Threads, class T>
 __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q_stride, int group, int first, int rows) {
   constexpr int kChunks = D / 8;

@@ -84,8 +84,7 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   auto* visible = cuda.scratch<std::int32_t>(chunk.tokens * kv.kv_heads);
   auto* parts = cuda.scratch<float2>(key_tiles * lines);
   auto* log_sum = cuda.scratch<float>(lines);
-  launch("split_queries", cuda, {dim3(static_cast<unsigned>(chunk.tokens)), dim3(128)}, split_queries<T>, kv, chunk.queries, high, rest,
-         visible);
+  launch("split_queries", cuda, blocks_of(chunk.tokens, 128), split_queries<T>, kv, chunk.queries, high, rest, visible);
   ScoreArgs<T> args{};
   args.q = high, args.q_rest = rest, args.k = static_cast<const T*>(kv.k), args.query_first = chunk.queries.first, args.visible = visible;
   args.len = kv.len, args.page_begin = kv.page_begin, args.page = kv.page, args.first = kv.first, args.parts = parts;
@@ -93,10 +92,9 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   args.columns = kv.group, args.page_units = kv.page_tokens / kPageUnit, args.adds = true;
   args.scale = kLog2E / std::sqrt(static_cast<float>(D));
   args.factor = a.group == AttentionStats::Group::kMean ? 1.0F / static_cast<float>(kv.group) : 1.0F;
-  const LaunchShape shape{dim3(static_cast<unsigned>(key_tiles * kv.num_rows)), dim3(kScoreThreads), score_bytes(D, kTiles, true)};
+  const LaunchShape shape = blocks_of(key_tiles * kv.num_rows, kScoreThreads, score_bytes(D, kTiles, true));
   launch("attention_log_sums", cuda, shape, key_scores<T, D, kTiles, Scores::kLogSums, true>, args);
-  launch("join_parts", cuda, {dim3(static_cast<unsigned>(ceil_div(lines, 4))), dim3(128)}, join_parts, kv, chunk.queries, parts, kKeys,
-         lines, log_sum);
+  launch("join_parts", cuda, blocks_of(ceil_div(lines, 4), 128), join_parts, kv, chunk.queries, parts, kKeys, lines, log_sum);
   args.log_sum = log_sum, args.parts = nullptr;
   args.sum = a.wants_sum ? a.sum : nullptr, args.sum_sq = a.wants_sum_sq ? a.sum_sq : nullptr, args.max = a.wants_max ? a.max : nullptr;
   args.weigh_by_visible = a.weigh_by_visible, args.visible_offset = a.visible_offset;
@@ -116,10 +114,9 @@ void run_plain(PlainStats stats, const DeviceRows& kv, const Chunk& chunk, CudaC
   const std::int64_t lines = chunk.tokens * kv.kv_heads * kv.group;
   auto* log_sum = cuda.scratch<float>(lines);
   stats.log_sum = log_sum;
-  launch("plain_log_sums", cuda, {dim3(static_cast<unsigned>(lines)), dim3(128)}, plain_log_sums<T>, kv, chunk.queries, log_sum);
+  launch("plain_log_sums", cuda, blocks_of(lines, 128), plain_log_sums<T>, kv, chunk.queries, log_sum);
   const std::int64_t blocks = ceil_div(kv.longest, 4);
-  launch("plain_stats", cuda, {dim3(static_cast<unsigned>(kv.num_rows * blocks)), dim3(128)}, plain_stats<T>, kv, chunk.queries, stats,
-         static_cast<int>(blocks));
+  launch("plain_stats", cuda, blocks_of(kv.num_rows * blocks, 128), plain_stats<T>, kv, chunk.queries, stats, static_cast<int>(blocks));
 }
 
 template <class T>
@@ -153,7 +150,6 @@ void add_rows(const AttentionStats& a, const DeviceRows& kv, const VoteWeight* v
   }
 }
 
-// Mean over the sequence's rows.
 struct Votes {
   DeviceRows kv;
   const float* sums;  // of each row

@@ -11,8 +11,7 @@ struct QueryRange {
   std::int32_t begin = 0, count = 0;
 };
 
-// w_t p_t[i] per query: lines [range.count, a.kv.total()], device memory, 0 if not visible. kv: a.kv on the device. Any type, page and
-// head_dim; fp32. Does not write outputs of `a`.
+// w_t p_t[i] per query: lines [range.count, a.kv.total()], 0 if not visible. kv: a.kv on the device. Does not write outputs of `a`.
 void write_query_lines(const AttentionStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -5,7 +5,7 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 
-// Without tensor cores: any type, page and head_dim, a warp per product.
+// Any type, page and head_dim.
 namespace kvlab {
 
 // In device memory.
@@ -16,27 +16,11 @@ struct StatsQueries {
   std::int32_t sequences = 0;
 
   __device__ __forceinline__ int sequence(int token) const {
-    int low = 0, high = sequences - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (first[middle] <= token)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
+    return count_first(sequences - 1, [&](std::int32_t s) { return first[s + 1] <= token; });
   }
 };
 
 __device__ __forceinline__ int count_visible(const DeviceRows& kv, int row, int position) { return tokens_below(kv, row, position + 1); }
-
-// The same in all lanes.
-template <class T>
-__device__ __forceinline__ float warp_dot(const float* q, const T* k, int head_dim) {
-  float sum = 0;
-  for (int c = lane_index(); c < head_dim; c += kWarpSize) sum += q[c] * to_float(k[c]);
-  return warp_sum(sum);
-}
 
 struct StatsLine {
   const float* q;
@@ -50,7 +34,6 @@ __device__ __forceinline__ StatsLine stats_line(const DeviceRows& kv, const Stat
           count_visible(kv, row, q.position[s] + t)};
 }
 
-// A line per block of four warps.
 template <class T>
 __global__ void __launch_bounds__(128) plain_log_sums(DeviceRows kv, StatsQueries q, float* log_sum) {
   KVLAB_SHARED(float, tops, 4);

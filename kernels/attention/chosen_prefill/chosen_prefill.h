@@ -47,7 +47,7 @@ struct ChosenPrefill {
     if (stride == 0) return keys(list) - queries[list] + t;
     return kv_before + (t < strides() ? t * stride : corrected() + t - strides());
   }
-  // The change of output `row` is added to the rows below this one; if it is `row`, the output is written.
+  // The change of output `row` is added to the rows before this one; `row`: it is written.
   [[nodiscard]] KVLAB_BOTH std::int64_t corrects_to(std::int64_t row) const {
     return stride == 0 || row >= corrected() ? row : std::min(row + stride, corrected());
   }

@@ -42,7 +42,7 @@ void run_cuda(const DeviceMergePartials& a, CudaContext& cuda) {
   if (a.head_dim % 4 != 0) throw CudaError("merge_partials: head_dim " + std::to_string(a.head_dim) + " is not a multiple of 4");
   for_type(a.type, [&](auto zero) {
     const auto blocks = static_cast<unsigned>(ceil_div(a.rows * (a.head_dim / 4), kThreads));
-    launch("merge_partials", cuda, {dim3(blocks), dim3(kThreads)}, merge<decltype(zero)>, a);
+    launch("merge_partials", cuda, blocks_of(blocks, kThreads), merge<decltype(zero)>, a);
   });
 }
 

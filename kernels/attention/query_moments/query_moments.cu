@@ -157,15 +157,13 @@ void run_cuda(const QueryMoments& a, CudaContext& cuda) {
                         a.mean,
                         a.covariance};
   const char* const name = "query_moments";
-  launch(name, cuda, {dim3(static_cast<unsigned>(lines), static_cast<unsigned>(ceil_div(width, kThreads))), dim3(kThreads)}, add_queries,
-         moments);
+  launch(name, cuda, blocks_of(grid_of(lines, ceil_div(width, kThreads)), kThreads), add_queries, moments);
   launch_over_rows(name, cuda, a.num_sequences, width, RawMean{moments});
   launch_over_rows(name, cuda, a.num_sequences, a.head_dim / 2, Rotate{moments});
   launch_over_rows(name, cuda, a.num_sequences, width, MeanOut{moments});
   if (!a.wants_covariance) return;
   const std::int64_t tiles = ceil_div(a.head_dim, kTileSide);
-  launch(name, cuda, {dim3(static_cast<unsigned>(all_heads * chunks), static_cast<unsigned>(tiles * tiles)), dim3(kTileThreads)},
-         add_squares, moments);
+  launch(name, cuda, blocks_of(grid_of(all_heads * chunks, tiles * tiles), kTileThreads), add_squares, moments);
   launch_over_rows(name, cuda, all_heads, square, CovarianceOut{moments});
 }
 

@@ -97,7 +97,7 @@ __device__ __forceinline__ void list_entries(const SparseWork& w, bool singles, 
   }
 }
 
-// Starts to copy Keys keys from entry 0 into a tile, values after it, and positions. Zeros for none.
+// Copies Keys keys from entry 0, values after them, and positions. Zeros for none.
 template <int D, int Keys, int Threads, class T>
 __device__ __forceinline__ void copy_entries(T* tile, std::int32_t* positions, const PrefillArgs<T>& a, const Entries& from, bool singles,
                                              int high) {
@@ -154,7 +154,6 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) sparse_tile(SparseAr
   __syncthreads();
   const Work& w = work[0].tile;
   const int row = warp_index() * 16 * RowTiles;
-  // Entries are listed again for a tile beyond them.
   const auto copy_tile = [&](int tile) {
     const bool singles = tile >= work[0].block_tiles;
     const int entry = singles ? (tile - work[0].block_tiles) * Keys : tile * (Keys / kPageUnit);
@@ -166,7 +165,6 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) sparse_tile(SparseAr
     copy_entries<D, Keys, kThreads>(stages + tile % 2 * 2 * kTile, positions + tile % 2 * Keys, a.prefill, entries, singles, w.keys.high);
   };
   State<D, RowTiles, Keys> x;
-  x.clear();
   copy_queries<D, kRows, kThreads>(q, a.prefill.q + w.first_token * a.prefill.q_stride + static_cast<std::int64_t>(w.head) * D,
                                    a.prefill.q_stride, 1, w.first, w.rows);
   if (w.end > 0) copy_tile(0);

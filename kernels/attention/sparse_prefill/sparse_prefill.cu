@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/attention/attention_prefill/prefill_launch.cuh"
 #include "kernels/attention/sparse_prefill/sparse_kernel.cuh"
 #include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
 #include "kernels/model/convert/convert_cuda.h"
@@ -10,16 +11,14 @@ namespace {
 
 using namespace prefill;  // NOLINT
 
-struct CompiledSparse {
-  PrefillVariant tiles;
-  void (*for_f16)(SparseArgs<f16>);
-  void (*for_bf16)(SparseArgs<bf16>);
-};
+using CompiledSparse = Compiled<SparseArgs>;
 
 template <int D, int RowTiles, int Warps, int Keys, int Blocks>
 constexpr CompiledSparse compiled_sparse() {
-  return {
-      {D, RowTiles, Warps, Keys}, sparse_tile<f16, D, RowTiles, Warps, Keys, Blocks>, sparse_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
+  return {{D, RowTiles, Warps, Keys},
+          Blocks,
+          sparse_tile<f16, D, RowTiles, Warps, Keys, Blocks>,
+          sparse_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
 // By preference. 128 rows need query blocks of 128 tokens.
@@ -33,47 +32,25 @@ std::vector<CompiledSparse> sparse_kernels(std::int32_t head_dim) {
 
 CompiledSparse choose_sparse(const DeviceSparsePrefill& a, const GpuInfo& gpu) {
   const std::vector<CompiledSparse> all = sparse_kernels(a.prefill.head_dim);
-  if (a.prefill.tuning >= static_cast<int>(all.size()))
-    throw CudaError("sparse_prefill: no tuning " + std::to_string(a.prefill.tuning) + " for head_dim " +
-                    std::to_string(a.prefill.head_dim));
-  if (a.prefill.tuning >= 0) return all[static_cast<std::size_t>(a.prefill.tuning)];
+  if (const CompiledSparse* const c = tuned("sparse_prefill", all, a.prefill)) return *c;
   for (const CompiledSparse& c : all) {
     const auto fixed =
         static_cast<std::int64_t>(sizeof(SparseWork) + sizeof(std::int32_t) * static_cast<std::size_t>(2 * kListed + 2 * c.tiles.keys));
     if (c.tiles.rows() <= std::max(64, a.keys.block) && c.tiles.shared_bytes() + fixed <= gpu.shared_bytes_per_block) return c;
   }
-  throw CudaError("sparse_prefill: head_dim " + std::to_string(a.prefill.head_dim) + " needs more shared memory than " + gpu.name + " has");
+  refuse_shared_memory("sparse_prefill", a.prefill.head_dim, gpu);
 }
 
 template <class T>
 SparseArgs<T> sparse_args(const DeviceSparsePrefill& a) {
   const DevicePrefill& p = a.prefill;
   SparseArgs<T> args{};
-  PrefillArgs<T>& rows = args.prefill;
-  rows.q = static_cast<const T*>(p.q), rows.k = static_cast<const T*>(p.k), rows.v = static_cast<const T*>(p.v);
-  rows.out = static_cast<T*>(p.out), rows.log_sum = p.log_sum;
-  rows.query_first = p.query_first, rows.kv_before = p.kv_before, rows.page_begin = p.page_begin, rows.page = p.page;
-  rows.q_stride = p.q_stride == 0 ? static_cast<std::int64_t>(p.q_heads) * p.head_dim : p.q_stride;
-  rows.tokens = p.tokens, rows.prompts = p.prompts, rows.kv_heads = p.q_heads, rows.group = 1;
-  rows.page_units = p.page_tokens / kPageUnit, rows.window = p.window, rows.splits = 1, rows.causal = true;
-  rows.scale = p.scale * kLog2E;
+  args.prefill = prefill_args<T>(p);
+  args.prefill.kv_heads = p.q_heads, args.prefill.group = 1;
   args.block_first = a.keys.block_first, args.column_first = a.keys.column_first;
   args.blocks = a.keys.blocks, args.columns = a.keys.columns;
   args.sharing = p.q_heads / p.kv_heads, args.block = a.keys.block;
   return args;
-}
-
-template <class T>
-void run_sparse(const DeviceSparsePrefill& a, const CompiledSparse& c, CudaContext& cuda) {
-  // First and last query blocks may be partial.
-  const std::int64_t blocks = a.prefill.tokens / a.keys.block + 2LL * a.prefill.prompts;
-  const std::int64_t tiles = blocks * ceil_div(a.keys.block, c.tiles.rows());
-  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * a.prefill.q_heads)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
-                          static_cast<std::size_t>(c.tiles.shared_bytes())};
-  if constexpr (std::is_same_v<T, f16>)
-    launch("sparse_prefill", cuda, shape, c.for_f16, sparse_args<T>(a));
-  else
-    launch("sparse_prefill", cuda, shape, c.for_bf16, sparse_args<T>(a));
 }
 
 // [tokens, heads, head_dim] to f16 [heads, tokens, head_dim].
@@ -88,11 +65,7 @@ f16* round_heads(const float* x, std::int64_t tokens, std::int64_t heads, std::i
 
 }  // namespace
 
-std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim) {
-  std::vector<PrefillVariant> variants;
-  for (const CompiledSparse& c : sparse_kernels(head_dim)) variants.push_back(c.tiles);
-  return variants;
-}
+std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim) { return variants_of(sparse_kernels(head_dim)); }
 
 void run_cuda(const DeviceSparsePrefill& a, CudaContext& cuda) {
   if (a.prefill.tokens == 0 || a.prefill.prompts == 0) return;
@@ -103,10 +76,11 @@ void run_cuda(const DeviceSparsePrefill& a, CudaContext& cuda) {
   if (a.keys.block < kPageUnit || a.keys.block % kPageUnit != 0)
     throw CudaError("sparse_prefill: blocks of " + std::to_string(a.keys.block) + " tokens; a multiple of 16 is needed");
   const CompiledSparse c = choose_sparse(a, cuda.gpu());
-  if (a.prefill.type == ElementType::kF16)
-    run_sparse<f16>(a, c, cuda);
-  else
-    run_sparse<bf16>(a, c, cuda);
+  // First and last query blocks may be partial.
+  const std::int64_t blocks = a.prefill.tokens / a.keys.block + 2LL * a.prefill.prompts;
+  const std::int64_t tiles = blocks * ceil_div(a.keys.block, c.tiles.rows());
+  launch_compiled("sparse_prefill", cuda, c, a.prefill.type, grid_of(tiles * a.prefill.q_heads, 1),
+                  [&](auto zero) { return sparse_args<decltype(zero)>(a); });
 }
 
 void run_cuda(const SparsePrefill& a, CudaContext& cuda) {

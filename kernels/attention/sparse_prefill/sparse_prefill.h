@@ -49,8 +49,7 @@ inline std::span<const std::int32_t> listed_columns(const SparseKeys& k, std::in
   return {k.columns + k.column_first[list], k.columns + k.column_first[list + 1]};
 }
 
-// Exact without a window if every non-empty list ends with the own block and other keys are visible. `tokens`: keys per query head and
-// block.
+// Exact without a window if lists end with the own block. `tokens`: keys per query head and block.
 OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);
 // block_first and column_first are in CPU memory. block % 16 == 0; head_dim 64, 128 or 256. Rounds to f16 (magnitudes below 65,504).

@@ -13,8 +13,7 @@ namespace {
 using prefill_cpu::kTileKeys;
 using prefill_cpu::QueryTile;
 
-// Heads [head, head + heads) with one list at tokens [first, first + tokens) of a query block. Tile row t * heads + h: head `head + h` at
-// token first + t.
+// Heads [head, head + heads) with one list at tokens [first, first + tokens). Tile row t * heads + h: head `head + h` at token first + t.
 struct SparseQueries {
   std::int64_t head, heads, first, tokens, list;
 };
@@ -27,7 +26,6 @@ struct SparseScratch {
 };
 
 std::int64_t group_of(const SparsePrefill& a) { return a.q_heads / a.kv_heads; }
-// For heads with equal lists; at least one head's.
 std::int64_t most_rows(const SparsePrefill& a) {
   return std::max<std::int64_t>(a.keys.block, std::min(prefill_cpu::kTileRows, group_of(a) * a.keys.block));
 }

@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// SparsePrefill of several prompts over pages on tensor cores. Lists [q_heads, query blocks of the prompt] per prompt; a prompt's KV heads
-// have the same kv_before.
+// Several prompts over pages, on tensor cores. Lists [q_heads, query blocks] per prompt; a prompt's KV heads have the same kv_before.
 struct DeviceSparsePrefill {
   DevicePrefill prefill;  // causal; tuning: index into sparse_prefill_variants(head_dim); no splits or parts
   SparseKeys keys;        // block % 16 == 0

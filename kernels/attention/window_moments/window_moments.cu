@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) add_variances(Window a, double* spre
 }
 
 // entropy [query heads, most]: over earlier tokens; a block per query. Weights are relative to the largest logit; e: their sum, e_before:
-// of earlier tokens, ez_before: of weight times relative logit. sum of -p log p = (e_before log e - ez_before) / e.
+// of earlier tokens, ez_before: times relative logit. Entropy = (e_before log e - ez_before) / e.
 struct Part {
   float top = -INFINITY, e = 0, e_before = 0, ez_before = 0;
 };
@@ -143,10 +143,9 @@ void run_cuda(const WindowMoments& a, CudaContext& cuda) {
   int most = 1;
   for (std::int32_t s = 0; s < sequences; ++s) most = std::max(most, a.queries[s].count);
   double *const variances = cuda.scratch<double>(heads), *const entropies = cuda.scratch<double>(heads * most);
-  launch(name, cuda, {dim3(static_cast<unsigned>(heads)), dim3(kThreads)}, add_variances, window, variances);
+  launch(name, cuda, blocks_of(heads, kThreads), add_variances, window, variances);
   for_type(a.kv.type, [&](auto zero) {
-    launch(name, cuda, {dim3(static_cast<unsigned>(heads * most)), dim3(kThreads)}, measure_entropy<decltype(zero)>, window, most,
-           entropies);
+    launch(name, cuda, blocks_of(heads * most, kThreads), measure_entropy<decltype(zero)>, window, most, entropies);
   });
   launch_over_rows(name, cuda, sequences, 1, Spread{queries, variances, entropies, apart.kv.kv_heads, most, a.entropy, a.variance});
 }

@@ -158,7 +158,6 @@ class Blas {
     return plans_.try_emplace(key, std::move(plan)).first->second;
   }
 
-  // Matrices of several products are m rows apart: m is not rounded.
   cublasLtMatmulAlgo_t algorithm_for(const Plan& plan, const MatrixProduct& p) {
     MatrixProduct wide = p;
     if (p.batch == 1) wide.m = algorithm_rows(p.m);

@@ -25,7 +25,7 @@ struct MatrixProduct {
   bool c_is_f32 = false;  // without a bias
 };
 
-// Rows for the choice of an algorithm, which takes up to 1 ms: exact up to 16, multiples of 8 up to 128, then eight per doubling.
+// Rows for the choice of an algorithm: exact up to 16, multiples of 8 up to 128, then eight per doubling.
 constexpr std::int64_t algorithm_rows(std::int64_t m) {
   if (m <= 16) return m;
   const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(m - 1)));

@@ -81,7 +81,7 @@ inline void fill_bucket_lists(const char* name, CudaContext& cuda, const BucketL
                               std::int64_t buckets) {
   cuda::fill(a.counts, 0, 4 * buckets, cuda.stream());
   launch_over_rows(name, cuda, rows, longest, bucket_lists::Count{a});
-  launch(name, cuda, {dim3(static_cast<unsigned>(rows)), dim3(bucket_lists::kThreads)}, bucket_lists::scan<bucket_lists::kThreads>, a);
+  launch(name, cuda, blocks_of(rows, bucket_lists::kThreads), bucket_lists::scan<bucket_lists::kThreads>, a);
   launch_over_rows(name, cuda, rows, longest, bucket_lists::Place{a});
   launch_over_rows(name, cuda, rows, longest, bucket_lists::Sort{a});
 }

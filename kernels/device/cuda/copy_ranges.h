@@ -12,7 +12,7 @@ struct CopyRange {
   std::int64_t bytes = 0;
 };
 
-// Between GPU and pinned CPU memory, or within the GPU, in no order. Asynchronous; one driver call from CUDA 12.8 on.
+// Between GPU and pinned CPU memory, or within the GPU, in no order. Asynchronous.
 void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream);
 
 }  // namespace kvlab::cuda

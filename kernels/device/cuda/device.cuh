@@ -22,29 +22,31 @@ constexpr int kWarpSize = 32;
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x % kWarpSize); }
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x / kWarpSize); }
 
+template <class T, class Combine>
+__device__ __forceinline__ T warp_reduce(T x, Combine combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
-  return x;
+  return warp_reduce(x, [](T a, T b) { return a + b; });
 }
-
 template <class T>
 __device__ __forceinline__ T warp_max(T x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const T other = __shfl_xor_sync(kAllLanes, x, offset);
-    x = other > x ? other : x;
-  }
-  return x;
+  return warp_reduce(x, [](T a, T b) { return b > a ? b : a; });
 }
-
 template <class T>
 __device__ __forceinline__ T warp_min(T x) {
+  return warp_reduce(x, [](T a, T b) { return b < a ? b : a; });
+}
+// Sum up to the lane's own.
+template <class T>
+__device__ __forceinline__ T warp_scan(T x) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const T other = __shfl_xor_sync(kAllLanes, x, offset);
-    x = other < x ? other : x;
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const T below = __shfl_up_sync(kAllLanes, x, offset);
+    if (lane_index() >= offset) x += below;
   }
   return x;
 }
@@ -52,16 +54,13 @@ __device__ __forceinline__ T warp_min(T x) {
 // The same in all threads of the block (a multiple of 32, one-dimensional). `shared` [33] is scratch; all threads call it.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T neutral, T* shared, Combine combine) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  x = warp_reduce(x, combine);
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   __syncthreads();  // an earlier result may still be read
   if (lane_index() == 0) shared[warp_index()] = x;
   __syncthreads();
   if (warp_index() == 0) {
-    T y = lane_index() < warps ? shared[lane_index()] : neutral;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) y = combine(y, __shfl_xor_sync(kAllLanes, y, offset));
+    const T y = warp_reduce(lane_index() < warps ? shared[lane_index()] : neutral, combine);
     if (lane_index() == 0) shared[32] = y;
   }
   __syncthreads();
@@ -76,24 +75,13 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
 // Sum over earlier threads. `shared` [33] is scratch; all threads call it.
 template <class T>
 __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
-  T sum = x;
-#pragma unroll
-  for (int offset = 1; offset < kWarpSize; offset *= 2) {
-    const T below = __shfl_up_sync(kAllLanes, sum, offset);
-    if (lane_index() >= offset) sum += below;
-  }
+  const T sum = warp_scan(x);
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   __syncthreads();
   if (lane_index() == kWarpSize - 1) shared[warp_index()] = sum;
   __syncthreads();
   if (warp_index() == 0) {
-    const T own = lane_index() < warps ? shared[lane_index()] : T{0};
-    T before = own;
-#pragma unroll
-    for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const T below = __shfl_up_sync(kAllLanes, before, offset);
-      if (lane_index() >= offset) before += below;
-    }
+    const T own = lane_index() < warps ? shared[lane_index()] : T{0}, before = warp_scan(own);
     if (lane_index() == kWarpSize - 1) shared[32] = before;
     shared[lane_index()] = before - own;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "kernels/device/emulated/emulator.h"
 
@@ -10,10 +11,8 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __restrict__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-#define __grid_constant__
 #define threadIdx (::kvlab::emulated::thread_index())
 #define blockIdx (::kvlab::emulated::block_index())
 #define blockDim (::kvlab::emulated::block_shape())
@@ -34,9 +33,6 @@ struct alignas(16) float4 {
 struct alignas(8) int2 {
   int x, y;
 };
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -45,8 +41,6 @@ struct alignas(16) uint4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline int2 make_int2(int x, int y) { return {x, y}; }
-inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
@@ -54,14 +48,8 @@ using std::max;
 using std::min;
 
 inline void __syncthreads() { kvlab::emulated::sync_block(); }
-inline int __syncthreads_count(int predicate) { return kvlab::emulated::sync_block_count(predicate); }
-inline int __syncthreads_or(int predicate) { return kvlab::emulated::sync_block_count(predicate) > 0 ? 1 : 0; }
-inline int __syncthreads_and(int predicate) {
-  return kvlab::emulated::sync_block_count(predicate == 0 ? 1 : 0) == 0 ? 1 : 0;  // threads that have left count as true
-}
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFU) { kvlab::emulated::warp_instruction("__syncwarp", mask, nullptr, nullptr, nullptr); }
 inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 namespace kvlab::emulated {
 
@@ -123,87 +111,34 @@ T __shfl_up_sync(unsigned mask, T x, unsigned delta, int width = 32) {
   const int lane = kvlab::emulated::lane(), from = lane - static_cast<int>(delta);
   return kvlab::emulated::shuffle("__shfl_up_sync", mask, x, from < lane / width * width ? lane : from);
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T x, unsigned delta, int width = 32) {
-  const int lane = kvlab::emulated::lane(), from = lane + static_cast<int>(delta);
-  return kvlab::emulated::shuffle("__shfl_down_sync", mask, x, from >= lane / width * width + width ? lane : from);
-}
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return kvlab::emulated::ballot("__ballot_sync", mask, predicate != 0); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0 ? 1 : 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask ? 1 : 0; }
-template <class T>
-unsigned __match_any_sync(unsigned mask, T x) {
-  unsigned out = 0;
-  for (int l = 0; l < 32; ++l) {
-    const T other = kvlab::emulated::shuffle("__match_any_sync", mask, x, l);
-    if ((mask >> l & 1U) != 0 && other == x) out |= 1U << l;
-  }
-  return out;
-}
-
 // One thread runs at a time.
 template <class T>
 T atomicAdd(T* p, std::type_identity_t<T> x) {
-  const T before = *p;
-  *p = before + x;
-  return before;
+  return std::exchange(*p, *p + x);
 }
 template <class T>
 T atomicMax(T* p, std::type_identity_t<T> x) {
-  const T before = *p;
-  *p = std::max(before, x);
-  return before;
-}
-template <class T>
-T atomicMin(T* p, std::type_identity_t<T> x) {
-  const T before = *p;
-  *p = std::min(before, x);
-  return before;
+  return std::exchange(*p, std::max(*p, x));
 }
 template <class T>
 T atomicOr(T* p, std::type_identity_t<T> x) {
-  const T before = *p;
-  *p = before | x;
-  return before;
-}
-template <class T>
-T atomicExch(T* p, std::type_identity_t<T> x) {
-  const T before = *p;
-  *p = x;
-  return before;
-}
-template <class T>
-T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> x) {
-  const T before = *p;
-  if (before == expected) *p = x;
-  return before;
-}
-template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
-template <class T>
-T __ldcs(const T* p) {
-  return *p;
+  return std::exchange(*p, *p | x);
 }
 template <class T>
 void __stcs(T* p, T x) {
   *p = x;
 }
 
-inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
@@ -215,11 +150,6 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     out |= byte << (8 * i);
   }
   return out;
-}
-inline int __dp4a(int a, int b, int c) {
-  for (int i = 0; i < 4; ++i)
-    c += static_cast<std::int8_t>(static_cast<unsigned>(a) >> (8 * i)) * static_cast<std::int8_t>(static_cast<unsigned>(b) >> (8 * i));
-  return c;
 }
 
 namespace kvlab {
@@ -351,6 +281,5 @@ std::uint32_t unpack_fp8(std::uint32_t word) {
 inline std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) { return (a & b) | c; }
 inline uint4 load_streaming(const void* p) { return *static_cast<const uint4*>(p); }
 inline float fast_exp2(float x) { return std::exp2(x); }
-inline void sync_named(int id, int count) { emulated::sync_named(id, count); }
 
 }  // namespace kvlab

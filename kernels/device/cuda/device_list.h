@@ -21,6 +21,9 @@ struct DeviceList {
 };
 
 // Valid until the current Frame ends.
-DeviceList on_device(const ListedTokens& tokens, CudaContext& cuda);
+inline DeviceList on_device(const ListedTokens& tokens, CudaContext& cuda) {
+  const DeviceRows rows = on_device(tokens.kv, cuda);
+  return {rows, cuda.upload(tokens.first, tokens.kv.num_rows + 1), tokens.index, tokens.values ? rows.v : rows.k, tokens.most_entries()};
+}
 
 }  // namespace kvlab

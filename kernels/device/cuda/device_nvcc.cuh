@@ -237,7 +237,4 @@ __device__ __forceinline__ float fast_exp2(float x) {
   return y;
 }
 
-// `count` threads, a multiple of 32; id 1 to 15.
-__device__ __forceinline__ void sync_named(int id, int count) { asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(count) : "memory"); }
-
 }  // namespace kvlab

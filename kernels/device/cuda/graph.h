@@ -7,14 +7,12 @@
 
 namespace kvlab {
 
-// Records a function's launches once and repeats them with the same arguments (CUDA graphs). The function must have run before (scratch is
-// allocated) and must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError for other work, and
-// GpuMemoryError.
+// Repeats a function's launches with the same arguments (CUDA graphs). It must have run before, must not copy from or wait for the CPU; its
+// memory stays allocated. Throws CudaError for other work, and GpuMemoryError.
 class CudaGraph {
  public:
   CudaGraph() = default;
   CudaGraph(CudaContext& cuda, const std::function<void()>& work);
-  [[nodiscard]] bool is_captured() const { return state_ != nullptr; }
   void launch(CudaContext& cuda) const;
 
  private:

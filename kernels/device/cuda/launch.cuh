@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "base/ceil_div.h"
 #include "kernels/device/cuda/device.cuh"
@@ -20,6 +21,21 @@ struct LaunchShape {
   dim3 grid, block;
   std::size_t shared_bytes = 0;  // dynamic
 };
+inline dim3 grid_of(std::int64_t x, std::int64_t y) { return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)); }
+inline LaunchShape blocks_of(dim3 grid, std::int64_t threads, std::int64_t shared_bytes = 0) {
+  return {grid, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes)};
+}
+inline LaunchShape blocks_of(std::int64_t blocks, std::int64_t threads, std::int64_t shared_bytes = 0) {
+  return blocks_of(dim3(static_cast<unsigned>(blocks)), threads, shared_bytes);
+}
+// f(std::integral_constant) of the N that is `value`, if any.
+template <auto... N, class T, class F>
+void for_value(T value, F&& f) {
+  const auto call = [&](auto n) {
+    if (value == decltype(n)::value) f(n);
+  };
+  (call(std::integral_constant<decltype(N), N>{}), ...);
+}
 
 #ifdef __CUDACC__
 namespace cuda {
@@ -47,17 +63,9 @@ void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void 
 // for_type(type, [&](auto zero) { using T = decltype(zero); ... }).
 template <class F>
 void for_type(ElementType type, F&& f) {
-  switch (type) {
-    case ElementType::kF32:
-      f(float{});
-      return;
-    case ElementType::kF16:
-      f(f16{});
-      return;
-    case ElementType::kBf16:
-      f(bf16{});
-      return;
-  }
+  if (type == ElementType::kF32) f(float{});
+  if (type == ElementType::kF16) f(f16{});
+  if (type == ElementType::kBf16) f(bf16{});
 }
 
 }  // namespace kvlab

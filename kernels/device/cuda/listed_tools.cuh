@@ -20,6 +20,5 @@ __device__ __forceinline__ T* listed_at(const DeviceList& list, int row, std::in
 __device__ __forceinline__ std::uint16_t half_bits(float x) {
   return x == x ? from_float<f16>(fminf(fmaxf(x, -65504.0F), 65504.0F)).bits : std::uint16_t{0};
 }
-__device__ __forceinline__ float as_half(float x) { return to_float(f16{half_bits(x)}); }
 
 }  // namespace kvlab

@@ -4,14 +4,38 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "kernels/device/cuda/padding.h"
 
 struct CUstream_st;  // *cudaStream_t
 
 namespace kvlab {
+
+// True in the emulator: uploads have zero padding, so processes write the same bytes.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+constexpr bool kClearsPadding = true;
+template <class T>
+void clear_padding(T& object) {
+  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&object);
+}
+#else
+constexpr bool kClearsPadding = false;
+template <class T>
+void clear_padding(T&) {}
+#endif
+
+// f(copy with cleared padding), or f(objects).
+template <class T, class F>
+void without_padding(const T* objects, std::int64_t n, F&& f) {
+  if constexpr (kClearsPadding && std::is_class_v<T>) {
+    std::vector<T> copy(objects, objects + n);
+    for (T& object : copy) clear_padding(object);
+    f(copy.data());
+  } else {
+    f(objects);
+  }
+}
 
 using CudaStream = CUstream_st*;
 
@@ -94,7 +118,7 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
-// A stream, and scratch memory until the launcher's Frame ends, reused in stream order.
+// A stream, and scratch memory until the Frame ends.
 class CudaContext {
  public:
   explicit CudaContext(int gpu = 0);
@@ -105,7 +129,7 @@ class CudaContext {
   [[nodiscard]] CudaStream stream() const { return stream_; }
   [[nodiscard]] const GpuInfo& gpu() const { return gpu_; }
   void synchronize() const { cuda::synchronize(stream_); }
-  // The matrix library's state; created on first use, destroyed before the stream.
+  // The matrix library's state, from its first use on.
   [[nodiscard]] std::shared_ptr<void>& blas() { return blas_; }
 
   class Frame {

@@ -20,22 +20,7 @@ __global__ void __launch_bounds__(kOverRowsThreads) over_rows(F f, int chunks) {
 template <class F>
 void launch_over_rows(const char* name, CudaContext& cuda, std::int64_t rows, std::int64_t longest, const F& f) {
   const std::int64_t chunks = ceil_div(longest, kOverRowsChunk);
-  launch(name, cuda, {dim3(static_cast<unsigned>(rows * chunks)), dim3(kOverRowsThreads)}, over_rows<F>, f, static_cast<int>(chunks));
-}
-
-template <class T>
-struct CopyElements {
-  const T* from;
-  T* to;
-  std::int64_t total;
-  __device__ std::int64_t count(int) const { return total; }
-  __device__ void operator()(int, std::int64_t i) const { to[i] = from[i]; }
-};
-
-// Within device memory.
-template <class T>
-void copy_elements(const char* name, CudaContext& cuda, const T* from, T* to, std::int64_t n) {
-  launch_over_rows(name, cuda, 1, n, CopyElements<T>{from, to, n});
+  launch(name, cuda, blocks_of(rows * chunks, kOverRowsThreads), over_rows<F>, f, static_cast<int>(chunks));
 }
 
 // The longest of rows [first[r], first[r + 1]).

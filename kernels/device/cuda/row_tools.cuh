@@ -8,10 +8,8 @@ namespace kvlab {
 
 constexpr int kRowThreads = 256;
 
-inline LaunchShape block_each(std::int64_t items) { return {dim3(static_cast<unsigned>(items)), dim3(kRowThreads)}; }
-inline LaunchShape warp_each(std::int64_t items) {
-  return {dim3(static_cast<unsigned>(ceil_div(items, kRowThreads / kWarpSize))), dim3(kRowThreads)};
-}
+inline LaunchShape block_each(std::int64_t items) { return blocks_of(items, kRowThreads); }
+inline LaunchShape warp_each(std::int64_t items) { return block_each(ceil_div(items, kRowThreads / kWarpSize)); }
 __device__ __forceinline__ std::int64_t warp_item() { return std::int64_t{blockIdx.x} * (kRowThreads / kWarpSize) + warp_index(); }
 
 // The same in all lanes, which all call it.

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Replaces arrays of shapes by device copies, in one transfer, valid until the current Frame ends. Null stays null.
+// Replaces arrays of shapes by device copies in the current Frame, in one transfer.
 class ShapesToDevice {
  public:
   explicit ShapesToDevice(CudaContext& cuda) : cuda_(cuda) {}
@@ -56,7 +56,7 @@ void shapes_to_device(Op& op, CudaContext& cuda) {
   to_device.done();
 }
 
-// Replaces results in CPU memory by device memory; null stays null.
+// Replaces results in CPU memory by device memory.
 class ResultsOnDevice {
  public:
   explicit ResultsOnDevice(CudaContext& cuda) : cuda_(cuda) {}
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kRowThreads) row_body(Body body, float* room, 
   body(BlockTeam(room + each * blockIdx.x, shared), std::int64_t{blockIdx.x});
 }
 
-// body(team, i), with `each` floats of scratch memory per team.
+// body(team, i), with `each` floats of room per team.
 template <class Body>
 void launch_teams(const char* name, CudaContext& cuda, std::int64_t teams, std::int64_t each, const Body& body) {
   launch(name, cuda, block_each(teams), row_body<Body>, body, cuda.scratch<float>(teams * each), each);

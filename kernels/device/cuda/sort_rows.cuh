@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Bitonic sort (Batcher 1968), descending, of rows of `width` keys, a power of two; padded with 0.
+// Bitonic sort (Batcher 1968), descending, of rows of `width` keys, a power of two.
 constexpr int kSortThreads = 512, kSortBytes = 32 * 1024;
 
 template <class Key>
@@ -53,11 +53,10 @@ template <class Key>
 void sort_rows(const char* name, CudaContext& cuda, Key* keys, std::int64_t rows, std::int64_t width) {
   if (rows == 0 || width < 2) return;
   const auto tile = static_cast<int>(width < kSortTile<Key> ? width : kSortTile<Key>);
-  const LaunchShape tiles{dim3(static_cast<unsigned>(rows * width / tile)), dim3(kSortThreads),
-                          static_cast<std::size_t>(tile) * sizeof(Key)};
+  const LaunchShape tiles = blocks_of(rows * width / tile, kSortThreads, static_cast<std::size_t>(tile) * sizeof(Key));
   launch(name, cuda, tiles, sort_tiles<Key>, keys, tile, width, std::int64_t{2}, std::int64_t{tile});
   const std::int64_t pairs = rows * width / 2;
-  const LaunchShape steps{dim3(static_cast<unsigned>(ceil_div(pairs, kSortThreads))), dim3(kSortThreads)};
+  const LaunchShape steps = blocks_of(ceil_div(pairs, kSortThreads), kSortThreads);
   for (std::int64_t run = 2LL * tile; run <= width; run *= 2) {
     for (std::int64_t distance = run / 2; distance >= tile; distance /= 2)
       launch(name, cuda, steps, sort_step<Key>, keys, pairs, width, run, distance);

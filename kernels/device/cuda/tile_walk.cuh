@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// A lane's parts of a tile's tokens: `lanes` lanes (a power of two) share a part.
+// `lanes` lanes (a power of two) share a part of a token.
 struct TileWalk {
   int token, part, token_step, part_step, per_token;
   __device__ __forceinline__ TileWalk(int lanes, int parts_per_token) : per_token(parts_per_token) {

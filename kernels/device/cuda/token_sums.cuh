@@ -63,7 +63,7 @@ void launch_token_sums(const char* name, CudaContext& cuda, const DeviceRows& kv
   const TokenSumsShape shape{values, static_cast<int>(ceil_div(longest, kTokenChunk))};
   for_token_lanes(name, kv, [&](auto lanes, auto spans, auto wide) {
     for_type(type, [&](auto zero) {
-      launch(name, cuda, {dim3(static_cast<unsigned>(std::int64_t{kv.num_rows} * shape.chunks)), dim3(kTokenThreads)},
+      launch(name, cuda, blocks_of(std::int64_t{kv.num_rows} * shape.chunks, kTokenThreads),
              token_sums<decltype(zero), decltype(lanes)::value, decltype(spans)::value, decltype(wide)::value, F>, f, kv, shape);
     });
   });

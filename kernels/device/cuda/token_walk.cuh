@@ -65,7 +65,7 @@ struct TokenPlaces {
   }
 };
 
-// A warp reads K or V: Lanes lanes per token, eight channels each (Spans times), kTokensInFlight tokens per group.
+// Lanes lanes per token, eight channels each (Spans times), kTokensInFlight tokens per group.
 template <class T, int Lanes, int Spans, bool Wide>
 struct TokenWalk {
   static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens per warp
@@ -83,8 +83,8 @@ struct TokenWalk {
     for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
   }
 
-  // Calls take(token, x) for the warp's tokens: kStep from `at` on of every `stride` before `end`. Lanes beyond `end` pass a token >= end
-  // and zeros or, without Zeros, the last token's numbers.
+  // take(token, x) for kStep tokens from `at` on of every `stride` before `end`. Lanes beyond pass a token >= end and zeros or, without
+  // Zeros, the last token's numbers.
   template <bool Zeros, class Slot, class Take>
   __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
     for (; at < end; at += stride) {
@@ -119,21 +119,16 @@ __device__ __forceinline__ float sum_of_groups(float x) {
   return x;
 }
 
-// f(lanes, spans, wide), std::integral_constants; throws CudaError beyond kMostTokenDim.
+// f(lanes, spans, wide); throws CudaError beyond kMostTokenDim.
 template <class F>
 void for_token_lanes(const char* name, const DeviceRows& kv, F&& f) {
   const int d = kv.head_dim;
   if (d > kMostTokenDim) throw CudaError(std::string(name) + ": heads of more than " + std::to_string(kMostTokenDim) + " channels");
-  if (d % 8 != 0 || !aligned16({kv.k, kv.v}))
-    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 2>{}, std::false_type{});
-  else if (d <= 64)
-    f(std::integral_constant<int, 8>{}, std::integral_constant<int, 1>{}, std::true_type{});
-  else if (d <= 128)
-    f(std::integral_constant<int, 16>{}, std::integral_constant<int, 1>{}, std::true_type{});
-  else if (d <= 256)
-    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 1>{}, std::true_type{});
-  else
-    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 2>{}, std::true_type{});
+  constexpr std::integral_constant<int, 1> kOneSpan{};
+  constexpr std::integral_constant<int, 2> kTwoSpans{};
+  if (d % 8 != 0 || !aligned16({kv.k, kv.v})) return f(std::integral_constant<int, 32>{}, kTwoSpans, std::false_type{});
+  if (d > 256) return f(std::integral_constant<int, 32>{}, kTwoSpans, std::true_type{});
+  for_value<8, 16, 32>(d <= 64 ? 8 : d <= 128 ? 16 : 32, [&](auto lanes) { f(lanes, kOneSpan, std::true_type{}); });
 }
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// One copy of several CPU arrays: auto [a, b] = upload_all(cuda, std::span(x, n), std::span(y, m)). Null stays null.
+// One copy of several CPU arrays. Null stays null.
 template <class... T>
 std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arrays) {
   constexpr std::size_t kAlign = 16;

@@ -27,6 +27,21 @@ __device__ __forceinline__ void store8(T* p, const float (&x)[8]) {
   }
 }
 
+// N = 8, or 1 for any address.
+template <class T, int N>
+__device__ __forceinline__ void load_numbers(const T* p, float (&x)[N]) {
+  if constexpr (N == 8)
+    load8(p, x);
+  else
+    x[0] = load_float(p);
+}
+template <class T, int N>
+__device__ __forceinline__ void store_numbers(T* p, const float (&x)[N]) {
+  if constexpr (N == 8)
+    store8(p, x);
+  else
+    store_float(p, x[0]);
+}
 // Rounds as a store and load would.
 template <class T>
 __device__ __forceinline__ void round8(float (&x)[8]) {
@@ -38,6 +53,12 @@ inline bool aligned16(std::initializer_list<const void*> arrays) {
   std::uintptr_t bits = 0;
   for (const void* p : arrays) bits |= reinterpret_cast<std::uintptr_t>(p);
   return bits % 16 == 0;
+}
+// f(zero of a piece of the vectors): 16 bytes if all arrays allow it, else 2.
+template <class F>
+void for_piece(std::int64_t vector_bytes, std::initializer_list<const void*> arrays, F&& f) {
+  if (vector_bytes % 16 == 0 && aligned16(arrays)) return f(uint4{});
+  f(std::uint16_t{});
 }
 
 }  // namespace kvlab

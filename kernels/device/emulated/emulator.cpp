@@ -29,7 +29,6 @@ constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // against cache conflicts between stacks
 constexpr unsigned kWarp = 32;
 constexpr std::size_t kSharedAlign = 1024;
-constexpr int kNamedBarriers = 16;
 constexpr std::size_t kMostShared = 232448;  // H100
 constexpr unsigned kMostGridX = 0x7FFFFFFF;
 
@@ -50,7 +49,6 @@ struct Fiber {
   unsigned mask = 0;
   std::vector<Copy> open;  // since the last commit
   std::deque<std::vector<Copy>> groups;
-  int predicate = 0, named = -1;
 #if defined(KVLAB_SANITIZED)
   void* fake_stack = nullptr;
 #else
@@ -86,7 +84,6 @@ struct Machine {
   std::size_t running = 0;
   std::vector<std::byte> shared;  // padded for alignment to kSharedAlign
   const std::function<void()>* body = nullptr;
-  int counted = 0;
   std::string failure;
 #if defined(KVLAB_SANITIZED)
   void* scheduler_fake_stack = nullptr;
@@ -104,8 +101,7 @@ thread_local unsigned most_grid_yz = kMostGridYZ;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
-// swapcontext starts a fiber, _setjmp and _longjmp switch without system calls. The address sanitizer takes _longjmp for the end of frames
-// and needs swapcontext.
+// _setjmp and _longjmp switch without system calls. The address sanitizer needs swapcontext.
 #if defined(KVLAB_SANITIZED)
 
 void leave_fiber(bool for_good) {
@@ -162,7 +158,7 @@ void wait_for(const char* what) {
   leave_fiber(false);
 }
 
-// Reuse saves system calls; not under the address sanitizer.
+// Not under the address sanitizer.
 bool can_go_on([[maybe_unused]] unsigned n) {
 #if defined(KVLAB_SANITIZED)
   return false;
@@ -200,17 +196,10 @@ void put_in_order(std::vector<std::size_t>& order, std::size_t n, std::mt19937& 
   if (chosen_order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random);
 }
 
-void order_fibers(std::mt19937& random) { put_in_order(machine.order, machine.fibers.size(), random); }
-
-// Releases the barrier if all running threads wait there.
+// If all running threads wait.
 void release_block() {
-  int count = 0;
-  for (const Fiber& f : machine.fibers) {
-    if (f.done) continue;
-    if (!f.waiting || f.mask != 0 || f.named >= 0) return;
-    count += f.predicate;
-  }
-  machine.counted = count;
+  for (const Fiber& f : machine.fibers)
+    if (!f.done && (!f.waiting || f.mask != 0)) return;
   for (Fiber& f : machine.fibers) f.waiting = false;
 }
 
@@ -234,7 +223,7 @@ bool advance(std::size_t i) {
   return f.done;
 }
 
-// Until all threads have ended or wait for other warps; returns the number ended.
+// Returns the number of threads that ended.
 std::size_t run_warp(std::size_t warp) {
   const std::size_t first = warp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
   std::size_t done = 0;
@@ -254,7 +243,7 @@ void run_block(std::mt19937& random) {
   make_fibers();
   std::size_t done = 0;
   while (done < machine.fibers.size()) {
-    order_fibers(random);
+    put_in_order(machine.order, machine.fibers.size(), random);
     bool moved = false;
     for (const std::size_t i : machine.order) {
       if (machine.fibers[i].done || machine.fibers[i].waiting) continue;
@@ -295,26 +284,6 @@ std::byte* dynamic_shared() {
 }
 
 void sync_block() { wait_for("__syncthreads"); }
-
-int sync_block_count(int predicate) {
-  self().predicate = predicate != 0 ? 1 : 0;
-  wait_for("__syncthreads_count");
-  self().predicate = 0;
-  return machine.counted;
-}
-
-void sync_named(int id, int count) {
-  if (id < 0 || id >= kNamedBarriers) machine.failure = std::string("kernel ") + machine.kernel + ": no barrier " + std::to_string(id);
-  int waiting = 1;
-  for (const Fiber& f : machine.fibers) waiting += !f.done && f.waiting && f.named == id ? 1 : 0;
-  if (waiting == count) {
-    for (Fiber& f : machine.fibers)
-      if (f.waiting && f.named == id) f.waiting = false, f.named = -1;
-    return;
-  }
-  self().named = id;
-  wait_for("bar.sync");
-}
 
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work) {
   const std::size_t first = machine.running / kWarp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);

@@ -18,7 +18,7 @@ struct Dim3 {
   [[nodiscard]] constexpr unsigned count() const { return x * y * z; }
 };
 
-// Warp after warp, from the first or the last; or interleaved at warp-wide instructions in a new order each time. Blocks also.
+// Warp after warp, from the first or the last; or interleaved at warp-wide instructions. Blocks also.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
 
@@ -32,9 +32,6 @@ const Dim3& grid_shape();
 int lane();
 
 void sync_block();
-int sync_block_count(int predicate);
-// Threads [begin, begin + count) share barrier `id`, as bar.sync.
-void sync_named(int id, int count);
 
 // Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);

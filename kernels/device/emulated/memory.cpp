@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/device/cuda/copy_ranges.h"
 #include "kernels/device/cuda/gpu_memory.h"
 #include "kernels/device/emulated/device_heap.h"
 #include "kernels/device/emulated/device_memory.h"
@@ -94,6 +95,15 @@ void fill(void* to, int byte, std::int64_t bytes, CudaStream) {
   if (bytes <= 0) return;
   emulated::expect_on_gpu(to, "filling memory");
   emulated::enqueue([=] { std::memset(to, byte, static_cast<std::size_t>(bytes)); });
+}
+void copy_ranges(std::span<const CopyRange> ranges, CudaStream) {
+  for (const CopyRange& r : ranges) {
+    emulated::expect_on_gpu(r.to, "copying ranges");
+    emulated::expect_on_gpu(r.from, "copying ranges");
+  }
+  emulated::enqueue([copies = std::vector(ranges.begin(), ranges.end())] {
+    for (const CopyRange& r : copies) std::memcpy(r.to, r.from, static_cast<std::size_t>(r.bytes));
+  });
 }
 void begin_scratch(void* p, std::int64_t bytes) {
   const emulated::DeviceAccess access;

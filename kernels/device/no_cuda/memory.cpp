@@ -1,5 +1,8 @@
+#include "kernels/device/cuda/blas.h"
 #include "kernels/device/cuda/copy_ranges.h"
+#include "kernels/device/cuda/events.h"
 #include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/graph.h"
 
 namespace kvlab {
 
@@ -17,6 +20,21 @@ std::string why_no_gpu() {
 GpuInfo gpu_info(int) { refuse(); }
 void use_gpu(int) { refuse(); }
 
+struct CudaTimer::State {};
+void CudaTimer::Free::operator()(State* s) const noexcept { delete s; }
+CudaTimer::CudaTimer() { refuse(); }
+void CudaTimer::hold(double, CudaStream) { refuse(); }
+void CudaTimer::start(CudaStream) { refuse(); }
+void CudaTimer::stop(CudaStream) { refuse(); }
+double CudaTimer::seconds() const { refuse(); }
+double CudaTimer::clock_ghz() const { refuse(); }
+
+struct CudaGraph::State {};
+CudaGraph::CudaGraph(CudaContext&, const std::function<void()>&) { refuse(); }
+void CudaGraph::launch(CudaContext&) const { refuse(); }
+
+void multiply(const MatrixProduct&, CudaContext&) { refuse(); }
+
 namespace cuda {
 
 void* allocate(std::int64_t) { refuse(); }
@@ -33,6 +51,8 @@ void destroy(CudaStream) noexcept {}
 void synchronize(CudaStream) { refuse(); }
 void synchronize_all() { refuse(); }
 void begin_scratch(void*, std::int64_t) {}
+void copy_on_device(void*, const void*, std::int64_t, CudaStream) { refuse(); }
+void launch_nothing(CudaStream) { refuse(); }
 
 }  // namespace cuda
 

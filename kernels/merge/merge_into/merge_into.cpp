@@ -55,21 +55,22 @@ float weight_of(const MergeInto& a, std::int32_t row, std::int32_t token, std::i
   return 0.0F;
 }
 
-// `at(place)`: the dropped tokens' K or V.
-template <class F>
-void take_in(const MergeInto& a, float* x, const Received& received, float scale, F&& at, std::vector<float>& sum) {
-  const std::int32_t d = a.rows.kv.head_dim;
+void take_in(const MergeInto& a, std::int32_t row, std::int32_t token, bool values, const Received& received, std::vector<float>& sum) {
+  const KvRows& kv = a.rows.kv;
+  const auto vector = [&](std::int32_t i) { return values ? kv.value(row, i) : kv.key(row, i); };
   float own = 1.0F, all = 1.0F;
   std::fill(sum.begin(), sum.end(), 0.0F);
   for (std::int32_t i = 0; i < received.count; ++i) {
     const bool halves = a.combine == MergeInto::Combine::kPivot;
     const float w = halves ? received.weight[i] / 2.0F : received.weight[i];
-    const float* other = at(received.place[i]);
-    for (std::int32_t c = 0; c < d; ++c) sum[static_cast<std::size_t>(c)] += w * other[c];
+    const float* other = vector(a.rows.dropped[received.place[i]]);
+    for (std::int32_t c = 0; c < kv.head_dim; ++c) sum[static_cast<std::size_t>(c)] += w * other[c];
     if (halves) own += w;
     all += a.combine == MergeInto::Combine::kWeightedMean ? received.weight[i] : 1.0F;
   }
-  for (std::int32_t c = 0; c < d; ++c) x[c] = (own * x[c] + sum[static_cast<std::size_t>(c)]) / all * scale;
+  float* const x = vector(token);
+  const float scale = values && a.values_times_count ? 1.0F + static_cast<float>(received.count) : 1.0F;
+  for (std::int32_t c = 0; c < kv.head_dim; ++c) x[c] = (own * x[c] + sum[static_cast<std::size_t>(c)]) / all * scale;
 }
 
 // In target order; first[c] is target c's first place. Others are left out.
@@ -117,12 +118,8 @@ void run_cpu(const MergeInto& a) {
       weights.clear();
       for (std::int32_t i = 0; i < count; ++i) weights.push_back(weight_of(a, r, token, places[begin + static_cast<std::size_t>(i)]));
       const Received received{places.data() + begin, weights.data(), count};
-      const float scale = a.values_times_count ? 1.0F + static_cast<float>(count) : 1.0F;
-      take_in(
-          a, kv.value(r, token), received, scale, [&](std::int64_t p) { return kv.value(r, a.rows.dropped[p]); }, sum);
-      if (a.keys)
-        take_in(
-            a, kv.key(r, token), received, 1.0F, [&](std::int64_t p) { return kv.key(r, a.rows.dropped[p]); }, sum);
+      take_in(a, r, token, true, received, sum);
+      if (a.keys) take_in(a, r, token, false, received, sum);
     }
   }
 }

@@ -9,19 +9,14 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
 
-struct Received {
-  DeviceParts rows;
-  const std::int32_t* target;
-  BucketLists lists;
-};
-
 struct Merge {
-  Received received;
+  DeviceParts rows;
+  BucketLists lists;  // of dropped tokens by target
   const float *similarity, *mass;
   MergeInto::Combine combine;
   MergeInto::Weight weight;
   float sigma;
-  bool keys, values_times_count;
+  bool values_times_count;
   float* weights;  // [total_dropped()]
 };
 
@@ -40,12 +35,12 @@ __device__ __forceinline__ void measure(const T* x, const T* y, int d, double (&
 // A warp per dropped token with a target, before any merge.
 template <class T>
 __global__ void __launch_bounds__(kThreads) weigh_dropped(Merge a, int blocks) {
-  const DeviceParts& rows = a.received.rows;
+  const DeviceParts& rows = a.rows;
   const int row = blockIdx.x / blocks, d = rows.kv.head_dim;
   const std::int32_t i = blockIdx.x % blocks * kWarps + warp_index();
   if (i >= rows.num_dropped(row)) return;
   const std::int64_t place = rows.dropped_first[row] + i;
-  const std::int32_t target = a.received.target[place];
+  const std::int32_t target = a.lists.bucket[place];
   if (target < 0) return;
   const std::int64_t from = rows.kv.slot(row, rows.dropped[place]) * d;
   const std::int64_t to = rows.kv.slot(row, rows.kept[rows.kept_first[row] + target]) * d;
@@ -81,7 +76,6 @@ __device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
   }
 }
 
-// Weighted sum, weight in addition to 1, and total weight.
 template <int Spans>
 struct Taken {
   float sum[Spans][8] = {}, own = 0, all = 0;
@@ -106,7 +100,7 @@ __device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, 
 #pragma unroll
     for (int t = 0; t < kTokensInFlight; ++t) {
       const std::int32_t j = walk.token(i, t);
-      const std::int64_t place = first + places[min(j, count - 1)], slot = slots(a.received.rows.dropped[place]);
+      const std::int64_t place = first + places[min(j, count - 1)], slot = slots(a.rows.dropped[place]);
       weight[t] = j < count ? weight_of(a, place) : 0.0F;
       if (j < count) taken.all += a.combine == MergeInto::Combine::kWeightedMean ? weight[t] : 1.0F;
       if (a.combine == MergeInto::Combine::kPivot) weight[t] /= 2.0F, taken.own += weight[t];
@@ -140,17 +134,17 @@ __device__ __forceinline__ void store_some(T* p, int n, const float (&x)[8]) {
 // A warp per kept token.
 template <class T, int Lanes, int Spans, bool Wide>
 __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int blocks) {
-  const DeviceParts& rows = a.received.rows;
+  const DeviceParts& rows = a.rows;
   const int row = blockIdx.x / blocks, d = rows.kv.head_dim;
   const std::int32_t kept = blockIdx.x % blocks * kWarps + warp_index();
   if (kept >= rows.num_kept(row)) return;
   const std::int64_t at = rows.kept_first[row] + kept, first = rows.dropped_first[row];
-  const std::int32_t count = a.received.lists.counts[at];
+  const std::int32_t count = a.lists.counts[at];
   if (count == 0) return;
   const TokenWalk<T, Lanes, Spans, Wide> walk(rows.kv, values);
   const TokenPlaces slots(rows.kv, row);
   Taken<Spans> taken;
-  take_dropped(a, walk, slots, first, a.received.lists.items + first + a.received.lists.begin[at], count, taken);
+  take_dropped(a, walk, slots, first, a.lists.items + first + a.lists.begin[at], count, taken);
   taken.template join_groups<Lanes>();
   if (walk.group != 0) return;
   const float scale = values && a.values_times_count ? 1.0F + static_cast<float>(count) : 1.0F;
@@ -166,15 +160,6 @@ __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int
   }
 }
 
-Received order_by_target(const MergeInto& a, CudaContext& cuda) {
-  const std::int64_t kept = a.rows.total_kept(), dropped = a.rows.total_dropped();
-  Received received{on_device(a.rows, cuda), a.target, {}};
-  const DeviceParts& rows = received.rows;
-  received.lists = make_bucket_lists(cuda, rows.dropped_first, rows.kept_first, a.target, dropped, kept);
-  fill_bucket_lists("merge_into", cuda, received.lists, rows.kv.num_rows, rows.most_dropped, kept);
-  return received;
-}
-
 }  // namespace
 
 void run_cuda(const MergeInto& a, CudaContext& cuda) {
@@ -182,21 +167,20 @@ void run_cuda(const MergeInto& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const bool looks =
       a.weight == MergeInto::Weight::kNormShare || a.weight == MergeInto::Weight::kGaussian || a.weight == MergeInto::Weight::kMassShare;
-  const Merge merge{order_by_target(a, cuda),
-                    a.similarity,
-                    a.mass,
-                    a.combine,
-                    a.weight,
-                    a.sigma,
-                    a.keys,
-                    a.values_times_count,
-                    looks ? cuda.scratch<float>(a.rows.total_dropped()) : nullptr};
-  const DeviceParts& rows = merge.received.rows;
+  const std::int64_t total_kept = a.rows.total_kept(), total_dropped = a.rows.total_dropped();
+  Merge merge{};
+  merge.rows = on_device(a.rows, cuda);
+  const DeviceParts& rows = merge.rows;
+  merge.lists = make_bucket_lists(cuda, rows.dropped_first, rows.kept_first, a.target, total_dropped, total_kept);
+  fill_bucket_lists("merge_into", cuda, merge.lists, rows.kv.num_rows, rows.most_dropped, total_kept);
+  merge.similarity = a.similarity, merge.mass = a.mass, merge.combine = a.combine, merge.weight = a.weight;
+  merge.sigma = a.sigma, merge.values_times_count = a.values_times_count;
   if (looks) {
+    merge.weights = cuda.scratch<float>(total_dropped);
     const auto blocks = static_cast<int>(ceil_div(rows.most_dropped, kWarps));
     for_type(a.rows.kv.type, [&](auto zero) {
-      launch("merge_into", cuda, {dim3(static_cast<unsigned>(std::int64_t{rows.kv.num_rows} * blocks)), dim3(kThreads)},
-             weigh_dropped<decltype(zero)>, merge, blocks);
+      launch("merge_into", cuda, blocks_of(std::int64_t{rows.kv.num_rows} * blocks, kThreads), weigh_dropped<decltype(zero)>, merge,
+             blocks);
     });
   }
   const auto blocks = static_cast<int>(ceil_div(rows.most_kept, kWarps));
@@ -204,7 +188,7 @@ void run_cuda(const MergeInto& a, CudaContext& cuda) {
     for_type(a.rows.kv.type, [&](auto zero) {
       for (const bool values : {true, false}) {
         if (!values && !a.keys) continue;
-        launch("merge_into", cuda, {dim3(static_cast<unsigned>(std::int64_t{rows.kv.num_rows} * blocks)), dim3(kThreads)},
+        launch("merge_into", cuda, blocks_of(std::int64_t{rows.kv.num_rows} * blocks, kThreads),
                take_in<decltype(zero), decltype(lanes)::value, decltype(spans)::value, decltype(wide)::value>, merge, values, blocks);
       }
     });

@@ -88,14 +88,14 @@ __device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int
   cp_async_commit();
 }
 
-// Rows * 16 dropped keys in registers as operands, with their nearest so far.
+// Rows * 16 dropped keys as operands, with their nearest so far.
 template <class T, int D, int Rows>
 struct DroppedKeys {
   static constexpr int kSteps = D / 16, kStride = D + 8;
   std::uint32_t x[Rows][kSteps][4];
   Best best[Rows][2];
 
-  // Up to n keys from slot[0] on, by tiles in shared memory. All threads call it.
+  // Up to n keys from slot[0] on. All threads call it.
   __device__ __forceinline__ void load(T* tile, const T* keys, const std::int64_t* slot, std::int32_t n) {
     for (int m = 0; m < Rows; ++m) {
       __syncthreads();
@@ -149,8 +149,7 @@ struct DroppedKeys {
   }
 };
 
-// Each warp has Rows * 16 dropped keys in registers, two tiles of kept keys are in shared memory. The kept key's inverse norm scales the
-// product.
+// Dropped keys are in registers, two tiles of kept keys in shared memory.
 template <class T, int D, int Rows>
 __global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
   KVLAB_DYNAMIC_SHARED(T, tiles);
@@ -210,26 +209,23 @@ __global__ void __launch_bounds__(kThreads) nearest_by_lanes(Nearest a) {
   if (lane_index() == 0) give(a, at, best);
 }
 
-template <class T, int D>
-void run_tiles(Nearest a, CudaContext& cuda) {
-  constexpr int kRows = D <= 128 ? 2 : 1;
-  a.blocks = static_cast<int>(ceil_div(a.rows.most_dropped, kWarps * kRows * 16));
-  launch("nearest_kept", cuda,
-         {dim3(static_cast<unsigned>(std::int64_t{a.rows.kv.num_rows} * a.blocks)), dim3(kThreads), 2 * kTile * (D + 8) * sizeof(T)},
-         nearest_by_tiles<T, D, kRows>, a);
-}
-
 template <class T>
 void run(Nearest a, CudaContext& cuda) {
+  const auto start = [&](void (*kernel)(Nearest), int dropped_per_block, std::int64_t shared_bytes) {
+    a.blocks = static_cast<int>(ceil_div(a.rows.most_dropped, dropped_per_block));
+    launch("nearest_kept", cuda, blocks_of(std::int64_t{a.rows.kv.num_rows} * a.blocks, kThreads, shared_bytes), kernel, a);
+  };
+  const int d = a.rows.kv.head_dim;
+  const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75) && aligned16({a.rows.kv.k});
+  const bool fits = d == 64 || d == 128 || (d == 256 && cuda.gpu().shared_bytes_per_block > 68 * 1024);
   if constexpr (sizeof(T) == 2) {
-    const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75) && aligned16({a.rows.kv.k});
-    if (tensor_cores && a.rows.kv.head_dim == 64) return run_tiles<T, 64>(a, cuda);
-    if (tensor_cores && a.rows.kv.head_dim == 128) return run_tiles<T, 128>(a, cuda);
-    if (tensor_cores && a.rows.kv.head_dim == 256 && cuda.gpu().shared_bytes_per_block > 68 * 1024) return run_tiles<T, 256>(a, cuda);
+    if (tensor_cores && fits)
+      return for_value<64, 128, 256>(d, [&](auto dim) {
+        constexpr int kDim = decltype(dim)::value, kRows = kDim <= 128 ? 2 : 1;
+        start(nearest_by_tiles<T, kDim, kRows>, kWarps * kRows * 16, 2 * kTile * (kDim + 8) * sizeof(T));
+      });
   }
-  a.blocks = static_cast<int>(ceil_div(a.rows.most_dropped, kWarps));
-  launch("nearest_kept", cuda, {dim3(static_cast<unsigned>(std::int64_t{a.rows.kv.num_rows} * a.blocks)), dim3(kThreads)},
-         nearest_by_lanes<T>, a);
+  start(nearest_by_lanes<T>, kWarps, 0);
 }
 
 }  // namespace

@@ -17,20 +17,9 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const In* const from = in + row * in_stride + column;
   Out* const to = out + row * out_stride + column;
-  if constexpr (Each == 8) {
-    float x[8];
-    load8<In>(from, x);
-    store8<Out>(to, x);
-  } else {
-    *to = from_float<Out>(to_float(*from));
-  }
-}
-
-template <class In, class Out, int Each>
-void run(const DeviceConvert& a, CudaContext& cuda) {
-  const std::int64_t blocks = ceil_div(ceil_div(a.rows * a.width, Each), kThreads);
-  launch("convert_rows", cuda, {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, convert_rows<In, Out, Each>,
-         static_cast<const In*>(a.in), static_cast<Out*>(a.out), a.rows, a.width, a.in_stride, a.out_stride);
+  float x[Each];
+  load_numbers(from, x);
+  store_numbers(to, x);
 }
 
 }  // namespace
@@ -41,14 +30,13 @@ void run_cuda(const DeviceConvert& given, CudaContext& cuda) {
   if (a.in_stride == 0) a.in_stride = a.width;
   if (a.out_stride == 0) a.out_stride = a.width;
   const bool wide = a.width % 8 == 0 && a.in_stride % 8 == 0 && a.out_stride % 8 == 0 && aligned16({a.in, a.out});
+  const LaunchShape blocks = blocks_of(ceil_div(ceil_div(a.rows * a.width, wide ? 8 : 1), kThreads), kThreads);
   for_type(a.in_type, [&](auto in) {
     for_type(a.out_type, [&](auto out) {
       using In = decltype(in);
       using Out = decltype(out);
-      if (wide)
-        run<In, Out, 8>(a, cuda);
-      else
-        run<In, Out, 1>(a, cuda);
+      launch("convert_rows", cuda, blocks, wide ? convert_rows<In, Out, 8> : convert_rows<In, Out, 1>, static_cast<const In*>(a.in),
+             static_cast<Out*>(a.out), a.rows, a.width, a.in_stride, a.out_stride);
     });
   });
 }

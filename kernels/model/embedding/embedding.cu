@@ -28,22 +28,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Piece>
-void copy_rows(const DeviceEmbedding& a, CudaContext& cuda) {
-  const std::int64_t pieces = a.width * element_bytes(a.type) / static_cast<std::int64_t>(sizeof(Piece));
-  const dim3 grid(static_cast<unsigned>(ceil_div(pieces, kThreads * kInFlight)), static_cast<unsigned>(std::min(a.tokens, kMostGridY)));
-  launch("embedding_rows", cuda, {grid, dim3(kThreads)}, embedding_rows<Piece>, a.ids, static_cast<const Piece*>(a.table),
-         static_cast<Piece*>(a.out), a.tokens, pieces);
-}
-
 }  // namespace
 
 void run_cuda(const DeviceEmbedding& a, CudaContext& cuda) {
   if (a.tokens == 0 || a.width == 0) return;
-  if (a.width * element_bytes(a.type) % 16 == 0 && aligned16({a.table, a.out}))
-    copy_rows<uint4>(a, cuda);
-  else
-    copy_rows<std::uint16_t>(a, cuda);
+  for_piece(a.width * element_bytes(a.type), {a.table, a.out}, [&](auto piece) {
+    using Piece = decltype(piece);
+    const std::int64_t pieces = a.width * element_bytes(a.type) / std::int64_t{sizeof(Piece)};
+    const dim3 grid = grid_of(ceil_div(pieces, kThreads * kInFlight), std::min(a.tokens, kMostGridY));
+    launch("embedding_rows", cuda, blocks_of(grid, kThreads), embedding_rows<Piece>, a.ids, static_cast<const Piece*>(a.table),
+           static_cast<Piece*>(a.out), a.tokens, pieces);
+  });
 }
 
 }  // namespace kvlab

@@ -19,8 +19,6 @@ constexpr std::int64_t kFewTokens = 12;                                      // 
 constexpr std::int64_t kSomeTokens = 48;                                     // up to these, a lane has a token; above, a matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // most per task
 
-// Several streams of weights, `stride` rows apart: one prefetched stream leaves most bandwidth unused.
-
 // Outputs begin, begin + stride ... of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
 void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
@@ -80,7 +78,7 @@ struct Panels {
   Eigen::ArrayXf x;  // packets do not cross cache lines
 };
 
-// Adds channels [c, c + channels) to z [rows, lanes]. Only the first panel prefetches w.
+// Adds channels [c, c + channels) to z [rows, lanes].
 void add_panel(const Panels& p, std::int64_t t, std::int64_t c, std::int64_t channels, const float* w, std::int64_t rows, float* z) {
   using dot_tiles::kKeys;
   const std::int64_t lanes = p.lanes(t), stride = rows / kKeys;
@@ -119,7 +117,7 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 // In whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
-// Calls f(part, block of tokens, begin, end) for size_of(part) outputs each. In order: a core finds its data cached.
+// f(part, block of tokens, begin, end) for size_of(part) outputs each.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
@@ -139,7 +137,7 @@ void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size&
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
-    // An even number of equal blocks, for two cores; independent of the number of cores.
+    // An even number of equal blocks.
     const bool is_one = a.tokens <= 2 * kBlockTokens;
     const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * ceil_div(a.tokens, 2 * kBlockTokens));
     const auto outputs_of = [&](const LinearPart& p) {

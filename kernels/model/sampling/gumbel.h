@@ -18,7 +18,7 @@ KVLAB_BOTH constexpr std::uint32_t sampling_bits(std::uint64_t key, std::uint32_
   return x ^ x >> 16;
 }
 
-// -log(-log(1 - w)), w = (bits + 1/2) / 2^32; precise near w = 0, the large noise. Range -2.9 to 22.9: exceeded with probability 1e-10.
+// -log(-log(1 - w)), w = (bits + 1/2) / 2^32; precise near w = 0, the large noise. Range -2.9 to 22.9.
 KVLAB_BOTH inline float gumbel_noise(std::uint32_t bits) {
   const float w = (static_cast<float>(bits) + 0.5F) * 0x1p-32F;
   return -logf(-log1pf(-(w < 0x1.fffffep-1F ? w : 0x1.fffffep-1F)));

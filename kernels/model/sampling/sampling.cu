@@ -17,16 +17,6 @@ constexpr std::int64_t kLeastPart = 8192;  // logits worth a block
 
 using Best = unsigned long long;  // ordered sum, then ~token: larger is better
 
-template <class T>
-struct SamplingArgs {
-  const T* logits;
-  const float* temperature;
-  const std::uint64_t* key;
-  std::int32_t* token;
-  Best* partial;  // [rows, parts] if several blocks share a row
-  std::int64_t vocabulary, stride, part;
-};
-
 struct Leader {
   float sum = -INFINITY;
   unsigned token = 0;
@@ -35,8 +25,8 @@ struct Leader {
   }
 };
 
-// N logits from token `at` on. Noise (two logarithms) is computed only if the sum can reach the block's best: w < exp(z / T - best),
-// because -log(1 - w) >= w. Margins cover rounding. Ties and NaN pass, so timing does not change the result.
+// N logits from token `at` on. Noise is computed only if the sum can reach the block's best: w < exp(z / T - best), because -log(1 - w) >=
+// w. Ties and NaN pass.
 template <int N>
 __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inverse, std::uint64_t key, volatile unsigned* shared_best,
                                      Leader& leader) {
@@ -58,21 +48,13 @@ __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inv
   if (leader.sum > before) atomicMax(const_cast<unsigned*>(shared_best), ordered_key(leader.sum));
 }
 
+// `partial` [rows, parts] if several blocks share a row, `part` logits each.
 template <class T, int N>
-__device__ __forceinline__ void load(const T* p, float (&z)[N]) {
-  if constexpr (N == 8)
-    load8(p, z);
-  else
-    z[0] = to_float(p[0]);
-}
-
-// N = 8: 16-byte loads.
-template <class T, int N>
-__global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
+__global__ void __launch_bounds__(kThreads) sample_rows(DeviceSampling a, Best* partial, std::int64_t part) {
   KVLAB_SHARED(unsigned, shared_best, 1);
   KVLAB_SHARED(Best, shared, 33);
-  const std::int64_t row = blockIdx.x, begin = blockIdx.y * a.part, end = min(begin + a.part, a.vocabulary);
-  const T* logits = a.logits + row * a.stride;
+  const std::int64_t row = blockIdx.x, begin = blockIdx.y * part, end = min(begin + part, a.vocabulary);
+  const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
   const float temperature = a.temperature != nullptr ? a.temperature[row] : 0.0F;
   const bool greedy = !(temperature > 0.0F);
   const float inverse = 1.0F / temperature;
@@ -84,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
     float z[kInFlight][N];
 #pragma unroll
     for (int v = 0; v < kInFlight; ++v)
-      if (first + v * kThreads * N < end) load(logits + first + v * kThreads * N, z[v]);
+      if (first + v * kThreads * N < end) load_numbers(logits + first + v * kThreads * N, z[v]);
 #pragma unroll
     for (int v = 0; v < kInFlight; ++v) {
       const std::int64_t at = first + v * kThreads * N;
@@ -100,8 +82,8 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   const Best mine = Best{ordered_key(leader.sum)} << 32 | ~leader.token;
   const Best best = block_reduce(mine, Best{0}, shared, [](Best x, Best y) { return x > y ? x : y; });
   if (threadIdx.x != 0) return;
-  if (a.partial != nullptr)
-    a.partial[row * gridDim.y + blockIdx.y] = best;
+  if (partial != nullptr)
+    partial[row * gridDim.y + blockIdx.y] = best;
   else
     a.token[row] = static_cast<std::int32_t>(~static_cast<unsigned>(best));
 }
@@ -116,26 +98,25 @@ __global__ void __launch_bounds__(kWarpSize) sample_merge(const Best* partial, i
 
 }  // namespace
 
-void run_cuda(const DeviceSampling& a, CudaContext& cuda) {
+void run_cuda(const DeviceSampling& given, CudaContext& cuda) {
+  DeviceSampling a = given;
   if (a.rows == 0) return;
   if (a.vocabulary > std::numeric_limits<std::int32_t>::max() || a.vocabulary < 1)
     throw CudaError("sampling from " + std::to_string(a.vocabulary) + " tokens; tokens are numbers of 31 bits, and at least one is needed");
   const CudaContext::Frame frame(cuda);
-  const std::int64_t stride = a.stride != 0 ? a.stride : a.vocabulary;
-  const bool vectors = a.vocabulary % 8 == 0 && stride % 8 == 0 && aligned16({a.logits});
+  if (a.stride == 0) a.stride = a.vocabulary;
+  const bool vectors = a.vocabulary % 8 == 0 && a.stride % 8 == 0 && aligned16({a.logits});
   // Two blocks per multiprocessor, unless parts become small.
   const std::int64_t wanted = ceil_div(2 * cuda.gpu().multiprocessors, a.rows), most = ceil_div(a.vocabulary, kLeastPart);
   const std::int64_t part = ceil_div(ceil_div(a.vocabulary, std::min(wanted, most)), 8) * 8, parts = ceil_div(a.vocabulary, part);
   Best* const partial = parts > 1 ? cuda.scratch<Best>(a.rows * parts) : nullptr;
   for_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    const SamplingArgs<T> args{static_cast<const T*>(a.logits), a.temperature, a.key, a.token, partial, a.vocabulary, stride, part};
-    const LaunchShape blocks{dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)), dim3(kThreads)};
-    launch("sample_rows", cuda, blocks, vectors ? sample_rows<T, 8> : sample_rows<T, 1>, args);
+    const LaunchShape blocks = blocks_of(grid_of(a.rows, parts), kThreads);
+    launch("sample_rows", cuda, blocks, vectors ? sample_rows<T, 8> : sample_rows<T, 1>, a, partial, part);
   });
   if (partial == nullptr) return;
-  launch("sample_merge", cuda, {dim3(static_cast<unsigned>(a.rows)), dim3(kWarpSize)}, sample_merge, partial, static_cast<int>(parts),
-         a.token);
+  launch("sample_merge", cuda, blocks_of(a.rows, kWarpSize), sample_merge, partial, static_cast<int>(parts), a.token);
 }
 
 }  // namespace kvlab

@@ -11,13 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kVectors = 2;  // per thread: four 16-byte loads in flight
 
-template <class T>
-struct SiluMulArgs {
-  const T *gate, *up;
-  T* out;
-  std::int64_t tokens, width, in_stride;
-};
-
 // 0 if e^-x is infinite. Fast exp and division suffice for 16 bits.
 template <class T>
 __device__ __forceinline__ float silu(float x) {
@@ -28,7 +21,7 @@ __device__ __forceinline__ float silu(float x) {
 }
 
 template <class T, bool kGated>
-__global__ void __launch_bounds__(kThreads) silu_mul_vectors(SiluMulArgs<T> a) {
+__global__ void __launch_bounds__(kThreads) silu_mul_vectors(DeviceSiluMul a) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * kVectors * kThreads + threadIdx.x) * 8;
   for (std::int64_t token = blockIdx.y; token < a.tokens; token += gridDim.y) {
     float gate[kVectors][8], up[kVectors][8];
@@ -36,8 +29,8 @@ __global__ void __launch_bounds__(kThreads) silu_mul_vectors(SiluMulArgs<T> a) {
     for (int v = 0; v < kVectors; ++v) {
       const std::int64_t i = first + v * (kThreads * 8);
       if (i >= a.width) continue;
-      load8(a.gate + token * a.in_stride + i, gate[v]);
-      if constexpr (kGated) load8(a.up + token * a.in_stride + i, up[v]);
+      load8(static_cast<const T*>(a.gate) + token * a.in_stride + i, gate[v]);
+      if constexpr (kGated) load8(static_cast<const T*>(a.up) + token * a.in_stride + i, up[v]);
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -45,35 +38,34 @@ __global__ void __launch_bounds__(kThreads) silu_mul_vectors(SiluMulArgs<T> a) {
       if (i >= a.width) continue;
 #pragma unroll
       for (int j = 0; j < 8; ++j) gate[v][j] = kGated ? silu<T>(gate[v][j]) * up[v][j] : silu<T>(gate[v][j]);
-      store8(a.out + token * a.width + i, gate[v]);
+      store8(static_cast<T*>(a.out) + token * a.width + i, gate[v]);
     }
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) silu_mul_any(SiluMulArgs<T> a) {
+__global__ void __launch_bounds__(kThreads) silu_mul_any(DeviceSiluMul a) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.width) return;
   for (std::int64_t token = blockIdx.y; token < a.tokens; token += gridDim.y) {
-    const float gate = silu<T>(to_float(a.gate[token * a.in_stride + i]));
-    a.out[token * a.width + i] = from_float<T>(a.up != nullptr ? gate * to_float(a.up[token * a.in_stride + i]) : gate);
+    const auto in = [&](const void* x) { return load_float(static_cast<const T*>(x) + token * a.in_stride + i); };
+    const float gate = silu<T>(in(a.gate));
+    store_float(static_cast<T*>(a.out) + token * a.width + i, a.up != nullptr ? gate * in(a.up) : gate);
   }
 }
 
 }  // namespace
 
-void run_cuda(const DeviceSiluMul& a, CudaContext& cuda) {
+void run_cuda(const DeviceSiluMul& given, CudaContext& cuda) {
+  DeviceSiluMul a = given;
   if (a.tokens == 0 || a.width == 0) return;
+  if (a.in_stride == 0 || a.in_stride == a.width) a.width = a.in_stride = a.tokens * a.width, a.tokens = 1;  // one long row
+  const bool vectors = a.width % 8 == 0 && a.in_stride % 8 == 0 && aligned16({a.gate, a.up, a.out});
+  const dim3 grid = grid_of(ceil_div(a.width, vectors ? kThreads * kVectors * 8 : kThreads), std::min(a.tokens, kMostGridY));
   for_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    SiluMulArgs<T> args{static_cast<const T*>(a.gate),           static_cast<const T*>(a.up), static_cast<T*>(a.out), a.tokens, a.width,
-                        a.in_stride != 0 ? a.in_stride : a.width};
-    if (args.in_stride == args.width) args.width = args.in_stride = args.tokens * args.width, args.tokens = 1;  // one long row
-    const bool vectors = args.width % 8 == 0 && args.in_stride % 8 == 0 && aligned16({a.gate, a.up, a.out});
-    const auto rows = static_cast<unsigned>(std::min(args.tokens, kMostGridY));
-    const auto blocks = static_cast<unsigned>(ceil_div(args.width, vectors ? kThreads * kVectors * 8 : kThreads));
     const auto kernel = !vectors ? silu_mul_any<T> : a.up != nullptr ? silu_mul_vectors<T, true> : silu_mul_vectors<T, false>;
-    launch(vectors ? "silu_mul_vectors" : "silu_mul_any", cuda, {dim3(blocks, rows), dim3(kThreads)}, kernel, args);
+    launch(vectors ? "silu_mul_vectors" : "silu_mul_any", cuda, blocks_of(grid, kThreads), kernel, a);
   });
 }
 

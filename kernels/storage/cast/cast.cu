@@ -28,30 +28,37 @@ __device__ __forceinline__ std::uint32_t to_e5m2(float x) {
   return sign | (__float_as_uint(__uint_as_float(magnitude) + 128.0F) - 0x43000000U);
 }
 
-// stored_type.cpp, bit for bit. x becomes the decoded number.
-__device__ __forceinline__ std::uint32_t to_stored_and_back(StoredType type, float& x) {
+// As to_stored() in stored_type.cpp, bit for bit.
+__device__ __forceinline__ std::uint32_t bits_of(StoredType type, float x) {
   if (x != x) x = 0.0F;
-  std::uint32_t bits = 0;
   switch (type) {
     case StoredType::kFp32:
-      x = within(x, 0x1.fffffep127F);
-      return __float_as_uint(x);
+      return __float_as_uint(within(x, 0x1.fffffep127F));
     case StoredType::kFp16:
-      bits = pack<f16>(within(x, 65504.0F), 0.0F) & 0xFFFFU;
-      x = unpack<f16>(bits).x;
-      return bits;
+      return pack<f16>(within(x, 65504.0F), 0.0F) & 0xFFFFU;
     case StoredType::kBf16:
-      bits = pack<bf16>(within(x, 0x1.fep127F), 0.0F) & 0xFFFFU;
-      x = unpack<bf16>(bits).x;
-      return bits;
+      return pack<bf16>(within(x, 0x1.fep127F), 0.0F) & 0xFFFFU;
     case StoredType::kFp8E4M3:
-      bits = from_float<fp8>(x).bits;
-      x = to_float(fp8{static_cast<std::uint8_t>(bits)});
-      return bits;
+      return from_float<fp8>(x).bits;
     case StoredType::kFp8E5M2:
-      bits = to_e5m2(within(x, 57344.0F));
-      x = unpack<f16>(bits << 8).x;
-      return bits;
+      return to_e5m2(within(x, 57344.0F));
+  }
+  return 0;
+}
+
+// As from_stored() in stored_type.cpp.
+__device__ __forceinline__ float back(StoredType type, std::uint32_t bits) {
+  switch (type) {
+    case StoredType::kFp32:
+      return __uint_as_float(bits);
+    case StoredType::kFp16:
+      return unpack<f16>(bits).x;
+    case StoredType::kBf16:
+      return unpack<bf16>(bits).x;
+    case StoredType::kFp8E4M3:
+      return to_float(fp8{static_cast<std::uint8_t>(bits)});
+    case StoredType::kFp8E5M2:
+      return unpack<f16>(bits << 8).x;
   }
   return 0;
 }
@@ -76,7 +83,7 @@ __device__ __forceinline__ void put_stored(std::uint8_t* p, StoredType type, con
   }
 }
 
-// A warp takes 32 entries, one lane each for the pool places. A lane takes N neighbouring channels at a time.
+// A warp takes 32 entries, a lane N neighbouring channels at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
   const int row = blockIdx.x / a.tiles, d = a.list.rows.head_dim, parts = d / N;
@@ -100,12 +107,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
       out[u] = mine ? (walk.token * d + walk.part * N) * width : -1;
 #pragma unroll
       for (int i = 0; i < N; ++i) x[u][i] = 0.0F;
-      if (place[u] >= 0) {
-        if constexpr (N == 8)
-          load8(data + place[u], x[u]);
-        else
-          x[u][0] = to_float(data[place[u]]);
-      }
+      if (place[u] >= 0) load_numbers(data + place[u], x[u]);
       walk.next();
     }
 #pragma unroll
@@ -113,32 +115,11 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
       if (out[u] < 0) continue;
       std::uint32_t bits[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) bits[i] = to_stored_and_back(a.type, x[u][i]);
+      for (int i = 0; i < N; ++i) bits[i] = bits_of(a.type, x[u][i]), x[u][i] = back(a.type, bits[i]);
       put_stored<N>(stored + out[u], a.type, bits);
-      if (place[u] < 0) continue;
-      if constexpr (N == 8)
-        store8(data + place[u], x[u]);
-      else
-        data[place[u]] = from_float<T>(x[u][0]);
+      if (place[u] >= 0) store_numbers(data + place[u], x[u]);
     }
   }
-}
-
-// As from_stored() in stored_type.cpp.
-__device__ __forceinline__ float back(StoredType type, std::uint32_t bits) {
-  switch (type) {
-    case StoredType::kFp32:
-      return __uint_as_float(bits);
-    case StoredType::kFp16:
-      return unpack<f16>(bits).x;
-    case StoredType::kBf16:
-      return unpack<bf16>(bits).x;
-    case StoredType::kFp8E4M3:
-      return to_float(fp8{static_cast<std::uint8_t>(bits)});
-    case StoredType::kFp8E5M2:
-      return unpack<f16>(bits << 8).x;
-  }
-  return 0;
 }
 
 // A thread per number.
@@ -178,7 +159,7 @@ void run_cuda(const Cast& op, CudaContext& cuda) {
   const bool vectors = op.tokens.kv.head_dim % 8 == 0 && aligned16({a.list.data, op.stored});
   for_type(op.tokens.kv.type, [&](auto zero) {
     using T = decltype(zero);
-    launch("cast_tokens", cuda, {dim3(static_cast<unsigned>(std::int64_t{op.tokens.kv.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)},
+    launch("cast_tokens", cuda, blocks_of(std::int64_t{op.tokens.kv.num_rows} * a.tiles, kWarps * kWarpSize),
            vectors ? cast_tokens<T, 8> : cast_tokens<T, 1>, a);
   });
 }

@@ -21,8 +21,7 @@ struct CompactArgs {
   std::int32_t pieces, slices;  // per vector; blocks per vector
 };
 
-// In place: one block moves its share of a row in order. It loads a chunk of tokens into registers and stores it after a barrier. Targets
-// of a chunk are before the sources of all later ones, because the list ascends.
+// In place: one block moves its share of a row, a chunk of tokens at a time. Targets of a chunk are before the sources of later ones.
 template <class Piece>
 __global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {
   KVLAB_SHARED(std::int64_t, from, kMostTokens);
@@ -91,7 +90,7 @@ void compact(CompactArgs a, std::int64_t vector_bytes, CudaContext& cuda) {
   if (a.pieces / a.slices > kMostTokens)
     throw CudaError("compacting vectors of " + std::to_string(vector_bytes) + " bytes; beyond " + std::to_string(2 * kMostTokens) +
                     " they must be multiples of 16");
-  launch("compact_vectors", cuda, {dim3(static_cast<unsigned>(a.rows.num_rows * 2 * a.slices)), dim3(kThreads)}, compact_vectors<Piece>, a);
+  launch("compact_vectors", cuda, blocks_of(a.rows.num_rows * 2 * a.slices, kThreads), compact_vectors<Piece>, a);
 }
 
 }  // namespace
@@ -102,11 +101,8 @@ void run_cuda(const CompactRows& op, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const CompactArgs a{on_device(kv, cuda), cuda.upload(op.index_first, kv.num_rows + 1), op.index, 1, 1};
   const std::int64_t vector_bytes = kv.head_dim * element_bytes(kv.type);
-  if (vector_bytes % 16 == 0 && aligned16({kv.k, kv.v}))
-    compact<uint4>(a, vector_bytes, cuda);
-  else
-    compact<std::uint16_t>(a, vector_bytes, cuda);
-  launch("compact_words", cuda, {dim3(static_cast<unsigned>(kv.num_rows * (kv.num_words + 1))), dim3(kThreads)}, compact_words, a);
+  for_piece(vector_bytes, {kv.k, kv.v}, [&](auto piece) { compact<decltype(piece)>(a, vector_bytes, cuda); });
+  launch("compact_words", cuda, blocks_of(kv.num_rows * (kv.num_words + 1), kThreads), compact_words, a);
 }
 
 }  // namespace kvlab

@@ -10,7 +10,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kInFlight = 4;  // pieces of K, and as many of V, that a lane loads at once
 
-// Each lane moves one of 32 tokens' position and statistics, then all move the vectors by pieces.
+// A lane moves a token's position and statistics, then all move vectors by pieces.
 template <class Piece>
 __global__ void __launch_bounds__(kWarps* kWarpSize) gather_tokens(DeviceGather a, int pieces, int tiles) {
   const int row = blockIdx.x / tiles, begin = (blockIdx.x % tiles * kWarps + warp_index()) * kWarpSize, mine = begin + lane_index();
@@ -44,22 +44,15 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) gather_tokens(DeviceGather 
   }
 }
 
-template <class Piece>
-void gather(const DeviceGather& a, CudaContext& cuda) {
-  const auto pieces = static_cast<int>(a.from.head_dim * element_bytes(a.type) / static_cast<std::int64_t>(sizeof(Piece)));
-  const std::int64_t tiles = ceil_div(a.longest, kWarps * kWarpSize);
-  launch("gather_tokens", cuda, {dim3(static_cast<unsigned>(a.from.num_rows * tiles)), dim3(kWarps * kWarpSize)}, gather_tokens<Piece>, a,
-         pieces, static_cast<int>(tiles));
-}
-
 }  // namespace
 
 void run_cuda(const DeviceGather& a, CudaContext& cuda) {
   if (a.kept == 0) return;
-  if (a.from.head_dim * element_bytes(a.type) % 16 == 0 && aligned16({a.from.k, a.from.v, a.to.k, a.to.v}))
-    gather<uint4>(a, cuda);
-  else
-    gather<std::uint16_t>(a, cuda);
+  const std::int64_t vector_bytes = a.from.head_dim * element_bytes(a.type), tiles = ceil_div(a.longest, kWarps * kWarpSize);
+  for_piece(vector_bytes, {a.from.k, a.from.v, a.to.k, a.to.v}, [&](auto piece) {
+    launch("gather_tokens", cuda, blocks_of(a.from.num_rows * tiles, kWarps * kWarpSize), gather_tokens<decltype(piece)>, a,
+           static_cast<int>(vector_bytes / std::int64_t{sizeof piece}), static_cast<int>(tiles));
+  });
 }
 
 }  // namespace kvlab

@@ -5,18 +5,19 @@
 
 namespace kvlab {
 
-namespace {
-
-// Calls f(entries, width) for each matrix.
-template <class F>
-void for_each_shape(const LowRankFactor& a, F&& f) {
-  const KvRows& kv = a.tokens.kv;
-  const std::int32_t step = a.joint_heads ? kv.kv_heads : 1;
-  for (std::int32_t r = 0; r < kv.num_rows; r += step)
-    if (a.tokens.entries(r) > 0) f(std::int64_t{a.tokens.entries(r)}, std::int64_t{step} * kv.head_dim);
+std::vector<LowRankShape> low_rank_shapes(const LowRankFactor& a) {
+  std::vector<LowRankShape> shapes;
+  LowRankShape s;
+  const std::int32_t heads = a.joint_heads ? a.tokens.kv.kv_heads : 1;
+  s.width = std::int64_t{heads} * a.tokens.kv.head_dim;
+  for (; s.row < a.tokens.kv.num_rows; s.row += heads) {
+    s.entries = a.tokens.entries(s.row);
+    if (s.entries == 0) continue;
+    shapes.push_back(s);
+    s.left += std::int64_t{s.entries} * a.rank, s.right += s.width * a.rank;
+  }
+  return shapes;
 }
-
-}  // namespace
 
 void check_heads(const LowRankFactor& a) {
   for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
@@ -26,13 +27,12 @@ void check_heads(const LowRankFactor& a) {
 
 std::int64_t left_numbers(const LowRankFactor& a) {
   std::int64_t n = 0;
-  for_each_shape(a, [&](std::int64_t entries, std::int64_t) { n += entries * a.rank; });
+  for (const LowRankShape& s : low_rank_shapes(a)) n += std::int64_t{s.entries} * a.rank;
   return n;
 }
-
 std::int64_t right_numbers(const LowRankFactor& a) {
   std::int64_t n = 0;
-  for_each_shape(a, [&](std::int64_t, std::int64_t width) { n += width * a.rank; });
+  for (const LowRankShape& s : low_rank_shapes(a)) n += s.width * a.rank;
   return n;
 }
 
@@ -42,7 +42,7 @@ OpCall cost_to_unpack(const LowRankFactor& a) {
   const std::int64_t n = a.tokens.total(), exact = a.num_exact(), d = a.tokens.kv.head_dim;
   OpCall c{.op = "low_rank_rebuild", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n - exact};
   c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
-  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
+  for (const LowRankShape& s : low_rank_shapes(a)) c.flops += 2 * s.entries * s.width * a.rank;
   c.flops -= 2 * exact * d * a.rank;
   if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
   return c;
@@ -55,9 +55,8 @@ OpCall call(const LowRankFactor& a) {
   const std::int64_t n = a.tokens.total(), products = 2 * a.rounds + 2;
   OpCall c{.op = "low_rank_factor", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n};
   c.bytes = products * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + 2 * (left_numbers(a) + right_numbers(a));
-  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) {
-    c.flops += products * 2 * entries * width * a.rank + (a.rounds + 1) * 2 * (entries + width) * a.rank * a.rank;
-  });
+  for (const LowRankShape& s : low_rank_shapes(a))
+    c.flops += products * 2 * s.entries * s.width * a.rank + (a.rounds + 1) * 2 * (s.entries + s.width) * a.rank * a.rank;
   return c;
 }
 KVLAB_WITHOUT_CUDA(LowRankFactor)

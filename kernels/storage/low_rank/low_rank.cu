@@ -83,8 +83,7 @@ struct TimesLeft {
   }
 };
 
-// Columns [columns, stride] become orthonormal, in order and twice; one that depends on earlier ones becomes 0. One block per matrix;
-// `along` [matrices, rank] is scratch.
+// As in low_rank_cpu.cpp. One block per matrix; `alongs` [matrices, rank] is scratch.
 __global__ void __launch_bounds__(kRowThreads) orthonormalize(LowRank a, bool of_q, float* alongs) {
   KVLAB_SHARED(float, shared, 33);
   const int m = blockIdx.x;
@@ -183,16 +182,13 @@ struct Shape {
   std::vector<LowRankMatrix> matrices;
   std::int64_t x = 0, q = 0, r = 0, longest = 0;
 };
-Shape shape_of(const LowRankFactor& a, std::int64_t width) {
+
+Shape shape_of(const LowRankFactor& a) {
   Shape s;
-  std::int64_t left = 0, right = 0;
-  for (std::int32_t row = 0; row < a.tokens.kv.num_rows; row += a.joint_heads ? a.tokens.kv.kv_heads : 1) {
-    const std::int32_t entries = a.tokens.entries(row);
-    if (entries == 0) continue;
-    s.matrices.push_back({row, entries, s.x, s.q, s.r, left, right});
-    s.x += entries * width, s.q += std::int64_t{entries} * a.rank, s.r += width * a.rank;
-    left += std::int64_t{entries} * a.rank, right += width * a.rank;
-    s.longest = std::max<std::int64_t>(s.longest, entries);
+  for (const LowRankShape& m : low_rank_shapes(a)) {
+    s.matrices.push_back({m.row, m.entries, s.x, s.q, s.r, m.left, m.right});
+    s.x += m.entries * m.width, s.q += std::int64_t{m.entries} * a.rank, s.r += m.width * a.rank;
+    s.longest = std::max<std::int64_t>(s.longest, m.entries);
   }
   return s;
 }
@@ -245,7 +241,7 @@ void rebuild_all(const LowRankFactor& a, const Shape& shape, const LowRank& l, C
 void run_cuda(const LowRankFactor& a, CudaContext& cuda) {
   if (a.tokens.total() == 0) return;
   const CudaContext::Frame frame(cuda);
-  const Shape shape = shape_of(a, std::int64_t{a.joint_heads ? a.tokens.kv.kv_heads : 1} * a.tokens.kv.head_dim);
+  const Shape shape = shape_of(a);
   const LowRank l = low_rank(a, shape, cuda);
   a.unpacks ? rebuild_all(a, shape, l, cuda) : factor_all(a, shape, l, cuda);
 }

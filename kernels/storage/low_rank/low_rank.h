@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -29,6 +30,13 @@ struct LowRankFactor {
   const std::int32_t* exact = nullptr;        // [exact_first[num_rows]] ascending; also in the row's list
   [[nodiscard]] std::int64_t num_exact() const { return exact_first == nullptr ? 0 : exact_first[tokens.kv.num_rows]; }
 };
+// First row, entries, columns, first numbers in left and right.
+struct LowRankShape {
+  std::int32_t row = 0, entries = 0;
+  std::int64_t width = 0, left = 0, right = 0;
+};
+// Without empty matrices.
+std::vector<LowRankShape> low_rank_shapes(const LowRankFactor&);
 // InternalError if lists of joint heads differ in length.
 void check_heads(const LowRankFactor&);
 std::int64_t left_numbers(const LowRankFactor&);

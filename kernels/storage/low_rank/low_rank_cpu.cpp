@@ -23,12 +23,11 @@ const float* source(const LowRankFactor& a, std::int32_t row, std::int32_t h, st
   return a.pre_rope[kv.sequence(row)] + (position * kv.kv_heads + (row + h) % kv.kv_heads) * kv.head_dim;
 }
 
-Matrix gather(const LowRankFactor& a, std::int32_t row, std::int32_t heads) {
-  const std::int32_t d = a.tokens.kv.head_dim, n = a.tokens.count(row);
-  Matrix x(n, static_cast<Eigen::Index>(heads) * d);
-  for (std::int32_t i = 0; i < n; ++i)
-    for (std::int32_t h = 0; h < heads; ++h)
-      std::copy_n(source(a, row, h, i), d, x.data() + (static_cast<std::int64_t>(i) * heads + h) * d);
+Matrix gather(const LowRankFactor& a, const LowRankShape& s) {
+  const std::int64_t d = a.tokens.kv.head_dim;
+  Matrix x(a.tokens.count(s.row), s.width);
+  for (std::int32_t i = 0; i < x.rows(); ++i)
+    for (std::int32_t h = 0; h * d < s.width; ++h) std::copy_n(source(a, s.row, h, i), d, x.row(i).data() + h * d);
   return x;
 }
 
@@ -90,21 +89,6 @@ void turn(const float* before, const float* after, std::int32_t d, float* y) {
   }
 }
 
-// f(first row, rows side by side, left, right) per matrix.
-template <class F>
-void for_each_matrix(const LowRankFactor& a, F&& f) {
-  const KvRows& kv = a.tokens.kv;
-  const std::int32_t heads = a.joint_heads ? kv.kv_heads : 1;
-  std::int64_t left = 0, right = 0;
-  for (std::int32_t r = 0; r < kv.num_rows; r += heads) {
-    const std::int64_t entries = a.tokens.entries(r);
-    if (entries == 0) continue;
-    f(r, heads, a.left + left, a.right + right);
-    left += entries * a.rank;
-    right += std::int64_t{heads} * kv.head_dim * a.rank;
-  }
-}
-
 // Also for entries that name tokens.
 void check_lists(const LowRankFactor& a) {
   check_heads(a);
@@ -117,10 +101,10 @@ void factor_all(const LowRankFactor& a) {
   check_lists(a);
   std::fill_n(a.left, left_numbers(a), std::uint16_t{0});
   std::fill_n(a.right, right_numbers(a), std::uint16_t{0});
-  for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, std::uint16_t* left, std::uint16_t* right) {
-    const Matrix x = gather(a, row, heads);
-    if (x.size() > 0) factor(a, x, left, right);
-  });
+  for (const LowRankShape& s : low_rank_shapes(a)) {
+    const Matrix x = gather(a, s);
+    if (x.size() > 0) factor(a, x, a.left + s.left, a.right + s.right);
+  }
 }
 
 void rebuild_all(const LowRankFactor& a) {
@@ -131,19 +115,19 @@ void rebuild_all(const LowRankFactor& a) {
   };
   check_lists(a);
   const std::int32_t d = a.tokens.kv.head_dim;
-  for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, const std::uint16_t* left, const std::uint16_t* right) {
-    const std::int32_t n = a.tokens.count(row);
-    const Matrix x = load_halves(left, n, a.rank) * load_halves(right, a.rank, static_cast<Eigen::Index>(heads) * d);
+  for (const LowRankShape& s : low_rank_shapes(a)) {
+    const std::int32_t n = a.tokens.count(s.row);
+    const Matrix x = load_halves(a.left + s.left, n, a.rank) * load_halves(a.right + s.right, a.rank, s.width);
     for (std::int32_t i = 0; i < n; ++i) {
-      for (std::int32_t h = 0; h < heads; ++h) {
-        if (is_exact(row + h, i)) continue;
-        float* const out = a.tokens.at(row + h, i);
+      for (std::int32_t h = 0; h * std::int64_t{d} < s.width; ++h) {
+        if (is_exact(s.row + h, i)) continue;
+        float* const out = a.tokens.at(s.row + h, i);
         Eigen::RowVectorXf y = x.row(i).segment(static_cast<Eigen::Index>(h) * d, d);
-        if (a.is_pre_rope) turn(source(a, row, h, i), out, d, y.data());
+        if (a.is_pre_rope) turn(source(a, s.row, h, i), out, d, y.data());
         std::copy_n(y.data(), d, out);
       }
     }
-  });
+  }
 }
 
 }  // namespace

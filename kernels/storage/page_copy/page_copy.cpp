@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/storage/page_copy/page_runs.h"
-
 namespace kvlab {
 
 void run_cpu(const PageCopy& a) {

@@ -4,7 +4,6 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/page_copy/page_copy.h"
-#include "kernels/storage/page_copy/page_runs.h"
 
 namespace kvlab {
 
@@ -12,9 +11,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kInFlight = 8;     // vectors of 16 bytes per thread: 32 KiB per block
-constexpr int kMostBlocks = 16;  // half a MiB, several times what a PCIe 5 link of 55 GB/s holds in 2 us
+constexpr int kMostBlocks = 16;  // half a MiB
 
-// Pages are one row of vectors. A warp reads 512 neighbouring bytes, as requests of 128 bytes on the link.
+// Pages are one row of vectors.
 __global__ void __launch_bounds__(kThreads) copy_pages(const uint4* from, uint4* to, const std::int32_t* from_page,
                                                        const std::int32_t* to_page, std::int64_t vectors, unsigned per_page) {
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads * kInFlight; first < vectors;
@@ -49,7 +48,7 @@ void copy_by_kernel(const PageCopy& a, CudaContext& cuda) {
   const std::int32_t* const to_page = a.lists_on_host ? cuda.upload(a.to_page, a.pages) : a.to_page;
   const std::int64_t vectors = a.pages * (a.page_bytes / 16);
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(vectors, kThreads * kInFlight), kMostBlocks);
-  launch("copy_pages", cuda, {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, copy_pages, reinterpret_cast<const uint4*>(a.from),
+  launch("copy_pages", cuda, blocks_of(blocks, kThreads), copy_pages, reinterpret_cast<const uint4*>(a.from),
          reinterpret_cast<uint4*>(a.to), from_page, to_page, vectors, static_cast<unsigned>(a.page_bytes / 16));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace kvlab {
 
@@ -37,7 +38,15 @@ void run_cpu(const PageCopy& a);
 // Asynchronous; lists in CPU memory may change on return, pools only after the stream is done.
 void run_cuda(const PageCopy& a, CudaContext& cuda);
 
-// The copy engine for few or long runs of neighbouring pages. A run costs it about a microsecond, in which 55 GB/s move some 50 KiB.
+// The copy engine for few or long runs of neighbouring pages.
 PageCopy::Method chosen_method(const PageCopy& a);
+
+// Pages [from, from + count) become pages [to, to + count).
+struct PageRun {
+  std::int64_t from = 0, to = 0, count = 0;
+};
+
+// Neighbouring pages are joined; the lists are in CPU memory.
+std::vector<PageRun> page_runs(const PageCopy& a);
 
 }  // namespace kvlab

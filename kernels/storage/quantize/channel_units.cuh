@@ -3,8 +3,8 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
-// Groups along tokens: units are up to 32 tokens of one group. A block takes kUnits units by up to 2 * kPairs channels, a thread 32 tokens
-// of two neighbouring channels.
+// Groups along tokens: units are up to 32 tokens of a group. A block takes kUnits units by up to 2 * kPairs channels, a thread two
+// channels.
 namespace kvlab {
 
 constexpr int kUnitTokens = 32, kUnits = 4, kPairs = 64;
@@ -31,9 +31,9 @@ inline UnitCut cut_units(CodecArgs& a) {
 }
 inline bool in_one_block(const UnitCut& cut) { return cut.per_group <= kUnits; }
 
-inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int64_t shared_bytes) {
-  return {dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(static_cast<unsigned>(cut.pairs * kUnits)),
-          static_cast<std::size_t>(shared_bytes)};
+// `room`: shared memory for each group.
+inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int64_t room) {
+  return blocks_of(std::int64_t{a.list.rows.num_rows} * a.tiles, cut.pairs * kUnits, room > 0 ? room * (kUnits / cut.per_group) : 0);
 }
 
 struct Unit {
@@ -101,7 +101,7 @@ struct PairOf<float> {
   __device__ __forceinline__ PairOf most(PairOf other) const { return {make_float2(fmaxf(x.x, other.x.x), fmaxf(x.y, other.x.y))}; }
 };
 
-// Aligned to 16 bytes as in packed, so that whole vectors are moved.
+// Aligned to 16 bytes as in packed.
 struct Staged {
   std::uint8_t *shared, *global;
   int bytes;

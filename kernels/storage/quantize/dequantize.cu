@@ -89,26 +89,22 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, 8) dequantize_any(CodecArgs
   }
 }
 
-template <class T, bool Symmetric>
-void launch_groups(CodecArgs a, Quantize::Mode mode, CudaContext& cuda) {
-  if (!fits_lanes(a)) {
-    const auto [blocks, per_line] = any_groups(a, kWarps);
-    return launch("dequantize_any", cuda, blocks, dequantize_any<T, Symmetric>, a, per_line, mode);
-  }
-  a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
-  const LaunchShape blocks{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)};
-  for_bits<sizeof(T) == 2>(a.bits, [&](auto bits) {
-    launch("dequantize_tokens", cuda, blocks, dequantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group,
-           mode);
-  });
-}
-
 }  // namespace
 
-void dequantize_groups(const CodecArgs& a, Quantize::Mode mode, ElementType type, CudaContext& cuda) {
+void dequantize_groups(const CodecArgs& given, Quantize::Mode mode, ElementType type, CudaContext& cuda) {
+  CodecArgs a = given;
   for_type(type, [&](auto zero) {
     using T = decltype(zero);
-    a.symmetric ? launch_groups<T, true>(a, mode, cuda) : launch_groups<T, false>(a, mode, cuda);
+    if (!fits_lanes(a)) {
+      const auto [blocks, per_line] = any_groups(a, kWarps);
+      return launch("dequantize_any", cuda, blocks, a.symmetric ? dequantize_any<T, true> : dequantize_any<T, false>, a, per_line, mode);
+    }
+    a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
+    const LaunchShape blocks = blocks_of(std::int64_t{a.list.rows.num_rows} * a.tiles, kWarps * kWarpSize);
+    for_code<sizeof(T) == 2>(a, [&](auto bits, auto symmetric) {
+      launch("dequantize_tokens", cuda, blocks, dequantize_tokens<T, decltype(bits)::value, decltype(symmetric)::value>, a,
+             a.list.rows.head_dim / a.group, mode);
+    });
   });
 }
 

@@ -15,7 +15,7 @@ __device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Quantize::Mode
   *at = PairOf<T>::of(v.x, v.y);
 }
 
-// kStaged: groups are within a block and their bytes are in shared memory; else codes are read singly.
+// kStaged: groups are within a block, their bytes in shared memory.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Quantize::Mode mode) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -62,25 +62,20 @@ __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, 
   }
 }
 
-template <class T, bool Symmetric, bool kStaged>
-void launch_units(const CodecArgs& a, const UnitCut& cut, Quantize::Mode mode, CudaContext& cuda) {
-  const std::int64_t room = kStaged ? segment_room(a, cut) : 0;
-  const std::int64_t shared_bytes = kStaged ? room * (kUnits / cut.per_group) : 0;
-  for_bits<sizeof(T) == 2 && kStaged>(a.bits, [&](auto bits) {
-    launch("dequantize_units", cuda, unit_blocks(a, cut, shared_bytes), dequantize_units<T, decltype(bits)::value, Symmetric, kStaged>, a,
-           cut, static_cast<int>(room), mode);
-  });
-}
-
 }  // namespace
 
 void dequantize_channels(CodecArgs a, Quantize::Mode mode, ElementType type, CudaContext& cuda) {
   const UnitCut cut = cut_units(a);
   for_type(type, [&](auto zero) {
     using T = decltype(zero);
-    if (in_one_block(cut))
-      return a.symmetric ? launch_units<T, true, true>(a, cut, mode, cuda) : launch_units<T, false, true>(a, cut, mode, cuda);
-    return a.symmetric ? launch_units<T, true, false>(a, cut, mode, cuda) : launch_units<T, false, false>(a, cut, mode, cuda);
+    for_value<false, true>(in_one_block(cut), [&](auto staged) {
+      constexpr bool kStaged = decltype(staged)::value;
+      const std::int64_t room = kStaged ? segment_room(a, cut) : 0;
+      for_code<sizeof(T) == 2 && kStaged>(a, [&](auto bits, auto symmetric) {
+        launch("dequantize_units", cuda, unit_blocks(a, cut, room),
+               dequantize_units<T, decltype(bits)::value, decltype(symmetric)::value, kStaged>, a, cut, static_cast<int>(room), mode);
+      });
+    });
   });
 }
 

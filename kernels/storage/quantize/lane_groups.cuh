@@ -44,8 +44,7 @@ struct WarpEntries {
         n(min(kWarpSize, a.list.entries(row) - begin)) {}
 };
 
-// A warp's tokens, for groups along channels that fit lanes. One lane each looks up a pool place. A group has `lanes` lanes with 8 channels
-// each.
+// A warp's tokens. A group has `lanes` lanes with 8 channels each.
 struct LaneTile {
   int n, lanes, part;  // part: the lane's of its group
   int group_bytes, token_bytes;
@@ -73,8 +72,7 @@ inline std::pair<LaunchShape, int> any_groups(CodecArgs& a, int warps) {
   const int d = a.list.rows.head_dim, size = a.across || (a.group > 0 && a.group < a.list.longest) ? a.group : a.list.longest;
   const std::int64_t per_line = a.across ? ceil_div(d, size) : d, lines = a.across ? a.list.longest : ceil_div(a.list.longest, size);
   a.tiles = static_cast<int>(ceil_div(lines * per_line, warps));
-  return {{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(static_cast<unsigned>(warps * kWarpSize))},
-          static_cast<int>(per_line)};
+  return {blocks_of(std::int64_t{a.list.rows.num_rows} * a.tiles, warps * kWarpSize), static_cast<int>(per_line)};
 }
 
 }  // namespace kvlab

@@ -32,13 +32,13 @@ KVLAB_WITHOUT_CUDA(Quantize)
 
 namespace {
 
-// Entries [first, first + room) of a row that are encoded together, from byte `at` on. Only the first `tokens` entries hold tokens.
+// Entries [first, first + room) of a row that are encoded together, from byte `at` on; `tokens` hold tokens.
 struct EncodedUnit {
   std::int32_t row = 0, first = 0, room = 0, tokens = 0, channels = 0;
   std::int64_t at = 0;
 };
 
-// Calls f(unit, scratch) on all cores for all units that hold a token; one call at a time uses `scratch`.
+// f(unit, scratch) on all cores for units that hold a token.
 template <class F>
 void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec, F&& f) {
   constexpr std::int32_t kEntries = 128;  // at least, if there are as many

@@ -153,23 +153,20 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, 8) quantize_any(CodecArgs a
   }
 }
 
-template <class T, bool Symmetric>
-void launch_groups(CodecArgs a, CudaContext& cuda) {
-  if (!fits_lanes(a)) {
-    const auto [blocks, per_line] = any_groups(a, kWarps);
-    return launch("quantize_any", cuda, blocks, quantize_any<T, Symmetric>, a, per_line);
-  }
-  a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
-  const LaunchShape blocks{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)};
-  for_bits<sizeof(T) == 2>(a.bits, [&](auto bits) {
-    launch("quantize_tokens", cuda, blocks, quantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group);
-  });
-}
-
-void quantize_groups(const CodecArgs& a, ElementType type, CudaContext& cuda) {
+void quantize_groups(const CodecArgs& given, ElementType type, CudaContext& cuda) {
+  CodecArgs a = given;
   for_type(type, [&](auto zero) {
     using T = decltype(zero);
-    a.symmetric ? launch_groups<T, true>(a, cuda) : launch_groups<T, false>(a, cuda);
+    if (!fits_lanes(a)) {
+      const auto [blocks, per_line] = any_groups(a, kWarps);
+      return launch("quantize_any", cuda, blocks, a.symmetric ? quantize_any<T, true> : quantize_any<T, false>, a, per_line);
+    }
+    a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
+    const LaunchShape blocks = blocks_of(std::int64_t{a.list.rows.num_rows} * a.tiles, kWarps * kWarpSize);
+    for_code<sizeof(T) == 2>(a, [&](auto bits, auto symmetric) {
+      launch("quantize_tokens", cuda, blocks, quantize_tokens<T, decltype(bits)::value, decltype(symmetric)::value>, a,
+             a.list.rows.head_dim / a.group);
+    });
   });
 }
 

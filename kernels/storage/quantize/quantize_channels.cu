@@ -28,7 +28,7 @@ struct UnitNumbers {
   }
 };
 
-// Codes of 32 tokens of one channel, of which `tokens` have room and `present` are there.
+// Codes of a channel: `tokens` have room, `present` are there.
 template <int Bits, bool Symmetric, class F>
 __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bits, int tokens, int present, std::uint8_t* p, F&& x) {
   const int align = common_alignment(reinterpret_cast<std::uintptr_t>(p) | static_cast<unsigned>(bits));
@@ -79,7 +79,7 @@ __device__ __forceinline__ void join_units(const UnitCut& cut, int of, const flo
   }
 }
 
-// kStaged: groups are within a block and their bytes are assembled in shared memory; else ranges are given and codes are written singly.
+// kStaged: groups are within a block, their bytes in shared memory; else ranges are given.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a, UnitCut cut, const float2* ranges, int room) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -123,26 +123,24 @@ __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a,
   }
 }
 
-template <class T, bool Symmetric, bool kStaged>
+template <class T, bool kStaged>
 void launch_units(const CodecArgs& a, const UnitCut& cut, const float2* ranges, CudaContext& cuda) {
   const std::int64_t room = kStaged ? segment_room(a, cut) : 0;
-  for_bits<sizeof(T) == 2 && kStaged>(a.bits, [&](auto bits) {
-    launch("quantize_units", cuda, unit_blocks(a, cut, room * (kUnits / cut.per_group)),
-           quantize_units<T, decltype(bits)::value, Symmetric, kStaged>, a, cut, ranges, static_cast<int>(room));
+  for_code<sizeof(T) == 2 && kStaged>(a, [&](auto bits, auto symmetric) {
+    launch("quantize_units", cuda, unit_blocks(a, cut, room), quantize_units<T, decltype(bits)::value, decltype(symmetric)::value, kStaged>,
+           a, cut, ranges, static_cast<int>(room));
   });
 }
 
 template <class T>
 void quantize(const CodecArgs& a, const UnitCut& cut, CudaContext& cuda) {
-  if (in_one_block(cut))
-    return a.symmetric ? launch_units<T, true, true>(a, cut, nullptr, cuda) : launch_units<T, false, true>(a, cut, nullptr, cuda);
+  if (in_one_block(cut)) return launch_units<T, true>(a, cut, nullptr, cuda);
   const std::int64_t d = a.list.rows.head_dim, rows = a.list.rows.num_rows;
   float2* const ranges = cuda.scratch<float2>(rows * cut.units * d);
   launch("channel_ranges", cuda, unit_blocks(a, cut, 0), channel_ranges<T>, a, cut, ranges);
   const int groups = cut.units / cut.per_group;
-  launch("merge_ranges", cuda, {dim3(static_cast<unsigned>(ceil_div(rows * groups * d, 256))), dim3(256)}, merge_ranges, a, cut, ranges,
-         groups);
-  return a.symmetric ? launch_units<T, true, false>(a, cut, ranges, cuda) : launch_units<T, false, false>(a, cut, ranges, cuda);
+  launch("merge_ranges", cuda, blocks_of(ceil_div(rows * groups * d, 256), 256), merge_ranges, a, cut, ranges, groups);
+  launch_units<T, false>(a, cut, ranges, cuda);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ std::vector<std::int32_t> ranked_channels(std::span<const float> score) {
   return order;
 }
 
-// Kept channels [rows, (head_dim + 7) / 8] follow from the scores, which are read back.
+// Kept channels [rows, (head_dim + 7) / 8].
 class ChannelCode final : public StoredCode {
  public:
   ChannelCode(const Sparsify& op, const EncodedRows& rows)
