@@ -10,6 +10,7 @@
 #include "app/results/run_manifest.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/experiment.h"
+#include "base/error.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 

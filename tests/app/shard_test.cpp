@@ -5,6 +5,7 @@
 #include <set>
 
 #include "app/commands/submit.h"
+#include "base/error.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

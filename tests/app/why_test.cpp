@@ -2,6 +2,7 @@
 #include "app/results/run_settings.h"
 #include "app/why/explanation.h"
 #include "app/why/run_times.h"
+#include "base/error.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
