@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <vector>
 
 #include "base/file_kind.h"
 #include "base/run_limit.h"
