@@ -175,7 +175,7 @@ void PolicyCache::keep_inputs(const float* hidden) {
   hidden_now_.assign(hidden, hidden + tokens * shape_.hidden_dim);
 }
 
-void PolicyCache::observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k) {
+void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) {
   const Needs& needs = policy_.needs();
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
   if (needs.guessed_query) keep_inputs(hidden);
@@ -193,10 +193,6 @@ void PolicyCache::observe_inputs(std::int32_t layer, const float* hidden, const 
       memory.pre_q->append(q + first * q_width, in_prompt * q_width);
     }
   }
-}
-
-void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) {
-  observe_inputs(layer, hidden, q, k);
 }
 
 void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {

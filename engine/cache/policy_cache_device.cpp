@@ -37,7 +37,7 @@ void PolicyCache::before_rope(std::int32_t layer, const DeviceLayer& in) {
   if (needs.hidden) hidden = as_floats(hidden_, in.hidden, in.tokens, shape_.hidden_dim, shape_.hidden_dim, in.type);
   if (needs.pre_rope_queries) q = as_floats(q_, in.q, in.tokens, q_width, in.q_stride, in.type);
   if (needs.pre_rope_keys) k = as_floats(k_, in.k, in.tokens, kv_width, in.kv_stride, in.type);
-  observe_inputs(layer, hidden, q, k);
+  before_rope(layer, hidden, q, k);
 }
 
 void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {

@@ -293,12 +293,9 @@ std::unique_ptr<EngineModel> device_model(const ModelConfig& config, const GpuOp
 }  // namespace
 
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
-                                               ElementType type) {
+                                               std::optional<ElementType> asked) {
+  const ElementType type = asked ? *asked : sixteen_bits();
   return device_model(config, options, type, [&](CudaContext& cuda) { return upload_weights(config, weights, type, cuda); });
-}
-
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options) {
-  return make_device_model(config, weights, options, sixteen_bits());
 }
 
 std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options) {
