@@ -23,7 +23,6 @@ std::int32_t rounded(double value, std::int32_t min, std::int32_t max) {
   return static_cast<std::int32_t>(std::llround(std::clamp(value, static_cast<double>(min), static_cast<double>(max))));
 }
 
-// Draws by a function.
 template <class Base, class F>
 class Drawn final : public Base {
  public:

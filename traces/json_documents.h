@@ -20,7 +20,6 @@ class JsonDocuments {
   [[nodiscard]] const InputPlace& lines() const { return place_; }
 
  private:
-  // Counts lines within an object.
   class Place final : public InputPlace {
    public:
     explicit Place(std::unique_ptr<LineReader> lines) : lines_(std::move(lines)) {}

@@ -139,7 +139,6 @@ bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const Laye
   return true;
 }
 
-// Converts to the model's type.
 void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
     std::int64_t tokens = 0;

@@ -53,7 +53,6 @@ class ScanHost final : public AttentionHost {
   std::vector<std::vector<float>> vectors_;
 };
 
-// Chunk by chunk.
 void scan_prompt(const Transformer& model, PolicyCache& cache, EngineSequence& sequence, const PromptRewriter::Scan& scan, ScanHost& host) {
   const std::span<const std::int32_t> ids = sequence.ids;
   cache.start(sequence);

@@ -132,7 +132,6 @@ void reconstruct_gradient(PassRun& s) {
   });
 }
 
-// In one piece.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
   s.host.run(ids, s.recorder);
   s.host.rewind();
