@@ -20,7 +20,7 @@ inline std::int64_t default_kv_heads(std::string_view family, std::int64_t q_hea
 // counts, as in vLLM.
 std::int64_t longest_text(std::string_view rope_type, double factor, std::int64_t original, std::int64_t max_positions);
 
-// Sliding-window keys of config.json. The meaning of an absent key depends on model_type.
+// Sliding-window keys of config.json.
 struct WindowKeys {
   std::string model_type;
   std::int64_t layers = 0;

@@ -63,7 +63,6 @@ class BlockPool {
   }
   // One reference, no key: loose pages first, then blank blocks, then the cache's victim. free_blocks() must be positive.
   BlockId take();
-  // Faster than separate calls of take().
   void take(std::int64_t count, std::vector<BlockId>& blocks);
   void take_one(std::vector<BlockId>& blocks) {
     if (prefers_runs_) return take(1, blocks);

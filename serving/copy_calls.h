@@ -9,8 +9,7 @@
 namespace kvlab {
 
 // Copy calls between GPU and CPU memory for `blocks` in token order: one per run of adjacent rising ids, of at most `most_blocks`. CPU
-// memory holds blocks in order, so a run is one range on both sides. FastSwitch (Shen et al. 2024, arXiv:2411.18424) calls it a block
-// group.
+// memory holds blocks in order, so a run is one range on both sides.
 [[nodiscard]] inline std::int64_t copy_calls(std::span<const BlockId> blocks, std::int32_t most_blocks) {
   std::int64_t calls = 0;
   std::int32_t run = most_blocks;  // blocks of the call so far

@@ -1,35 +1,20 @@
 #include "serving/dispatch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "policies/predictor/exact.h"
 #include "serving/needed_facts.h"
 
 namespace kvlab {
-
-namespace {
-
-std::unique_ptr<Predictor> make_predictor(const HostSetup& setup) {
-  const auto& make = setup.pool(0).make_predictor;
-  std::unique_ptr<Predictor> predictor = make ? make() : std::make_unique<ExactPredictor>();
-  predictor->set_seed(setup.seed);
-  return predictor;
-}
-
-}  // namespace
 
 Dispatch::Dispatch(const HostSetup& setup, Replicas& replicas, const Transfers& transfers)
     : setup_(setup),
       replicas_(replicas),
       transfers_(transfers),
       dispatcher_(setup.make_dispatcher()),
-      predictor_(make_predictor(setup)),
+      predictor_(make_predictor(setup, setup.pool(0))),
       coming_(replicas.num_replicas()) {
   dispatcher_->set_seed(setup.seed);
   needed_facts_ = predictor_->needs();

@@ -1,7 +1,5 @@
 #include "serving/fast_forward.h"
 
-#include <algorithm>
-
 namespace kvlab {
 
 bool FastForward::all_uniform() {

@@ -123,6 +123,7 @@ class Fleet final {
   void cut_idle_time(Picoseconds at);
   [[nodiscard]] std::string skipped() const;
   void count_in_groups(const RequestRecord& record, Time cut_off, double qoe);
+  // ---- samples and totals ----
   bool sample(Picoseconds at);
   ServingSummary finish();
   void add_totals(ServingSummary& summary, Picoseconds duration) const;

@@ -22,22 +22,13 @@
 #include "serving/swap_setup.h"
 #include "serving/transfers.h"
 
-// Input and totals of a serving run.
 namespace kvlab {
 
-// For one rank.
-struct MemorySetup {
-  std::int64_t num_blocks = 0;  // usable blocks
-  std::int32_t block_tokens = 16;
-  std::int64_t block_bytes = 0;        // on one rank's replica group, all layers and heads
-  std::int32_t pages_per_block = 1;    // layers x KV heads
-  std::int64_t host_blocks = 0;        // in CPU memory, for swapped blocks
-  std::int32_t swap_group_blocks = 1;  // see ReplicaLimits
-  bool keeps_host_copies = false;
-  SwapSetup swap;
-  bool prefix_caching = true;
-  bool is_derived = false;  // from memory size and reserve
-
+struct MemorySetup : RankMemory {
+  std::int64_t num_blocks = 0;       // usable blocks
+  std::int64_t block_bytes = 0;      // on one rank's replica group, all layers and heads
+  std::int32_t pages_per_block = 1;  // layers x KV heads
+  bool is_derived = false;           // from memory size and reserve
   // On the link to CPU memory, and in that memory.
   [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };

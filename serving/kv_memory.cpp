@@ -1,6 +1,5 @@
 #include "serving/kv_memory.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 

@@ -25,14 +25,8 @@ namespace kvlab {
 struct ExpectedText;
 struct Slo;
 
-struct ReplicaLimits {
-  std::int32_t block_tokens = 16;
+struct ReplicaLimits : RankMemory {
   std::int32_t max_model_len = 1 << 20;
-  std::int64_t host_blocks = 0;
-  std::int32_t swap_group_blocks = 1;  // maximum of adjacent blocks per copy call
-  bool keeps_host_copies = false;      // of requests that came back, while CPU memory suffices
-  SwapSetup swap;
-  bool prefix_caching = true;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
   bool unnamed_rest = false;                    // Footprint::unnamed_rest, if known to the host
@@ -57,7 +51,7 @@ class KvMemory {
   [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
   // Maximum; the last emitted token is never computed.
   [[nodiscard]] std::int64_t most_blocks(const Request& r) const;
-  // Internal fragmentation: allocated, unfilled tokens. Full shared blocks waste nothing.
+  // Internal fragmentation: allocated, unfilled tokens.
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   // Free memory outside the largest hole, in ppm; 0 if paged.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
@@ -128,7 +122,7 @@ class KvMemory {
   // In blocks, with copies of running requests.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
 
-  // ---- the store of prompts in CPU memory (kv_memory_store.cpp) ----
+  // ---- the store of prompts in CPU memory ----
   NodeStore* store = nullptr;  // null: none
   // Begins to write full prompt blocks of r that the store lacks; holds them until end_write(). False: none is missing, or no room.
   // copy.request numbers the write.

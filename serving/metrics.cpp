@@ -100,15 +100,15 @@ bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
 void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (r.session < 0 && has_fact(r.facts, Fact::kProgram)) add_to(programs_[r.facts->program], r);
   if (r.arrival < count_from_) return;
-  ++counted_;
+  ++all_.counted;
   const SloTarget slo = targets_of(r, slo_);
   if (slo.is_set) judge(r, slo, cut_off);
-  if (r.outcome == Outcome::kRejected) ++rejected_;
-  if (r.outcome == Outcome::kUnfinished) ++unfinished_;
+  if (r.outcome == Outcome::kRejected) ++all_.rejected;
+  if (r.outcome == Outcome::kUnfinished) ++all_.unfinished;
   if (r.outcome != Outcome::kCompleted) return;
-  ++completed_;
-  prompt_tokens_ += r.prompt_tokens;
-  output_tokens_ += r.output_tokens;
+  ++all_.completed;
+  all_.prompt_tokens += r.prompt_tokens;
+  all_.output_tokens += r.output_tokens;
   const std::int64_t ttft = ns(r.first_token - r.arrival);
   const std::int64_t e2e = ns(r.last_token - r.arrival);
   ttft_.add(ttft);
@@ -122,11 +122,11 @@ void MetricsCollector::judge(const RequestRecord& r, const SloTarget& slo, Time 
   const SloMisses missed = missed_terms(r, slo, cut_off);
   const bool has_missed = is_any(missed);
   if (r.outcome == Outcome::kUnfinished && !has_missed) return;
-  ++judged_;
-  if (r.outcome == Outcome::kRejected) ++judged_rejected_;
-  if (r.outcome == Outcome::kCompleted && !has_missed) ++attained_;
+  ++all_.judged;
+  if (r.outcome == Outcome::kRejected) ++all_.judged_rejected;
+  if (r.outcome == Outcome::kCompleted && !has_missed) ++all_.attained;
   for (std::size_t i = 0; i < missed.size(); ++i)
-    if (missed[i]) ++missed_[i];
+    if (missed[i]) ++all_.missed[i];
 }
 
 void MetricsCollector::add_qoe(const RequestRecord& r, double qoe) {
@@ -160,27 +160,16 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   for (const auto& [program, job] : programs_) count(job);
   jobs_.clear();
   programs_.clear();
-  Latencies all;
-  all.ttft = ttft_.finish();
-  all.tpot = tpot_.finish();
-  all.e2e = e2e_.finish();
-  all.queueing = queueing_.finish();
-  all.normalized = normalized_.finish();
-  all.jct = jct_.finish();
-  all.qoe_loss = qoe_loss_.finish();
-  all.itl = distribution_of(itl_, 1e-3);  // from picoseconds
-  all.slo_attainment_frac = judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
-  all.attained = attained_;
-  all.counted = counted_;
-  all.judged = judged_;
-  all.missed = missed_;
-  all.judged_rejected = judged_rejected_;
-  all.completed = completed_;
-  all.rejected = rejected_;
-  all.unfinished = unfinished_;
-  all.prompt_tokens = prompt_tokens_;
-  all.output_tokens = output_tokens_;
-  return all;
+  all_.ttft = ttft_.finish();
+  all_.tpot = tpot_.finish();
+  all_.e2e = e2e_.finish();
+  all_.queueing = queueing_.finish();
+  all_.normalized = normalized_.finish();
+  all_.jct = jct_.finish();
+  all_.qoe_loss = qoe_loss_.finish();
+  all_.itl = distribution_of(itl_, 1e-3);  // from picoseconds
+  all_.slo_attainment_frac = all_.judged > 0 ? static_cast<double>(all_.attained) / static_cast<double>(all_.judged) : 0;
+  return all_;
 }
 
 void GroupMetrics::add_to(Group& group, const RequestRecord& r, bool judged, bool attained, double qoe) {

@@ -45,7 +45,6 @@ struct TransferRecord {
   Time ready{}, asked{}, end{};  // KV complete on `from`; `to` has room; copy done
 };
 
-// In order of time.
 class RunSink {
  public:
   virtual ~RunSink() = default;
@@ -167,10 +166,7 @@ class MetricsCollector {
   Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_, qoe_loss_;
   std::unordered_map<std::int64_t, Job> jobs_;      // by session
   std::unordered_map<std::int64_t, Job> programs_;  // of requests without a session
-  std::array<std::uint64_t, kSloTermNames.size()> missed_{};
-  std::uint64_t judged_rejected_ = 0;
-  std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
-  std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
+  Latencies all_;                                   // counts so far
 };
 
 struct GroupRow {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "policies/predictor/exact.h"
+
 namespace kvlab {
 
 namespace {
@@ -9,14 +11,10 @@ namespace {
 ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, const Scheduler& scheduler,
                         const Device::Traits& traits) {
   ReplicaLimits limits;
-  limits.block_tokens = pool.memory.block_tokens;
+  static_cast<RankMemory&>(limits) = pool.memory;
   limits.max_model_len = pool.max_model_len;
-  limits.host_blocks = pool.memory.host_blocks;
-  limits.swap_group_blocks = pool.memory.swap_group_blocks;
-  limits.keeps_host_copies = pool.memory.keeps_host_copies;
-  limits.swap = pool.memory.swap;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
-  limits.prefix_caching = pool.memory.prefix_caching && !limits.is_contiguous;
+  limits.prefix_caching = limits.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;
@@ -37,13 +35,6 @@ std::unique_ptr<BlockPool> make_blocks(const HostSetup& setup, const PoolSetup& 
   return blocks;
 }
 
-std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetup& pool) {
-  if (!pool.make_predictor) return nullptr;
-  std::unique_ptr<Predictor> predictor = pool.make_predictor();
-  predictor->set_seed(setup.seed);
-  return predictor;
-}
-
 // One step per pipeline stage.
 int depth_of(const Scheduler& scheduler, const Device& device) {
   const int stages = device.traits().num_stages;
@@ -51,6 +42,12 @@ int depth_of(const Scheduler& scheduler, const Device& device) {
 }
 
 }  // namespace
+
+std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetup& pool) {
+  std::unique_ptr<Predictor> predictor = pool.make_predictor ? pool.make_predictor() : std::make_unique<ExactPredictor>();
+  predictor->set_seed(setup.seed);
+  return predictor;
+}
 
 Rank::Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device)
     : scheduler(pool.make_scheduler()),

@@ -23,6 +23,9 @@ struct FleetContext {
   Transfers& transfers;
 };
 
+// With its seed; true lengths without make_predictor.
+std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetup& pool);
+
 // A scheduler with queues, KV memory and device; several per replica with data parallelism. It starts copies, and queues an event for the
 // end of each copy without a waiter.
 class Rank {

@@ -1,6 +1,5 @@
 #include "serving/replica_state.h"
 
-#include <algorithm>
 #include <string>
 
 #include "policies/order/fcfs.h"

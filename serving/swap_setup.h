@@ -27,6 +27,16 @@ struct SwapSetup {
   SwapCodec codec;
 };
 
+// Of one rank.
+struct RankMemory {
+  std::int32_t block_tokens = 16;
+  std::int64_t host_blocks = 0;        // in CPU memory, for swapped blocks
+  std::int32_t swap_group_blocks = 1;  // maximum of adjacent blocks per copy call
+  bool keeps_host_copies = false;      // of requests that came back, while CPU memory suffices
+  SwapSetup swap;
+  bool prefix_caching = true;
+};
+
 // True: waiting for a copy in until `end` costs no more tokens than continuing, which costs the request a token per earlier step. Waiting
 // beyond `waited` delays it and `rows` others. step: time of a step with the request; 0: unknown.
 inline bool waits_for_copy_in(std::int64_t rows, Span step, Span waited, Span end) {

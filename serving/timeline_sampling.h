@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Sample times. From `most_rows` rows on, each further tenth doubles the interval, so rows grow with the logarithm of the run's length.
+// Sample times. From `most_rows` rows on, each further tenth doubles the interval.
 class TimelineSampling {
  public:
   // interval 0: no samples. rows: per sample.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -181,55 +182,37 @@ Time later(Time now, double gap_s) {
 }
 
 // Independent gaps, summed in whole nanoseconds.
-class Renewal : public ArrivalProcess {
+class Renewal final : public ArrivalProcess {
  public:
-  explicit Renewal(std::uint64_t seed) : seed_(seed) {}
-  Time next(Time /*recorded*/) final {
-    now_ = later(now_, gap_s(Draw{seed_, Purpose::kArrival, index_++}));
+  Renewal(std::uint64_t seed, std::function<double(const Draw& draw)> gap_s) : seed_(seed), gap_s_(std::move(gap_s)) {}
+  Time next(Time /*recorded*/) override {
+    now_ = later(now_, gap_s_(Draw{seed_, Purpose::kArrival, index_++}));
     return now_;
   }
 
- protected:
-  [[nodiscard]] virtual double gap_s(const Draw& draw) const = 0;
-
  private:
   std::uint64_t seed_;
+  std::function<double(const Draw& draw)> gap_s_;
   std::uint64_t index_ = 0;
   Time now_{};
 };
 
-class Poisson final : public Renewal {
- public:
-  Poisson(Params& p, std::uint64_t seed) : Renewal(seed), rate_(read_rate(p)) {}
+std::unique_ptr<ArrivalProcess> make_poisson(Params& p, std::uint64_t seed) {
+  const double rate = read_rate(p);
+  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.exponential(1.0 / rate); });
+}
 
- private:
-  double gap_s(const Draw& draw) const override { return draw.exponential(1.0 / rate_); }
-  double rate_;
-};
+std::unique_ptr<ArrivalProcess> make_gamma(Params& p, std::uint64_t seed) {
+  const double rate = read_rate(p), cv = p.required<double>("cv", 0.01, 100, "coefficient of variation of the gaps");
+  const double shape = 1.0 / (cv * cv);
+  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.gamma(shape, 1.0 / (rate * shape)); });
+}
 
-class Gamma final : public Renewal {
- public:
-  Gamma(Params& p, std::uint64_t seed) : Renewal(seed), rate_(read_rate(p)) {
-    const double cv = p.required<double>("cv", 0.01, 100, "coefficient of variation of the gaps");
-    shape_ = 1.0 / (cv * cv);
-  }
-
- private:
-  double gap_s(const Draw& draw) const override { return draw.gamma(shape_, 1.0 / (rate_ * shape_)); }
-  double rate_, shape_ = 1;
-};
-
-class Weibull final : public Renewal {
- public:
-  Weibull(Params& p, std::uint64_t seed)
-      : Renewal(seed),
-        shape_(p.optional<double>("shape", 1.0, 0.1, 100, "below 1: bursts")),
-        scale_s_(1.0 / (read_rate(p) * std::tgamma(1.0 + 1.0 / shape_))) {}
-
- private:
-  double gap_s(const Draw& draw) const override { return draw.weibull(shape_, scale_s_); }
-  double shape_, scale_s_;
-};
+std::unique_ptr<ArrivalProcess> make_weibull(Params& p, std::uint64_t seed) {
+  const double shape = p.optional<double>("shape", 1.0, 0.1, 100, "below 1: bursts");
+  const double scale_s = 1.0 / (read_rate(p) * std::tgamma(1.0 + 1.0 / shape));
+  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.weibull(shape, scale_s); });
+}
 
 class Constant final : public ArrivalProcess {
  public:
@@ -334,9 +317,9 @@ std::unique_ptr<ArrivalProcess> make(Params& p, std::uint64_t seed) {
 }
 
 constexpr Named<Make> kProcesses[] = {
-    {"poisson", make<Poisson>}, {"gamma", make<Gamma>},    {"weibull", make<Weibull>},        {"constant", make<Constant>},
-    {"on_off", make<OnOff>},    {"trace", make<Recorded>}, {"closed_loop", make<ClosedLoop>}, {"stages", make_stages},
-    {"ramp", make_ramp},        {"bursts", make_bursts}};
+    {"poisson", make_poisson}, {"gamma", make_gamma},     {"weibull", make_weibull},         {"constant", make<Constant>},
+    {"on_off", make<OnOff>},   {"trace", make<Recorded>}, {"closed_loop", make<ClosedLoop>}, {"stages", make_stages},
+    {"ramp", make_ramp},       {"bursts", make_bursts}};
 
 }  // namespace
 

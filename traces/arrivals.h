@@ -27,7 +27,7 @@ class ArrivalProcess {
   [[nodiscard]] virtual const ClassName* request_class() const { return nullptr; }
 };
 
-// By a name of `arrival:` (docs/traces.md). Random gaps precede each request, also the first. Throws InputError beyond 106 days.
+// `arrival:` (docs/traces.md). Random gaps precede each request. Throws InputError beyond 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);
 
 const std::vector<std::string>& arrival_names();

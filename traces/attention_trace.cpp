@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -13,7 +13,6 @@
 
 namespace kvlab {
 
-// Shared by reader and writer.
 inline constexpr std::string_view kAttentionFormat = "kvlab-attention-trace-1";
 inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hidden", "pre_q", "pre_k"};  // as in L0.q
 inline constexpr std::size_t kNumPassKinds = 4;                                                           // q, k, v, hidden
@@ -43,7 +42,6 @@ struct PassChunk {
   bool operator==(const PassChunk&) const = default;
 };
 
-// Layers hold the pass's tokens.
 struct ExtraPass {
   std::int32_t num_tokens = 0;
   std::vector<std::int32_t> ids;  // [num_tokens], or empty

@@ -4,7 +4,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>

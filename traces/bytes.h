@@ -15,8 +15,8 @@ class ByteSource {
   virtual std::size_t read(char* to, std::size_t size) = 0;
 };
 
-// File or shell pipe (/dev/stdin, /dev/fd/N); detects gzip (RFC 1952) and Zstandard (RFC 8878) by content. Throws InputError for
-// directories, named pipes, devices, Git LFS pointers and read failures.
+// File or shell pipe; detects gzip and Zstandard by content. Throws InputError for directories, named pipes, devices, Git LFS pointers and
+// read failures.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path);
 
 // `bytes` outlives the source.

@@ -17,8 +17,7 @@ struct CsvColumn {
   enum class Need : std::uint8_t { kRequired, kOptional, kIgnored } need = Need::kRequired;
 };
 
-// Header, columns in any order, optional double quotes. Refuses repeated columns, and unknown ones unless `ignored` takes them. No
-// allocation per row.
+// Header, columns in any order, optional double quotes. Refuses repeated columns, and unknown ones unless `ignored` takes them.
 class CsvRows {
  public:
   // `columns` outlives this; `column` below is a position in it.

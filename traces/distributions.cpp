@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 #include "base/file_kind.h"
 #include "base/run_limit.h"
@@ -22,77 +23,64 @@ std::int32_t rounded(double value, std::int32_t min, std::int32_t max) {
   return static_cast<std::int32_t>(std::llround(std::clamp(value, static_cast<double>(min), static_cast<double>(max))));
 }
 
-class Fixed final : public CountDistribution {
+template <class Base, class F>
+class Drawn final : public Base {
  public:
-  explicit Fixed(std::int32_t value) : value_(value) {}
-  explicit Fixed(Params& p) : value_(p.required<std::int32_t>("value", 1, kMaxCount, "always this")) {}
-  std::int32_t operator()(const Draw& /*draw*/) const override { return value_; }
+  explicit Drawn(F draw) : draw_(std::move(draw)) {}
+  std::invoke_result_t<F, const Draw&> operator()(const Draw& draw) const override { return draw_(draw); }
 
  private:
-  std::int32_t value_;
+  F draw_;
 };
 
-class Uniform final : public CountDistribution {
- public:
-  explicit Uniform(Params& p)
-      : min_(p.required<std::int32_t>("min", 1, kMaxCount, "smallest value")),
-        max_(p.required<std::int32_t>("max", min_, kMaxCount, "largest value")) {}
-  std::int32_t operator()(const Draw& draw) const override {
-    return min_ + static_cast<std::int32_t>(draw.below(static_cast<std::uint64_t>(max_ - min_) + 1));
+template <class F>
+std::unique_ptr<CountDistribution> counts(F draw) {
+  return std::make_unique<Drawn<CountDistribution, F>>(std::move(draw));
+}
+
+template <class F>
+std::unique_ptr<SpanDistribution> spans(F draw) {
+  return std::make_unique<Drawn<SpanDistribution, F>>(std::move(draw));
+}
+
+std::unique_ptr<CountDistribution> fixed(std::int32_t value) {
+  return counts([=](const Draw& /*draw*/) { return value; });
+}
+
+std::unique_ptr<CountDistribution> uniform(Params& p) {
+  const auto min = p.required<std::int32_t>("min", 1, kMaxCount, "smallest value");
+  const auto max = p.required<std::int32_t>("max", min, kMaxCount, "largest value");
+  return counts([=](const Draw& draw) { return min + static_cast<std::int32_t>(draw.below(static_cast<std::uint64_t>(max - min) + 1)); });
+}
+
+std::unique_ptr<CountDistribution> lognormal(Params& p) {
+  const double median = p.required<double>("median", 1, kMaxCount, "half of the values are below"), mu = std::log(median);
+  double sigma = 0;
+  const bool has_mean = p.has("mean");
+  if (has_mean || p.is_describing()) {  // mean = median * exp(sigma^2 / 2)
+    const double mean = p.required<double>("mean", median, kMaxCount, "mean before rounding and limits; instead of sigma");
+    sigma = std::sqrt(2.0 * std::log(mean / median));
   }
+  if (!has_mean) sigma = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
+  const auto min = p.optional<std::int32_t>("min", 1, 1, kMaxCount, kSmallest);
+  const auto max = p.optional<std::int32_t>("max", kMaxCount, min, kMaxCount, kLargest);
+  return counts([=](const Draw& draw) { return rounded(draw.lognormal(mu, sigma), min, max); });
+}
 
- private:
-  std::int32_t min_, max_;
-};
+std::unique_ptr<CountDistribution> geometric(Params& p) {
+  const double mean = p.required<double>("mean", 1, kMaxCount, "mean before the limit");
+  const auto max = p.optional<std::int32_t>("max", kMaxCount, 1, kMaxCount, kLargest);
+  return counts([=](const Draw& draw) {
+    return mean == 1.0 ? 1 : rounded(1.0 + std::floor(draw.exponential(1.0) / -std::log1p(-1.0 / mean)), 1, max);
+  });
+}
 
-class Lognormal final : public CountDistribution {
- public:
-  explicit Lognormal(Params& p) {
-    const double median = p.required<double>("median", 1, kMaxCount, "half of the values are below");
-    mu_ = std::log(median);
-    const bool has_mean = p.has("mean");
-    if (has_mean || p.is_describing()) {  // mean = median * exp(sigma^2 / 2)
-      const double mean = p.required<double>("mean", median, kMaxCount, "mean before rounding and limits; instead of sigma");
-      sigma_ = std::sqrt(2.0 * std::log(mean / median));
-    }
-    if (!has_mean) sigma_ = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
-    min_ = p.optional<std::int32_t>("min", 1, 1, kMaxCount, kSmallest);
-    max_ = p.optional<std::int32_t>("max", kMaxCount, min_, kMaxCount, kLargest);
-  }
-  std::int32_t operator()(const Draw& draw) const override { return rounded(draw.lognormal(mu_, sigma_), min_, max_); }
-
- private:
-  double mu_ = 0, sigma_ = 0;
-  std::int32_t min_ = 1, max_ = 1;
-};
-
-class Geometric final : public CountDistribution {
- public:
-  explicit Geometric(Params& p)
-      : mean_(p.required<double>("mean", 1, kMaxCount, "mean before the limit")),
-        max_(p.optional<std::int32_t>("max", kMaxCount, 1, kMaxCount, kLargest)) {}
-  std::int32_t operator()(const Draw& draw) const override {
-    if (mean_ == 1.0) return 1;
-    return rounded(1.0 + std::floor(draw.exponential(1.0) / -std::log1p(-1.0 / mean_)), 1, max_);
-  }
-
- private:
-  double mean_;
-  std::int32_t max_;
-};
-
-class ZipfCounts final : public CountDistribution {
- public:
-  explicit ZipfCounts(Params& p)
-      : min_(p.optional<std::int32_t>("min", 1, 1, kMaxCount, "the most frequent value")),
-        zipf_(static_cast<std::uint64_t>(p.required<std::int32_t>("max", min_, kMaxCount, "largest value") - min_) + 1,
-              p.required<double>("s", 0, 10, "exponent")) {}
-  std::int32_t operator()(const Draw& draw) const override { return min_ - 1 + static_cast<std::int32_t>(zipf_(draw)); }
-
- private:
-  std::int32_t min_;
-  Zipf zipf_;
-};
+std::unique_ptr<CountDistribution> zipf_counts(Params& p) {
+  const auto min = p.optional<std::int32_t>("min", 1, 1, kMaxCount, "the most frequent value");
+  const Zipf zipf(static_cast<std::uint64_t>(p.required<std::int32_t>("max", min, kMaxCount, "largest value") - min) + 1,
+                  p.required<double>("s", 0, 10, "exponent"));
+  return counts([=](const Draw& draw) { return min - 1 + static_cast<std::int32_t>(zipf(draw)); });
+}
 
 class FromTrace final : public CountDistribution {
  public:
@@ -121,34 +109,20 @@ class FromTrace final : public CountDistribution {
   bool paired_ = false;
 };
 
-class ConstantSpan final : public SpanDistribution {
- public:
-  explicit ConstantSpan(Span span) : span_(span) {}
-  Span operator()(const Draw& /*draw*/) const override { return span_; }
+std::unique_ptr<SpanDistribution> constant(Span span) {
+  return spans([=](const Draw& /*draw*/) { return span; });
+}
 
- private:
-  Span span_;
-};
+std::unique_ptr<SpanDistribution> exponential(Params& p) {
+  const double mean_s = p.required<double>("mean_s", 0, kLongestRunSeconds / 100, "mean");
+  return spans([=](const Draw& draw) { return from_seconds(draw.exponential(mean_s)); });
+}
 
-class ExponentialSpan final : public SpanDistribution {
- public:
-  explicit ExponentialSpan(Params& p) : mean_s_(p.required<double>("mean_s", 0, kLongestRunSeconds / 100, "mean")) {}
-  Span operator()(const Draw& draw) const override { return from_seconds(draw.exponential(mean_s_)); }
-
- private:
-  double mean_s_;
-};
-
-class LognormalSpan final : public SpanDistribution {
- public:
-  explicit LognormalSpan(Params& p)
-      : mu_(std::log(p.required<double>("median_s", 1e-9, kLongestRunSeconds / 100, "half of the waits are shorter"))),
-        sigma_(p.required<double>("sigma", 0, 10, "deviation of the logarithm")) {}
-  Span operator()(const Draw& draw) const override { return from_seconds(std::min(draw.lognormal(mu_, sigma_), kLongestRunSeconds)); }
-
- private:
-  double mu_, sigma_;
-};
+std::unique_ptr<SpanDistribution> lognormal_spans(Params& p) {
+  const double mu = std::log(p.required<double>("median_s", 1e-9, kLongestRunSeconds / 100, "half of the waits are shorter"));
+  const double sigma = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
+  return spans([=](const Draw& draw) { return from_seconds(std::min(draw.lognormal(mu, sigma), kLongestRunSeconds)); });
+}
 
 }  // namespace
 
@@ -163,21 +137,20 @@ const std::vector<std::string>& span_names() {
 }
 
 std::unique_ptr<CountDistribution> make_counts(const std::string& name, Params& p, TraceColumn column) {
-  if (name == "fixed") return std::make_unique<Fixed>(p);
-  if (name == "uniform") return std::make_unique<Uniform>(p);
-  if (name == "lognormal") return std::make_unique<Lognormal>(p);
-  if (name == "geometric") return std::make_unique<Geometric>(p);
-  if (name == "zipf") return std::make_unique<ZipfCounts>(p);
+  if (name == "fixed") return fixed(p.required<std::int32_t>("value", 1, kMaxCount, "always this"));
+  if (name == "uniform") return uniform(p);
+  if (name == "lognormal") return lognormal(p);
+  if (name == "geometric") return geometric(p);
+  if (name == "zipf") return zipf_counts(p);
   if (name == "trace") return std::make_unique<FromTrace>(p, column);
   p.fail("unknown distribution '" + name + "'" + suggestion(name, count_names()));
 }
 
 std::unique_ptr<SpanDistribution> make_spans(const std::string& name, Params& p) {
-  if (name == "none") return std::make_unique<ConstantSpan>(Span{0});
-  if (name == "constant")
-    return std::make_unique<ConstantSpan>(from_seconds(p.required<double>("s", 0, kLongestRunSeconds, "always this")));
-  if (name == "exponential") return std::make_unique<ExponentialSpan>(p);
-  if (name == "lognormal") return std::make_unique<LognormalSpan>(p);
+  if (name == "none") return constant(Span{0});
+  if (name == "constant") return constant(from_seconds(p.required<double>("s", 0, kLongestRunSeconds, "always this")));
+  if (name == "exponential") return exponential(p);
+  if (name == "lognormal") return lognormal_spans(p);
   p.fail("unknown distribution '" + name + "'" + suggestion(name, span_names()));
 }
 
@@ -191,11 +164,11 @@ bool is_no_name(const std::string& text) { return text.empty() || std::isalpha(s
 std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key, const std::string& fallback, TraceColumn column,
                                                const std::string& meaning) {
   auto [name, inner] = p.named(key, fallback, meaning + "; a number, or " + join(count_names(), ", "));
-  if (p.is_describing()) return std::make_unique<Fixed>(1);
+  if (p.is_describing()) return fixed(1);
   long long value = 0;
   if (parse_integer(name, value)) {
     if (value < 1 || value > kMaxCount) p.fail_at(key, "'" + key + "' = " + name + " is outside [1, " + std::to_string(kMaxCount) + "]");
-    return std::make_unique<Fixed>(static_cast<std::int32_t>(value));
+    return fixed(static_cast<std::int32_t>(value));
   }
   if (is_no_name(name)) p.fail_at(key, "'" + key + "' = '" + name + "' is no whole number from 1 to " + std::to_string(kMaxCount));
   std::unique_ptr<CountDistribution> made = make_counts(name, inner, column);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <iterator>
-#include <limits>
 
 #include "base/text.h"
 #include "traces/numbers.h"

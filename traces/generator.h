@@ -60,8 +60,8 @@ struct GeneratorShape {
   std::int32_t hash_tokens = 16;
 };
 
-// Constant memory. With sessions or shared prefixes, chunk i is hashed from (group, i) in the prefix and (session, i) after it, over prompt
-// and output: hashes are equal exactly for shared content.
+// With sessions or shared prefixes, chunk i is hashed from (group, i) in the prefix and (session, i) after it, over prompt and output:
+// hashes are equal exactly for shared content.
 class GeneratedTrace final : public TraceSource {
  public:
   GeneratedTrace(GeneratorShape shape, std::uint64_t seed);

@@ -9,8 +9,7 @@
 
 namespace kvlab {
 
-// JSON objects over any lines: a document, JSON lines, or a list's elements, one in memory at a time. Checks keys as JsonRows; messages
-// name the last field's line.
+// JSON objects over any lines: a document, JSON lines, or a list's elements. Checks keys as JsonRows; messages name the last field's line.
 class JsonDocuments {
  public:
   JsonDocuments(std::unique_ptr<LineReader> lines, IgnoredColumns& ignored) : place_(std::move(lines)), ignored_(&ignored) {}
@@ -21,7 +20,6 @@ class JsonDocuments {
   [[nodiscard]] const InputPlace& lines() const { return place_; }
 
  private:
-  // Counts lines within an object.
   class Place final : public InputPlace {
    public:
     explicit Place(std::unique_ptr<LineReader> lines) : lines_(std::move(lines)) {}

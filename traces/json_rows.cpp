@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "traces/csv_rows.h"
 #include "traces/numbers.h"
 #include "traces/row_reader.h"
@@ -16,26 +16,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::uint32_t kReplacement = 0xFFFD;
-
-void append_utf8(std::uint32_t c, std::string& to) {
-  const auto tail = [&](int shift) { to += static_cast<char>(0x80 | (c >> shift & 0x3F)); };
-  if (c < 0x80) {
-    to += static_cast<char>(c);
-  } else if (c < 0x800) {
-    to += static_cast<char>(0xC0 | c >> 6);
-    tail(0);
-  } else if (c < 0x10000) {
-    to += static_cast<char>(0xE0 | c >> 12);
-    tail(6);
-    tail(0);
-  } else {
-    to += static_cast<char>(0xF0 | c >> 18);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
+constexpr char32_t kReplacement = 0xFFFD;
 
 // Takes the four hex digits after "\u"; false if invalid.
 bool take_code(std::string_view& text, std::uint32_t& code) {
@@ -48,15 +29,15 @@ bool take_code(std::string_view& text, std::uint32_t& code) {
 
 void take_unicode(std::string_view& text, std::string& to) {
   std::uint32_t code = 0;
-  if (!take_code(text, code)) return append_utf8(kReplacement, to);
+  if (!take_code(text, code)) return append_utf8(to, kReplacement);
   const bool is_high = code >= 0xD800 && code < 0xDC00;
   std::string_view rest = text;
   std::uint32_t low = 0;
   if (is_high && rest.starts_with("\\u") && (rest.remove_prefix(2), take_code(rest, low)) && low >= 0xDC00 && low < 0xE000) {
     text = rest;
-    return append_utf8(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), to);
+    return append_utf8(to, 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00));
   }
-  append_utf8(code >= 0xD800 && code < 0xE000 ? kReplacement : code, to);
+  append_utf8(to, code >= 0xD800 && code < 0xE000 ? kReplacement : code);
 }
 
 const char* unit_name(std::int64_t unit_ns) { return unit_ns == 1'000'000'000 ? "seconds" : "milliseconds"; }

@@ -90,8 +90,6 @@ class JsonRows {
 [[noreturn]] void fail_syntax(const InputPlace& lines, const char* what);
 inline void fail_missing_key(const InputPlace& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
 
-// ---- templates ----
-
 template <class Handle>
 void each_field(const InputPlace& lines, IgnoredColumns& ignored, simdjson::ondemand::object object, std::span<const std::string_view> keys,
                 Handle&& handle, UnknownKeys unknown = UnknownKeys::kRefuse) {

@@ -35,8 +35,8 @@ class InputPlace {
 // Printable and shortened, on one line.
 std::string quoted(std::string_view text);
 
-// Constant memory. Handles \n, \r\n, no last newline, a byte order mark; skips blank lines. Throws InputError for an empty file, a zero
-// byte or a line over 64 MiB.
+// Handles \n, \r\n, no last newline, a byte order mark; skips blank lines. Throws InputError for an empty file, a zero byte or a line over
+// 64 MiB.
 class LineReader final : public InputPlace {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
@@ -72,8 +72,6 @@ class LineReader final : public InputPlace {
   std::string_view last_;
   bool at_end_ = false, again_ = false;
 };
-
-class InputPlace;
 
 // Those without effect on serving (request_id, type, model, user, ...) and `ignore_columns`.
 class IgnoredColumns {

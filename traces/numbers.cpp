@@ -53,8 +53,7 @@ bool take_zone(std::string_view& text, std::int64_t& offset_s) {
   const bool is_west = text.front() == '-';
   if (!is_west && text.front() != '+') return false;
   text.remove_prefix(1);
-  int hours = 0;
-  int minutes = 0;
+  int hours = 0, minutes = 0;
   if (!take_digits(text, 2, hours) || !take(text, ':') || !take_digits(text, 2, minutes) || hours > 14 || minutes > 59) return false;
   offset_s = (std::int64_t{hours} * 60 + minutes) * 60;
   if (is_west) offset_s = -offset_s;
@@ -113,12 +112,7 @@ bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t&
 }
 
 bool parse_date_time_ns(std::string_view text, std::int64_t& value) {
-  int year = 0;
-  int month = 0;
-  int day = 0;
-  int hour = 0;
-  int minute = 0;
-  int second = 0;
+  int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
   if (!take_digits(text, 4, year) || !take(text, '-') || !take_digits(text, 2, month) || !take(text, '-') || !take_digits(text, 2, day))
     return false;
   if (!take(text, ' ') && !take(text, 'T')) return false;

@@ -19,7 +19,7 @@ struct PublicTrace {
 std::string public_traces_list();
 // public/ next to the list.
 std::string public_traces_folder(const std::string& list);
-// In file order. Throws InputError (file:line).
+// Throws InputError (file:line).
 std::vector<PublicTrace> read_public_traces(const std::string& list);
 
 // "; './kvlab trace fetch NAME' downloads it" for its name or file, else "".

@@ -38,8 +38,7 @@ std::string problem_of(const SyntheticAttentionShape& shape);
 enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
 
 // In softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a power of distance, recurrence every p-th step,
-// needles for the question and later tokens, outlier channels of K, diffuse to concentrated layers. A feature is a channel direction, a
-// query's component follows from its share and the tokens it sees. No RoPE (rope_base 0).
+// needles for the question and later tokens, outlier channels of K, diffuse to concentrated layers. No RoPE (rope_base 0).
 class SyntheticAttention {
  public:
   // Throws InternalError for an invalid shape.

@@ -29,7 +29,6 @@ struct TraceSummary {
   std::string skipped, remark;
 };
 
-// Memory: a count per length, sets of blocks and sessions.
 TraceSummary summarize(TraceSource& source);
 
 void inspect(TraceSource& source, std::ostream& out);

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/half.h"

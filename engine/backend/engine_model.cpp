@@ -1,7 +1,6 @@
 #include "engine/backend/engine_model.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -90,8 +89,7 @@ class Steps {
 
   // Returns the most likely next token.
   std::int32_t run(std::int32_t tokens) {
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
-    std::iota(positions.begin(), positions.end(), sequence_.seen_tokens);
+    const std::vector<std::int32_t> positions = consecutive(sequence_.seen_tokens, tokens);
     const auto ids = std::span(sequence_.ids).subspan(static_cast<std::size_t>(sequence_.seen_tokens), static_cast<std::size_t>(tokens));
     const std::vector<float> logits = model_.recorded_step(cache_, {&sequence_, tokens}, {ids, positions}, options_, record_.trace.layers);
     record_.resident.push_back(cache_.resident(sequence_));
@@ -123,15 +121,13 @@ std::vector<float> EngineModel::logits(std::span<const std::int32_t> ids, std::i
   EngineSequence sequence;
   sequence.prompt_tokens = n;
   cache->start(sequence);
-  std::vector<std::int32_t> positions(ids.size()), rows(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  std::iota(rows.begin(), rows.end(), 0);
+  const std::vector<std::int32_t> positions = consecutive(0, n);
   std::vector<float> all;
   for (std::int32_t begin = 0; begin < n; begin += chunk) {
     const auto at = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(std::min(chunk, n - begin));
     const StepPiece piece{&sequence, static_cast<std::int32_t>(count)};
     const std::vector<float> some =
-        step(*cache, {&piece, 1}, {ids.subspan(at, count), std::span(positions).subspan(at, count)}, std::span(rows).first(count));
+        step(*cache, {&piece, 1}, {ids.subspan(at, count), std::span(positions).subspan(at, count)}, std::span(positions).first(count));
     all.insert(all.end(), some.begin(), some.end());
   }
   cache->release(sequence);

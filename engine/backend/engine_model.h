@@ -96,7 +96,6 @@ struct PolicyRecord {
 PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
 
-// For any backend.
 AttentionTrace record(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

@@ -31,9 +31,9 @@ class EngineObserver final : public Observer {
   }
   // Set before the layer is observed.
   LayerTensorsOfStep& at(std::int32_t layer, std::size_t sequence) { return tensors_[static_cast<std::size_t>(layer)][sequence]; }
-  // Both [layers], if needed.
-  void set_output_weights(std::vector<const float*> w_o) { w_o_ = std::move(w_o); }
-  void set_query_weights(std::vector<QueryWeights> w_q) { w_q_ = std::move(w_q); }
+  // Layer by layer, if needed.
+  void add_output_weights(const float* w_o) { w_o_.push_back(w_o); }
+  void add_query_weights(const QueryWeights& w_q) { w_q_.push_back(w_q); }
 
   Observed observe(std::int32_t layer) override;
 
@@ -49,7 +49,6 @@ class EngineObserver final : public Observer {
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
   std::vector<QueryWeights> w_q_;
-  // Results per layer: an allocator that shares between layers holds several.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
     std::vector<const float*> pre_rope_keys, hidden, hidden_before;

@@ -23,15 +23,13 @@ ModelShape shape_of_model(const ModelConfig& c, std::int32_t kv_bytes) {
   return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, kv_bytes, {c.rope_base, c.rope_scaling}};
 }
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 class CpuCacheModel final : public CacheModel {
  public:
   explicit CpuCacheModel(const Transformer& model) : model_(model) {}
   [[nodiscard]] const ModelConfig& config() const override { return model_.config(); }
-  [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return model_.weights().layers[at(layer)].o.data(); }
+  [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return model_.weights().layers[place(layer)].o.data(); }
   [[nodiscard]] QueryWeights query_weights(std::int32_t layer) const override {
-    const LayerWeights& w = model_.weights().layers[at(layer)];
+    const LayerWeights& w = model_.weights().layers[place(layer)];
     const auto or_null = [](Weight x) { return x.empty() ? nullptr : x.data(); };
     return {w.q.data(), or_null(w.q_bias), or_null(w.q_norm), model_.config().norm_epsilon};
   }
@@ -142,7 +140,7 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
     group->positions.resize(group->seqs.size());
     group->is_prompt = is_prompt;
     group->defers = is_prompt && (shares_layers_ || !policy_.needs().pass.empty());
-    if (group->defers) group->kept.resize(at(shape_.num_layers));
+    if (group->defers) group->kept.resize(place(shape_.num_layers));
     open(*group);
     groups_.push_back(std::move(group));
   }
@@ -151,29 +149,50 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
 void PolicyCache::open(Group& g) {
   for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
     KvStore& store = g.layers.emplace_back(shape_, pages_);
-    for (EngineSequence* s : g.sequences) store.push(std::move(s->rows[at(l)]));
+    for (EngineSequence* s : g.sequences) store.push(std::move(s->rows[place(l)]));
   }
-  std::vector<const float*> w_o;
-  if (policy_.needs().output_weights)
-    for (std::int32_t l = 0; l < shape_.num_layers; ++l) w_o.push_back(model_->output_weights(l));
   g.observer = std::make_unique<EngineObserver>(policy_.needs(), shape_, model_->memory(), g.seqs, g.sequences);
-  g.observer->set_output_weights(std::move(w_o));
-  std::vector<QueryWeights> w_q;
-  if (policy_.needs().guessed_query)
-    for (std::int32_t l = 0; l < shape_.num_layers; ++l) w_q.push_back(model_->query_weights(l));
-  g.observer->set_query_weights(std::move(w_q));
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
+    if (policy_.needs().output_weights) g.observer->add_output_weights(model_->output_weights(l));
+    if (policy_.needs().guessed_query) g.observer->add_query_weights(model_->query_weights(l));
+  }
 }
 
 void PolicyCache::close(Group& g) {
   for (std::int32_t l = 0; l < shape_.num_layers; ++l)
-    for (std::size_t s = g.sequences.size(); s-- > 0;) g.sequences[s]->rows[at(l)] = g.layers[at(l)].pop();
+    for (std::size_t s = g.sequences.size(); s-- > 0;) g.sequences[s]->rows[place(l)] = g.layers[place(l)].pop();
   for (std::size_t s = 0; s < g.seqs.size(); ++s) g.sequences[s]->seen_tokens = g.seqs[s].end();
 }
 
 PolicyStep PolicyCache::step_of(Group& g) { return {ops_, shape_, g.seqs, g.layers, *g.observer, options_.seed, keeper_.get()}; }
 
+// Keeps the previous layer's inputs, which the model overwrites, for guessed queries.
+void PolicyCache::keep_inputs(const float* hidden) {
+  std::int64_t tokens = 0;
+  for (const auto& g : groups_)
+    for (const SeqStep& seq : g->seqs) tokens += seq.new_tokens;
+  hidden_before_.swap(hidden_now_);
+  hidden_now_.assign(hidden, hidden + tokens * shape_.hidden_dim);
+}
+
 void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) {
-  observe_inputs(layer, hidden, q, k);
+  const Needs& needs = policy_.needs();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
+  if (needs.guessed_query) keep_inputs(hidden);
+  for (const auto& g : groups_) {
+    for (std::size_t s = 0; s < g->seqs.size(); ++s) {
+      const SeqStep& seq = g->seqs[s];
+      const std::int64_t first = g->first[s];
+      EngineSequence::Memory& memory = g->sequences[s]->memory[place(layer)];
+      g->observer->at(layer, s).hidden = hidden + first * shape_.hidden_dim;
+      if (needs.guessed_query && layer > 0) g->observer->at(layer, s).hidden_before = hidden_before_.data() + first * shape_.hidden_dim;
+      if (needs.pre_rope_keys) memory.pre_k.append(k + first * kv_width, seq.new_tokens * kv_width);
+      if (!needs.pre_rope_queries || seq.decoding()) continue;
+      if (memory.pre_q == nullptr) memory.pre_q = std::make_shared<TensorArray<float>>(model_->memory());
+      const std::int64_t in_prompt = std::min(seq.end(), seq.prompt_tokens) - seq.seen_tokens;
+      memory.pre_q->append(q + first * q_width, in_prompt * q_width);
+    }
+  }
 }
 
 void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
@@ -184,7 +203,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   std::vector<AppendedTokens> news;
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].end() - g.rows[s], from(in.k, s), from(in.v, s)});
-  g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
+  g.layers[place(layer)].append(news, in.kv_type, in.kv_stride);
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     if (!g.positions[s].empty()) place_pruned(g, s, layer);
   ops_.timed({kAtRest}, [&] { wake(g, layer), raise(g, layer); });
@@ -196,7 +215,7 @@ void PolicyCache::remember(Group& g, std::size_t s, std::int32_t layer, const fl
   if (wanted == 0 || seq.decoding()) return;
   const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   const std::int32_t in_prompt = std::min(seq.end(), seq.prompt_tokens) - seq.seen_tokens, added = std::min(in_prompt, wanted);
-  TensorArray<float>& window = g.sequences[s]->memory[at(layer)].window;
+  TensorArray<float>& window = g.sequences[s]->memory[place(layer)].window;
   const std::int64_t surplus = window.size() / width + added - wanted;
   if (surplus > 0) window.drop_front(surplus * width);
   window.append(q + (in_prompt - added) * width, added * width);
@@ -238,12 +257,12 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
 }
 
 void PolicyCache::unshare(Group& g, std::int32_t layer) {
-  for (const std::size_t s : g.unshared) g.layers[at(layer)].unshare(static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
+  for (const std::size_t s : g.unshared) g.layers[place(layer)].unshare(static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
 }
 
 bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   for (std::int32_t h = 0; h < shape_.kv_heads; ++h)
-    if (g.layers[at(layer)].len(static_cast<std::int32_t>(s) * shape_.kv_heads + h) != g.seqs[s].seen_tokens + g.rows[s]) return false;
+    if (g.layers[place(layer)].len(static_cast<std::int32_t>(s) * shape_.kv_heads + h) != g.seqs[s].seen_tokens + g.rows[s]) return false;
   return true;
 }
 
@@ -288,7 +307,7 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
                       1.0F / std::sqrt(static_cast<float>(d)),
                       model_->config().window(layer)};
   if (seq.seen_tokens > 0) {
-    const std::size_t floats = at(seq.end()) * at(shape_.kv_heads) * at(shape_.head_dim);
+    const std::size_t floats = place(seq.end()) * place(shape_.kv_heads) * place(shape_.head_dim);
     float *const k = room_in(whole_k_, floats), *const v = room_in(whole_v_, floats);
     gather(g, s, layer, k, v);
     op.k = k, op.v = v;
@@ -303,7 +322,7 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
 
 void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
   const auto touch = [](float* memory, std::size_t n) { std::fill_n(memory, n, 0.0F); };
-  const std::size_t pass = model.pass_floats(tokens), whole = at(tokens) * at(shape_.kv_heads) * at(shape_.head_dim);
+  const std::size_t pass = model.pass_floats(tokens), whole = place(tokens) * place(shape_.kv_heads) * place(shape_.head_dim);
   touch(pass_memory(pass).data(), pass);
   AttentionPrefill op;
   op.new_tokens = tokens, op.q_heads = shape_.q_heads, op.kv_heads = shape_.kv_heads, op.head_dim = shape_.head_dim;
@@ -315,13 +334,13 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
 
 // Pages to [tokens, kv_heads, head_dim].
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, float* v) {
-  const RowsView rows(g.layers[at(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
+  const RowsView rows(g.layers[place(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
   run_in(model_->memory(), TokenCopy{.tokens = {rows.rows(), rows.rows().first}, .kind = TokenCopy::Kind::kFloats, .stored = k, .v = v});
 }
 
 // For a policy that acts after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
-  Group::Kept& kept = g.kept[at(layer)];
+  Group::Kept& kept = g.kept[place(layer)];
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   std::int64_t tokens = 0;
   for (const SeqStep& seq : g.seqs) tokens += seq.new_tokens;

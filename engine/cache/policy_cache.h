@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/cache/engine_observer.h"
@@ -115,7 +114,6 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void lower(Group& g, std::int32_t layer);
   void lower(Group& g, std::int32_t layer, const Selection& beside);
   void append(Group& g, std::int32_t layer, const LayerInput& in);
-  void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
   void keep_inputs(const float* hidden);
   void attend_layer(std::int32_t layer, LayerInput in);
   void attend_segments(Group& g, std::int32_t layer, LayerInput& in);

@@ -37,7 +37,7 @@ void PolicyCache::before_rope(std::int32_t layer, const DeviceLayer& in) {
   if (needs.hidden) hidden = as_floats(hidden_, in.hidden, in.tokens, shape_.hidden_dim, shape_.hidden_dim, in.type);
   if (needs.pre_rope_queries) q = as_floats(q_, in.q, in.tokens, q_width, in.q_stride, in.type);
   if (needs.pre_rope_keys) k = as_floats(k_, in.k, in.tokens, kv_width, in.kv_stride, in.type);
-  observe_inputs(layer, hidden, q, k);
+  before_rope(layer, hidden, q, k);
 }
 
 void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
@@ -139,7 +139,6 @@ bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const Laye
   return true;
 }
 
-// Converts to the model's type.
 void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
     std::int64_t tokens = 0;

@@ -35,7 +35,6 @@ class PolicyCache::Keeper final : public KvKeeper {
   Traffic moved_;  // between CPU memory and the cache's
 };
 
-// Parallel on the CPU, in sequence on a GPU.
 inline void for_each_apart(const TensorMemory& memory, std::int64_t count, const std::function<void(std::int64_t)>& part) {
   if (memory.on_host()) return for_each_in_parallel(count, part);
   for (std::int64_t i = 0; i < count; ++i) part(i);

@@ -1,8 +1,6 @@
 // Extra passes inside a PolicyCache's step.
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "base/error.h"
 #include "engine/cache/policy_cache_group.h"
 #include "kernels/attention/attend/attend.h"
@@ -20,8 +18,7 @@ class RowsPassHost final : public PassHost, AttentionHost {
       : model_(model), layers_(layers), sequence_(sequence), end_(end) {}
 
   void run(std::span<const std::int32_t> ids, Recorder& recorder) override {
-    std::vector<std::int32_t> positions(ids.size());
-    std::iota(positions.begin(), positions.end(), end_);
+    const std::vector<std::int32_t> positions = consecutive(end_, std::ssize(ids));
     recorder_ = &recorder;
     count_ = static_cast<std::int32_t>(ids.size());
     static_cast<void>(model_.forward({ids, positions}, *this));

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
@@ -112,10 +110,7 @@ std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& se
     }
     KvStore::Sequence& rows = sequence.rows[l];
     if (is_lowered(sequence, l)) {
-      for (const std::int32_t len : rows.len) {
-        std::vector<std::int32_t>& row = all.emplace_back(place(len));
-        std::iota(row.begin(), row.end(), 0);
-      }
+      for (const std::int32_t len : rows.len) all.push_back(consecutive(0, len));
       continue;
     }
     KvStore store(shape_, pages_);

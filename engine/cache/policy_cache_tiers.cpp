@@ -22,12 +22,8 @@ TokenLists on_host(const KvRows& kv, const Selection& selection, const TensorMem
 }
 
 TokenLists all_tokens(const KvRows& kv) {
-  TokenLists lists(place(kv.num_rows));
-  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-    std::vector<std::int32_t>& row = lists[place(r)];
-    row.resize(place(kv.len[r]));
-    std::iota(row.begin(), row.end(), 0);
-  }
+  TokenLists lists;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) lists.push_back(consecutive(0, kv.len[r]));
   return lists;
 }
 

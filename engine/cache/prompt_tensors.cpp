@@ -1,7 +1,5 @@
 #include "engine/cache/prompt_tensors.h"
 
-#include "policies/kv/needs.h"
-
 namespace kvlab {
 
 namespace {

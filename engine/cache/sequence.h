@@ -31,7 +31,6 @@ struct EngineSequence {
   std::vector<KvStore::Sequence> rows;  // [layers]
   std::vector<PackedRows> packed;       // [layers] or empty
   std::vector<LowerTier> tiers;         // [layers] or empty
-  // In order of moves.
   struct Offloaded {
     std::vector<std::int32_t> position;
     std::vector<std::uint8_t> kv;  // [tokens, 2, head_dim] of the pages' type

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
-#include "engine/device/device_transformer.h"
 #include "engine/device/plain_decoder.h"
 #include "kernels/device/cuda/download.h"
 #include "kernels/device/cuda/gpu_memory.h"
@@ -66,6 +64,13 @@ class LayerReader final : public DeviceAttentionHost {
   std::vector<LayerTensors>& layers_;
 };
 
+void run_step(DeviceTransformer& model, PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+              DeviceAttentionHost& host) {
+  cache.begin_step(pieces);
+  model.forward(batch, host);
+  cache.end_step({});
+}
+
 // After a prompt that the cache holds whole.
 class DevicePassHost final : public PassHost {
  public:
@@ -78,13 +83,10 @@ class DevicePassHost final : public PassHost {
 
   void run(std::span<const std::int32_t> ids, Recorder& recorder) override {
     std::vector<LayerTensors> layers(static_cast<std::size_t>(model_.config().layers));
-    std::vector<std::int32_t> positions(ids.size());
-    std::iota(positions.begin(), positions.end(), sequence_.seen_tokens);
+    const std::vector<std::int32_t> positions = consecutive(sequence_.seen_tokens, std::ssize(ids));
     const StepPiece piece{&sequence_, static_cast<std::int32_t>(ids.size())};
     LayerReader reader(model_.config(), needs_, cache_, model_.cuda(), layers);
-    cache_.begin_step({&piece, 1});
-    model_.forward({ids, positions}, reader);
-    cache_.end_step({});
+    run_step(model_, cache_, {&piece, 1}, {ids, positions}, reader);
     next_ = kUnknown, last_ = piece.new_tokens - 1;
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const auto layer = static_cast<std::int32_t>(l);
@@ -128,7 +130,7 @@ class DeviceModel final : public EngineModel {
   std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                              std::span<const std::int32_t> rows) const override {
     return fitted([&] {
-      run(cache, pieces, batch);
+      run_step(*model_, cache, pieces, batch, cache);
       return hidden_of(rows);
     });
   }
@@ -141,7 +143,7 @@ class DeviceModel final : public EngineModel {
   std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                           std::span<const std::int32_t> rows) const override {
     return fitted([&] {
-      run(cache, pieces, batch);
+      run_step(*model_, cache, pieces, batch, cache);
       return download(*cuda_, model_->logits(rows), static_cast<std::int64_t>(rows.size()) * config().vocab_size);
     });
   }
@@ -153,9 +155,7 @@ class DeviceModel final : public EngineModel {
       needs.step_queries = true, needs.hidden = options.hidden;
       needs.pre_rope_queries = needs.pre_rope_keys = options.pre_rope;
       LayerReader reader(config(), needs, cache, *cuda_, layers);
-      cache.begin_step({&piece, 1});
-      model_->forward(batch, reader);
-      cache.end_step({});
+      run_step(*model_, cache, {&piece, 1}, batch, reader);
       const std::int32_t last = piece.new_tokens - 1;
       return download(*cuda_, model_->logits({&last, 1}), config().vocab_size);
     });
@@ -170,7 +170,7 @@ class DeviceModel final : public EngineModel {
                                         std::span<const Draw> draws) const override {
     return fitted([&]() -> std::vector<std::int32_t> {
       if (is_plain(cache, pieces, draws)) return decode_plain(cache, pieces, batch, draws);
-      run(cache, pieces, batch);
+      run_step(*model_, cache, pieces, batch, cache);
       if (draws.empty()) {
         cuda_->synchronize();
         return {};
@@ -210,13 +210,10 @@ class DeviceModel final : public EngineModel {
       EngineSequence sequence;
       sequence.prompt_tokens = prompt.tokens();
       cache->start(sequence);
-      std::vector<std::int32_t> positions(ids.size());
-      std::iota(positions.begin(), positions.end(), 0);
+      const std::vector<std::int32_t> positions = consecutive(0, std::ssize(ids));
       const StepPiece piece{&sequence, prompt.tokens()};
       LayerReader reader(config(), needs, *cache, *cuda_, prompt.layers);
-      cache->begin_step({&piece, 1});
-      model_->forward({ids, positions}, reader);
-      cache->end_step({});
+      run_step(*model_, *cache, {&piece, 1}, {ids, positions}, reader);
       prompt.last_hidden = hidden_of(std::vector<std::int32_t>{prompt.tokens() - 1});
       if (!passes.empty()) {
         DevicePassHost host(*model_, *cache, sequence, options.hidden);
@@ -262,11 +259,6 @@ class DeviceModel final : public EngineModel {
       tokens.push_back({pieces[i].sequence, batch.ids[i], draws[i].temperature, draws[i].key});
     return decoder_of(cache).step(tokens);
   }
-  void run(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch) const {
-    cache.begin_step(pieces);
-    model_->forward(batch, cache);
-    cache.end_step({});
-  }
   // In float32.
   [[nodiscard]] std::vector<float> hidden_of(std::span<const std::int32_t> rows) const {
     const std::int64_t width = config().hidden_dim, n = static_cast<std::int64_t>(rows.size());
@@ -301,12 +293,9 @@ std::unique_ptr<EngineModel> device_model(const ModelConfig& config, const GpuOp
 }  // namespace
 
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
-                                               ElementType type) {
+                                               std::optional<ElementType> asked) {
+  const ElementType type = asked ? *asked : sixteen_bits();
   return device_model(config, options, type, [&](CudaContext& cuda) { return upload_weights(config, weights, type, cuda); });
-}
-
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options) {
-  return make_device_model(config, weights, options, sixteen_bits());
 }
 
 std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
@@ -119,10 +118,8 @@ void DeviceTransformer::make_rotations(std::int64_t positions) {
   const std::int64_t half = config_.head_dim / 2, known = cos_.size() / half;
   if (moves ? positions == known : positions <= known && known <= fixed) return;
   const std::int64_t wanted = moves ? positions : std::max(positions, std::min(2 * known, fixed));
-  std::vector<std::int32_t> all(static_cast<std::size_t>(wanted));
-  std::iota(all.begin(), all.end(), 0);
   std::vector<float> cos(static_cast<std::size_t>(wanted * half)), sin(cos.size());
-  rotary_.fill(all, cos.data(), sin.data());
+  rotary_.fill(consecutive(0, wanted), cos.data(), sin.data());
   cos_.resize(0), sin_.resize(0);
   sin_.append_from_host(sin.data(), static_cast<std::int64_t>(sin.size()));
   cos_.append_from_host(cos.data(), static_cast<std::int64_t>(cos.size()));  // last: size marks known rotations
@@ -199,9 +196,7 @@ void DeviceTransformer::mlp(const DeviceLayerWeights& w, const Activations& a) {
 const void* DeviceTransformer::forward(const TokenBatch& batch, DeviceAttentionHost& host) {
   std::int32_t last = 0;
   for (std::size_t i = 0; i < batch.ids.size(); ++i) {
-    if (batch.ids[i] < 0 || batch.ids[i] >= config_.vocab_size)
-      throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
-                                   config_.vocab_size, config_.name));
+    check_token(config_, batch.positions[i], batch.ids[i]);
     last = std::max(last, batch.positions[i]);
   }
   const auto tokens = static_cast<std::int64_t>(batch.ids.size());

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "engine/model/weights.h"

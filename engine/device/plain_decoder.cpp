@@ -258,12 +258,9 @@ void PlainDecoder::repeat() { launch(last_); }
 
 std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   if (batch.empty()) return {};
-  const ModelConfig& c = model_.config();
   std::int32_t longest = 0;
   for (const Token& t : batch) {
-    if (t.id < 0 || t.id >= c.vocab_size)
-      throw InputError(
-          fmt::format("token {} has id {}, outside [0, {}) of model '{}'", t.sequence->seen_tokens, t.id, c.vocab_size, c.name));
+    check_token(model_.config(), t.sequence->seen_tokens, t.id);
     longest = std::max(longest, t.sequence->seen_tokens + 1);
   }
   make_room(batch);

@@ -29,8 +29,7 @@ class PlainDecoder {
     float temperature = 0;  // for the next token
     std::uint64_t key = 0;
   };
-  // Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step. Without memory for a
-  // graph, launches single kernels.
+  // Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
   // Records steps up to these sequences and tokens per sequence, within `cached_tokens`. Stops at page tables of a quarter of the free

@@ -11,7 +11,6 @@ class GradeWork {
  public:
   GradeWork(const EngineModel& model, const GradeOptions& options) : model_(model), options_(options) {}
   void add(const EvalSample& sample, const Recipe& recipe);
-  // Takes < 1 s.
   [[nodiscard]] double seconds() const;
   [[nodiscard]] std::string describe() const;  // "about 12 minutes on this machine"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -228,8 +227,8 @@ std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample&
   cache->start(sequence);
   cache->adopt(sequence, s.prompt);
   sequence.prompt_tokens = static_cast<std::int32_t>(s.ids.size());  // attend like a prompt
-  std::vector<std::int32_t> positions(place_of(rest)), rows;
-  std::iota(positions.begin(), positions.end(), s.prompt_tokens);
+  const std::vector<std::int32_t> positions = consecutive(s.prompt_tokens, rest);
+  std::vector<std::int32_t> rows;
   for (const GradeSample::Place& p : s.places)
     if (p.position >= s.prompt_tokens) rows.push_back(p.position - s.prompt_tokens);
   const StepPiece piece{&sequence, rest};

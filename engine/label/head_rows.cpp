@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "engine/label/filter_moments.h"
-#include "engine/model/transformer.h"
 #include "traces/write_safetensors.h"
 
 namespace kvlab {

@@ -45,7 +45,6 @@ class Labelling {
   }
 
  private:
-  // One query's attention in a needle prompt.
   struct Look {
     std::int32_t top = 0;
     double needle = 0, far = 0;

@@ -266,6 +266,11 @@ void read_dims(const JsonConfig& file, ModelConfig& c) {
 
 }  // namespace
 
+void check_token(const ModelConfig& model, std::int32_t position, std::int32_t id) {
+  if (id < 0 || id >= model.vocab_size)
+    throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", position, id, model.vocab_size, model.name));
+}
+
 ModelConfig read_model_config(const std::string& dir) {
   if (std::error_code error; !std::filesystem::is_directory(dir, error))
     if (const std::string advice = hub_advice(dir, true); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);

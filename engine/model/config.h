@@ -32,6 +32,9 @@ struct ModelConfig {
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 
+// Throws InputError for an invalid id.
+void check_token(const ModelConfig& model, std::int32_t position, std::int32_t id);
+
 // Reads DIR/config.json (docs/models.md). Throws InputError with file and key.
 ModelConfig read_model_config(const std::string& dir);
 

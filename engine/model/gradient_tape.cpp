@@ -1,7 +1,6 @@
 #include "engine/model/gradient_tape.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "kernels/attention/attention_gradient/attention_gradient.h"
 #include "kernels/model/gradients/gradients.h"
@@ -129,9 +128,7 @@ void GradientTape::backward(const KvState& kv, const Seen& seen) const {
           zeroed(kv_width),
           zeroed(kv_width)};
   for (float& x : s.stream) x *= 2;
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
-  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(kv.tokens - n));
-  Rotary({c.rope_base, c.rope_scaling}, c.head_dim).fill(positions, s.cos.data(), s.sin.data());
+  Rotary({c.rope_base, c.rope_scaling}, c.head_dim).fill(consecutive(kv.tokens - n, n), s.cos.data(), s.sin.data());
   for (float& x : s.sin) x = -x;
   for (std::int32_t layer = c.layers - 1; layer >= 0; --layer) {
     through_mlp(layer, s);

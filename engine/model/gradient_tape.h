@@ -10,7 +10,7 @@
 namespace kvlab {
 
 // Backward pass of Phi = sum_t |h_t|^2, h_t before the last norm (KVgrad, openreview.net/forum?id=cg1wTCJjjk); weights and earlier tokens
-// are constants. Keeps 2 hidden_dim + q_heads * head_dim floats per token and layer.
+// are constants.
 class GradientTape final : public Recorder {
  public:
   // `inner`: receives all calls, may be null. The model outlives the tape.

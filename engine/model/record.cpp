@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/model/gradient_tape.h"
-#include "engine/model/transformer.h"
 #include "policies/kv/forward_passes.h"
 
 namespace kvlab {
@@ -83,15 +82,15 @@ struct PassRun {
   std::span<const std::int32_t> prompt;
   ExtraPass pass;  // with its layers, empty
   std::int32_t cached = 0;
+  LayerRecorder recorder{pass.layers, false, options.hidden};
 
   std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
 };
 
 void lookahead(PassRun& s) {
-  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   for (std::int32_t i = 0; i < s.options.lookahead_tokens; ++i) {
     s.pass.ids.push_back(s.host.next_token());
-    s.host.run({&s.pass.ids.back(), 1}, recorder);
+    s.host.run({&s.pass.ids.back(), 1}, s.recorder);
   }
   s.host.rewind();
   s.pass.num_tokens = s.options.lookahead_tokens;
@@ -111,11 +110,10 @@ std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std
 
 template <class Run>
 void repeat_chunks(PassRun& s, std::int32_t chunk_tokens, Run&& run) {
-  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += chunk_tokens) {
     const std::int32_t end = std::min(begin + chunk_tokens, s.prompt_tokens());
     const std::vector<std::int32_t> ids = repeat_input(s, begin, end);
-    run(ids, recorder);
+    run(ids);
     s.host.rewind();
     s.pass.ids.insert(s.pass.ids.end(), ids.begin(), ids.end());
     s.pass.chunks.push_back({s.pass.num_tokens, static_cast<std::int32_t>(s.pass.ids.size()), begin, end});
@@ -124,34 +122,25 @@ void repeat_chunks(PassRun& s, std::int32_t chunk_tokens, Run&& run) {
 }
 
 void reconstruct(PassRun& s) {
-  repeat_chunks(s, s.options.repeat.chunk_tokens, [&](const auto& ids, Recorder& recorder) { s.host.run(ids, recorder); });
+  repeat_chunks(s, s.options.repeat.chunk_tokens, [&](const auto& ids) { s.host.run(ids, s.recorder); });
 }
 
 void reconstruct_gradient(PassRun& s) {
-  repeat_chunks(s, s.options.repeat.gradient_chunk_tokens, [&](const auto& ids, Recorder& recorder) {
-    const std::vector<std::vector<float>> norms = s.host.run_with_gradient(ids, recorder);
+  repeat_chunks(s, s.options.repeat.gradient_chunk_tokens, [&](const auto& ids) {
+    const std::vector<std::vector<float>> norms = s.host.run_with_gradient(ids, s.recorder);
     for (std::size_t l = 0; l < norms.size(); ++l) append(s.pass.layers[l].gradient, norms[l]);
   });
 }
 
-void repeat(PassRun& s) {
-  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
-  s.host.run(s.prompt, recorder);
-  s.host.rewind();
-  s.pass.ids.assign(s.prompt.begin(), s.prompt.end());
-  s.pass.num_tokens = s.prompt_tokens();
-  s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
-}
-
-// In one piece.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
-  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
-  s.host.run(ids, recorder);
+  s.host.run(ids, s.recorder);
   s.host.rewind();
   s.pass.num_tokens = static_cast<std::int32_t>(ids.size());
   s.pass.ids = std::move(ids);
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.cached}};
 }
+
+void repeat(PassRun& s) { run_appended(s, {s.prompt.begin(), s.prompt.end()}); }
 
 void answer_template(PassRun& s) { run_appended(s, s.options.answer_template); }
 

@@ -1,7 +1,5 @@
 #include "engine/model/transformer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -197,10 +195,7 @@ void Transformer::mlp(const LayerWeights& w, Activations& a) const {
 }
 
 void Transformer::check(const TokenBatch& batch) const {
-  for (std::size_t i = 0; i < batch.ids.size(); ++i)
-    if (batch.ids[i] < 0 || batch.ids[i] >= config_.vocab_size)
-      throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
-                                   config_.vocab_size, config_.name));
+  for (std::size_t i = 0; i < batch.ids.size(); ++i) check_token(config_, batch.positions[i], batch.ids[i]);
 }
 
 void Transformer::embed(const TokenBatch& batch, Activations& a) const {
@@ -267,6 +262,12 @@ std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   return all;
 }
 
+std::vector<std::int32_t> consecutive(std::int64_t first, std::int64_t count) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), static_cast<std::int32_t>(first));
+  return all;
+}
+
 std::int32_t greedy_token(std::span<const float> logits, std::int32_t vocab_size) {
   const std::span<const float> last = logits.last(static_cast<std::size_t>(vocab_size));
   return static_cast<std::int32_t>(std::max_element(last.begin(), last.end()) - last.begin());
@@ -282,8 +283,7 @@ void KvState::truncate(std::int64_t kept) {
 }
 
 std::vector<float> forward(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) {
-  std::vector<std::int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(kv.tokens));
+  const std::vector<std::int32_t> positions = consecutive(kv.tokens, std::ssize(ids));
   PlainAttention host(model.config(), kv, static_cast<std::int64_t>(ids.size()), recorder);
   std::vector<float> hidden = model.forward({ids, positions}, host);
   kv.tokens += static_cast<std::int64_t>(ids.size());

@@ -16,6 +16,9 @@ struct TokenBatch {
   std::span<const std::int32_t> positions;  // per id
 };
 
+// `count` numbers from `first` on.
+std::vector<std::int32_t> consecutive(std::int64_t first, std::int64_t count);
+
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;

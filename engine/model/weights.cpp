@@ -30,9 +30,13 @@ class WeightFiles {
 
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }
   [[nodiscard]] const SafetensorsFile& file_of(const std::string& tensor) const { return files_.at(places_.at(tensor)); }
-  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [tensor, file] : places_) names.push_back(tensor);
+    return names;
+  }
   // Throws "FILE: message", FILE the only file or the index.
-  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail(const std::string& message) const { throw InputError(name_ + ": " + message); }
 
  private:
   void open_shards(const std::string& dir);
@@ -112,14 +116,6 @@ void WeightFiles::open_shards(const std::string& dir) {
   for (const auto& [tensor, shard] : places_)
     if (!files_.at(shard).has(tensor)) fail(fmt::format("'weight_map' places tensor '{}' in {}, which does not have it", tensor, shard));
 }
-
-std::vector<std::string> WeightFiles::names() const {
-  std::vector<std::string> names;
-  for (const auto& [tensor, file] : places_) names.push_back(tensor);
-  return names;
-}
-
-void WeightFiles::fail(const std::string& message) const { throw InputError(name_ + ": " + message); }
 
 namespace {
 

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "engine/serve/serve.h"
 
 namespace kvlab {
 
@@ -13,6 +12,7 @@ namespace {
 
 using RealClock = std::chrono::steady_clock;
 
+// On its thread, in real time. `stays_awake`: all cores spin between jobs, since woken cores are slow.
 class ThreadLane final : public StepLane {
  public:
   ThreadLane(StepExecutor& executor, bool stays_awake) : executor_(executor), stays_awake_(stays_awake), thread_([this] { loop(); }) {}
@@ -102,6 +102,7 @@ class ThreadLane final : public StepLane {
   std::thread thread_;
 };
 
+// In the caller's thread, on the nominal clock; for tests.
 class NominalLane final : public StepLane {
  public:
   explicit NominalLane(StepExecutor& executor) : executor_(executor) {}
@@ -126,6 +127,11 @@ class NominalLane final : public StepLane {
   Picoseconds now_, busy_until_;
   std::deque<Output> outputs_;
 };
+
+std::unique_ptr<StepLane> make_lane(const ServeSetup& setup, StepExecutor& executor) {
+  if (setup.nominal_time) return std::make_unique<NominalLane>(executor);
+  return std::make_unique<ThreadLane>(executor, setup.stays_awake);
+}
 
 StepExecutor::Options executor_options(const ServeSetup& setup) {
   StepExecutor::Options options;
@@ -156,15 +162,8 @@ EngineModel::Load largest_load(const ServeSetup& setup, const Scheduler& schedul
 
 }  // namespace
 
-std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake) {
-  return std::make_unique<ThreadLane>(executor, stays_awake);
-}
-std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor) { return std::make_unique<NominalLane>(executor); }
-
 EngineDevice::EngineDevice(const ServeSetup& setup)
-    : setup_(setup),
-      executor_(*setup.model, *setup.recipe, executor_options(setup)),
-      lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)) {}
+    : setup_(setup), executor_(*setup.model, *setup.recipe, executor_options(setup)), lane_(make_lane(setup, executor_)) {}
 
 EngineDevice::~EngineDevice() = default;
 

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 #include "base/error.h"
 #include "kernels/model/sampling/sampling.h"

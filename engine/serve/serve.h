@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "engine/serve/executor.h"
@@ -33,8 +32,8 @@ struct ServeSetup : HostSetup {
   std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: by request number
 };
 
-// In real time, with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs the steps.
-// Token ids follow from hashes. Throws InputError for what it cannot run, and for requests that wait forever.
+// In real time, with the simulator's scheduler, block cache and ReplicaState over pages of real K and V. Throws InputError for what it
+// cannot run, and for requests that wait forever.
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
 
 }  // namespace kvlab

@@ -14,8 +14,8 @@ std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 // Exactly one code point.
 char32_t character_at(const JsonNode& node, const std::string& key);
 
-// Limits output to 64 times the input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). A step that
-// can exceed any multiple checks before it allocates.
+// Limits output to 64 times the input (at least 4,096 bytes), against chained doublings. A step that can exceed any multiple checks before
+// it allocates.
 class GrowthLimit {
  public:
   // `key` is for errors.

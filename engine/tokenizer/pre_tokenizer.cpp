@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 
 #include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/parts.h"
@@ -12,49 +13,31 @@ namespace {
 // For matches of a Split.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// A match joins the previous slice unless that was a match.
-void merge_with_previous(std::vector<Slice>& slices) {
+// joins(a, b): a slice joins the one before it, by their is_match.
+template <class Joins>
+void merge(std::vector<Slice>& slices, Joins joins) {
   std::vector<Slice> merged;
   bool was_match = false;
   for (const Slice& slice : slices) {
-    if (slice.is_match && !was_match && !merged.empty())
-      merged.back().end = slice.end;
-    else
+    if (!merged.empty() && joins(was_match, slice.is_match)) {
+      merged.back().begin = std::min(merged.back().begin, slice.begin);
+      merged.back().end = std::max(merged.back().end, slice.end);
+    } else {
       merged.push_back(slice);
+    }
     was_match = slice.is_match;
-  }
-  slices = std::move(merged);
-}
-
-void merge_with_next(std::vector<Slice>& slices) {
-  std::vector<Slice> merged;  // from the back
-  bool was_match = false;
-  for (auto slice = slices.rbegin(); slice != slices.rend(); ++slice) {
-    if (slice->is_match && !was_match && !merged.empty())
-      merged.back().begin = slice->begin;
-    else
-      merged.push_back(*slice);
-    was_match = slice->is_match;
-  }
-  slices.assign(merged.rbegin(), merged.rend());
-}
-
-void merge_alike(std::vector<Slice>& slices) {
-  std::vector<Slice> merged;
-  for (const Slice& slice : slices) {
-    if (!merged.empty() && merged.back().is_match == slice.is_match)
-      merged.back().end = slice.end;
-    else
-      merged.push_back(slice);
   }
   slices = std::move(merged);
 }
 
 void apply(Behavior behavior, std::vector<Slice>& slices) {
   if (behavior == Behavior::kRemoved) std::erase_if(slices, [](const Slice& slice) { return slice.is_match; });
-  if (behavior == Behavior::kMergedWithPrevious) merge_with_previous(slices);
-  if (behavior == Behavior::kMergedWithNext) merge_with_next(slices);
-  if (behavior == Behavior::kContiguous) merge_alike(slices);
+  if (behavior == Behavior::kContiguous) merge(slices, std::equal_to<bool>());
+  const bool is_backward = behavior == Behavior::kMergedWithNext;
+  if (behavior != Behavior::kMergedWithPrevious && !is_backward) return;
+  if (is_backward) std::reverse(slices.begin(), slices.end());
+  merge(slices, [](bool was_match, bool is_match) { return is_match && !was_match; });
+  if (is_backward) std::reverse(slices.begin(), slices.end());
 }
 
 PreTokenizer splitter(const Pattern& pattern, Behavior behavior, bool inverts) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace kvlab::tokenization {
 
 // If ill-formed, length is what one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart"), at least 1.
@@ -20,7 +22,6 @@ std::size_t first_invalid_utf8(std::string_view text);
 // Each ill-formed piece becomes one U+FFFD.
 std::string valid_utf8(std::string_view text);
 
-void append_utf8(std::string& text, char32_t code);
 std::string utf8(char32_t code);
 
 // Offset in non-empty, well-formed text.

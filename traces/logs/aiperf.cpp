@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <sstream>
-
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"
@@ -66,18 +64,13 @@ class AiperfRow {
   std::string where_;
 };
 
-RealLog read_aiperf_rows(const std::string& text, const std::string& file) {
+RealLog read_aiperf_rows(const LogText& text) {
   RealLog log;
   log.is_of_client = true;
   LeftOut left_out;
   SeenIds seen;
-  std::size_t number = 0;
   std::optional<std::int64_t> origin_ns;  // instants since 1970 lose nanoseconds in a double
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string where = fmt::format("{}:{}", file, number);
+  text.each_line([&](const std::string& line, const std::string& where) {
     refuse_deep_json(line, where);
     const Json parsed = Json::parse(line, nullptr, false);
     if (!AiperfRow::is_one(parsed)) throw InputError(where + ": not a row of AIPerf, as those above: it has no 'metadata' and 'metrics'");
@@ -94,7 +87,7 @@ RealLog read_aiperf_rows(const std::string& text, const std::string& file) {
       left_out.add("failed");
     else
       log.requests.push_back(row.read(*origin_ns));
-  }
+  });
   log.note = left_out.note(log.requests.size());
   return log;
 }
@@ -104,7 +97,7 @@ class AiperfRows final : public LogFormat {
  public:
   explicit AiperfRows(Params& /*none*/) {}
   [[nodiscard]] bool recognises(const LogText& log) const override { return AiperfRow::is_one(log.first_line()); }
-  [[nodiscard]] RealLog read(const LogText& log) const override { return read_aiperf_rows(log.text(), log.file()); }
+  [[nodiscard]] RealLog read(const LogText& log) const override { return read_aiperf_rows(log); }
 };
 
 KVLAB_REGISTER(LogFormat, AiperfRows, "aiperf_rows", "AIPerf's profile_export.jsonl: an object per request", "");

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"

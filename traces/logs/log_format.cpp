@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -86,6 +87,15 @@ const nlohmann::json& LogText::whole() const {
   if (begin == std::string::npos || (text_[begin] != '{' && text_[begin] != '[')) return whole_.emplace(nlohmann::json::value_t::discarded);
   refuse_deep_json(text_, file_);
   return whole_.emplace(parse_log_json(text_));
+}
+
+void LogText::each_line(const std::function<void(const std::string& line, const std::string& where)>& each) const {
+  std::istringstream lines(text_);
+  std::size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string::npos) each(line, fmt::format("{}:{}", file_, number));
+  }
 }
 
 std::string LogText::place_of(std::initializer_list<std::string_view> keys) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ class LogText {
   [[nodiscard]] const nlohmann::json& first_line() const { return first_line_; }
   // As one value, else discarded.
   [[nodiscard]] const nlohmann::json& whole() const;
+  // Calls each(line, "FILE:LINE"); skips blank lines.
+  void each_line(const std::function<void(const std::string& line, const std::string& where)>& each) const;
   // "FILE:3: 'a.b'": the first b after the first a.
   [[nodiscard]] std::string place_of(std::initializer_list<std::string_view> keys) const;
 

@@ -49,26 +49,18 @@ ServedRequest parse_row(const nlohmann::json& json, const std::string& where) {
 
 // JSON lines with input_toks, output_toks, arrival_time, queued_ts, first_token_ts and last_token_ts in seconds. Also for unrecognised
 // files, to report missing keys.
-RealLog read_engine_log(const std::string& text, const std::string& file) {
+RealLog read_engine_log(const LogText& text) {
   RealLog log;
   SeenIds seen;
   LeftOut repeated;
-  std::size_t line_number = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    ++line_number;
-    const std::string line = text.substr(at, end - at);
-    if (line.find_first_not_of(" \t\r") != std::string::npos) {
-      const std::string where = fmt::format("{}:{}", file, line_number);
-      const nlohmann::json row = parse_json(line, where);
-      const std::string id = id_of(row);
-      if (!id.empty() && !seen.is_first(id))
-        repeated.add(kRepeatedId);
-      else
-        log.requests.push_back(parse_row(row, where));
-    }
-    at = end + 1;
-  }
+  text.each_line([&](const std::string& line, const std::string& where) {
+    const nlohmann::json row = parse_json(line, where);
+    const std::string id = id_of(row);
+    if (!id.empty() && !seen.is_first(id))
+      repeated.add(kRepeatedId);
+    else
+      log.requests.push_back(parse_row(row, where));
+  });
   log.note = repeated.note(log.requests.size());
   return log;
 }
@@ -113,13 +105,8 @@ void check_statistics(const std::vector<LogStatistic>& all) {
 
 void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  double sum = 0;
-  for (const double v : values) sum += v;
-  const double nothing = std::numeric_limits<double>::quiet_NaN();
-  const bool any = !values.empty();
-  rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing, values.size()});
-  for (const int p : {50, 90, 95, 99})
-    rows.push_back({metric, fmt::format("p{}", p), any ? quantile_of_sorted(values, p / 100.0) : nothing, values.size()});
+  for (const char* const statistic : {"mean", "p50", "p90", "p95", "p99"})
+    rows.push_back({metric, statistic, statistic_of(values, statistic), values.size()});
 }
 
 }  // namespace
@@ -130,7 +117,7 @@ RealLog read_real_log(const std::string& file) {
     Params none = Params::empty("log");
     for (const std::string& name : LogFormatRegistry::names())
       if (const auto format = LogFormatRegistry::make(name, none, "format of a log"); format->recognises(text)) return format->read(text);
-    return read_engine_log(text.text(), file);
+    return read_engine_log(text);
   }();
   if (log.requests.empty() && log.statistics.empty())
     throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -82,7 +81,6 @@ class SampleParser {
   std::size_t at_ = 0;
 };
 
-// From a series' last sample.
 class Histogram {
  public:
   explicit Histogram(std::string name = "") : name_(std::move(name)) {}
@@ -215,13 +213,9 @@ class Histogram {
 class MetricsText {
  public:
   explicit MetricsText(const LogText& log) : file_(log.file()) {
-    std::istringstream lines(log.text());
-    std::size_t number = 0;
-    for (std::string line; std::getline(lines, line);) {
-      ++number;
-      if (!line.empty() && line.back() == '\r') line.pop_back();
-      if (line.starts_with("vllm:")) add(line, fmt::format("{}:{}", file_, number));
-    }
+    log.each_line([this](const std::string& line, const std::string& where) {
+      if (line.starts_with("vllm:")) add(line.ends_with('\r') ? line.substr(0, line.size() - 1) : line, where);
+    });
   }
 
   [[nodiscard]] RealLog read() const {

@@ -10,7 +10,6 @@
 #include "base/hash.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
-#include "traces/readers/readers.h"
 
 namespace kvlab {
 
@@ -20,11 +19,8 @@ namespace {
 // are supported.
 class AgenticMooncake final : public JsonReader {
  public:
-  struct Options {
-    explicit Options(Params& p)
-        : block_size(p.optional<std::int32_t>("block_size", 0, 1, 1 << 20,
-                                              "agentic_mooncake: tokens per hash id; needed unless the rows say it")) {}
-    std::int32_t block_size;
+  struct Options : MooncakeOptions {
+    explicit Options(Params& p) : MooncakeOptions(p, "agentic_mooncake") {}
   };
   static bool recognises(std::string_view line) {
     return MooncakeRow::may_be(line) &&
@@ -104,7 +100,6 @@ class AgenticMooncake final : public JsonReader {
     });
   }
 
-  // Waiting rows come next.
   void give(TraceRequest& request) {
     request.prompt_tokens = row_.shape.prompt_tokens;
     request.output_tokens = row_.shape.output_tokens;

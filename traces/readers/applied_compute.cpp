@@ -42,11 +42,7 @@ class AppliedCompute final : public JsonReader {
   };
 
   bool read_row(TraceRequest& request) override {
-    if (!queue_.pop(request)) {
-      if (!read_session()) return false;
-      queue_.pop(request);
-    }
-    return true;
+    return queue_.next(request, [&] { return read_session(); });
   }
 
   bool read_session() {

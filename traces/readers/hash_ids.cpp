@@ -20,7 +20,7 @@ void TurnQueue::push(const TraceRequest& request) {
 }
 
 bool TurnQueue::pop(TraceRequest& request) {
-  if (is_empty()) return false;
+  if (given_ == requests_.size()) return false;
   const Kept& kept = requests_[given_++];
   request = kept.request;
   request.hashes = std::span(hashes_).subspan(kept.hashes_begin, kept.num_hashes);

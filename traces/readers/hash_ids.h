@@ -21,11 +21,17 @@ class TurnQueue {
   }
   // Copies the request, hashes and facts.
   void push(const TraceRequest& request);
-  // False if empty. Hashes and facts are valid until clear().
-  bool pop(TraceRequest& request);
-  [[nodiscard]] bool is_empty() const { return given_ == requests_.size(); }
+  // The next request, with hashes and facts that are valid until clear(); read() reads another session, false at the end.
+  template <class Read>
+  bool next(TraceRequest& request, Read&& read) {
+    while (!pop(request))
+      if (!read()) return false;
+    return true;
+  }
 
  private:
+  bool pop(TraceRequest& request);
+
   struct Kept {
     TraceRequest request;
     RequestFacts facts;

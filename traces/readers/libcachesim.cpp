@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 
 #include "base/hash.h"
@@ -44,7 +43,7 @@ class OracleGeneral final : public RowReader {
  private:
   static constexpr std::size_t kRecordBytes = 24;
 
-  // Counts records instead of lines, from 1.
+  // Counts records, from 1.
   class Place final : public InputPlace {
    public:
     explicit Place(std::unique_ptr<LineReader> lines) : bytes_(std::move(lines)) { bytes_->keep_mark(); }

@@ -5,7 +5,6 @@
 
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
-#include "traces/readers/readers.h"
 
 namespace kvlab {
 
@@ -13,21 +12,17 @@ namespace {
 
 // Mooncake rows of only the tokens that a turn adds to its session's prompt (Dynamo, docs/dynosim/trace-formats.md, "Mooncake Delta"),
 // including the previous answer if it returns.
-class MooncakeDelta final : public JsonReader {
+class MooncakeDelta final : public MooncakeReader {
  public:
-  struct Options {
-    explicit Options(Params& p)
-        : block_size(
-              p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake_delta: tokens per hash id; needed unless the rows say it")) {}
-    std::int32_t block_size;
+  struct Options : MooncakeOptions {
+    explicit Options(Params& p) : MooncakeOptions(p, "mooncake_delta") {}
   };
   static constexpr bool kIsGuessed = false;
   static bool recognises(std::string_view line) { return MooncakeRow::may_be(line); }
   MooncakeDelta(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
-      : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
+      : MooncakeReader(std::move(lines), options, own) {}
 
  private:
-  static constexpr std::size_t kRequestId = MooncakeRow::kKeys.size();
   static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 3>{"request_id", "request_kind", "output_token_ids"});
 
   struct Prompt {
@@ -38,31 +33,13 @@ class MooncakeDelta final : public JsonReader {
   };
 
   bool read_row(TraceRequest& request) override {
-    const auto read_field = [&](std::size_t key, JsonField field) {
-      if (key == kRequestId) {
-        if (!field.is_null()) id_ = field.session();
-        return;
-      }
-      row_.read_field(key, field);
-    };
-    do {
-      row_.clear();
-      id_.reset();
-      if (!rows_.next(kKeys, read_field)) return false;
-    } while (id_ && is_repeated(*id_));
-    row_.check_lengths(lines(), own_.block_size);
+    if (!next_row(kKeys)) return false;
     if (row_.session < 0) fail_missing_key(lines(), "session_id");
-    if (row_.delay && row_.at_ns) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+    refuse_two_times();
     Prompt& prompt = prompts_[row_.session];
     add_turn(prompt);
     request.prompt_tokens = static_cast<std::int32_t>(prompt.tokens);
-    request.output_tokens = row_.output_tokens;
-    request.session = row_.session;
-    request.is_follow_up = row_.delay.has_value();
-    if (row_.delay)
-      request.delay = *row_.delay;
-    else
-      request.arrival = row_.at_ns ? time_of(*row_.at_ns) : arrival_of_row_without();
+    set_times(request);
     if (prompt.content && !prompt.content->hashes().empty()) {
       request.hash_tokens = prompt.content->chunk_tokens();
       request.hashes = prompt.content->hashes();
@@ -100,9 +77,6 @@ class MooncakeDelta final : public JsonReader {
                                            row_.prompt_tokens, block, needed, block));
   }
 
-  Options own_;
-  MooncakeRow row_;
-  std::optional<std::int64_t> id_;
   RequestFacts facts_;
   std::unordered_map<std::int64_t, Prompt> prompts_;
 };

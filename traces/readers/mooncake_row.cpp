@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "traces/numbers.h"
-#include "traces/row_reader.h"
-
 namespace kvlab {
 
 void MooncakeRow::clear() {
@@ -61,6 +58,37 @@ std::int32_t MooncakeRow::block_of(const InputPlace& lines, std::int32_t asked) 
   if (asked > 0 && block_size > 0 && block_size != asked)
     lines.fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", block_size, asked));
   return block;
+}
+
+bool MooncakeReader::next_row(std::span<const std::string_view> keys) {
+  constexpr std::size_t kRequestId = MooncakeRow::kKeys.size(), kFirstOfAgents = kRequestId + 3;
+  std::optional<std::int64_t> id;
+  const auto read_field = [&](std::size_t key, JsonField field) {
+    if (key >= kFirstOfAgents) field.fail("rows of agents have this column; set 'format: agentic_mooncake'");
+    if (key != kRequestId) return row_.read_field(key, field);
+    if (!field.is_null()) id = field.session();
+  };
+  do {
+    row_.clear();
+    id.reset();
+    if (!rows_.next(keys, read_field)) return false;
+  } while (id && is_repeated(*id));
+  row_.check_lengths(lines(), own_.block_size);
+  return true;
+}
+
+void MooncakeReader::refuse_two_times() const {
+  if (row_.delay && row_.at_ns) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+}
+
+void MooncakeReader::set_times(TraceRequest& request) {
+  request.output_tokens = row_.output_tokens;
+  request.session = row_.session;
+  request.is_follow_up = row_.delay.has_value();
+  if (row_.delay)
+    request.delay = *row_.delay;
+  else
+    request.arrival = row_.at_ns ? time_of(*row_.at_ns) : arrival_of_row_without();
 }
 
 }  // namespace kvlab

@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "traces/json_rows.h"
-#include "traces/trace.h"
+#include "traces/readers/readers.h"
 
 namespace kvlab {
 
@@ -36,6 +35,26 @@ struct MooncakeRow {
   void check_lengths(const InputPlace& lines, std::int32_t asked_block);
   // The row's, else `asked` (0: none). Throws for none or a difference.
   [[nodiscard]] std::int32_t block_of(const InputPlace& lines, std::int32_t asked) const;
+};
+
+struct MooncakeOptions {
+  MooncakeOptions(Params& p, const std::string& format)
+      : block_size(p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, format + ": tokens per hash id; needed unless the rows say it")) {}
+  std::int32_t block_size;  // 0: the rows'
+};
+
+class MooncakeReader : public JsonReader {
+ protected:
+  MooncakeReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const MooncakeOptions& own)
+      : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
+  // `keys`: Mooncake's, request_id, two unused, agents'. False at the end.
+  bool next_row(std::span<const std::string_view> keys);
+  void refuse_two_times() const;
+  // All but prompt and content.
+  void set_times(TraceRequest& request);
+
+  MooncakeOptions own_;
+  MooncakeRow row_;
 };
 
 // Mooncake's keys and `extra`.

@@ -28,7 +28,11 @@ struct ServeGenLengths {
   std::vector<std::int32_t> tokens;
   std::vector<double> cumulative;
   // `uniform` in [0, 1).
-  [[nodiscard]] std::int32_t at(double uniform) const;
+  [[nodiscard]] std::int32_t at(double uniform) const {
+    const auto found = std::ranges::upper_bound(cumulative, uniform * cumulative.back());
+    const auto place = std::min<std::ptrdiff_t>(found - cumulative.begin(), static_cast<std::ptrdiff_t>(tokens.size()) - 1);
+    return tokens[static_cast<std::size_t>(place)];
+  }
 };
 
 // One window of a client.
@@ -46,7 +50,10 @@ struct ServeGenClient {
   std::map<std::int64_t, ServeGenWindow> windows;  // by start, s
   std::map<std::int64_t, Lengths> lengths;         // by start, s; only those with data
   // Last start up to `start_s`; may be null.
-  [[nodiscard]] const Lengths* lengths_at(std::int64_t start_s) const;
+  [[nodiscard]] const Lengths* lengths_at(std::int64_t start_s) const {
+    const auto after = lengths.upper_bound(start_s);
+    return after == lengths.begin() ? nullptr : &std::prev(after)->second;
+  }
 };
 
 namespace fs = std::filesystem;
@@ -139,7 +146,7 @@ nlohmann::json parsed(const std::string& path) {
   return all;
 }
 
-// The distributions of one window; `fail` throws with the field.
+// `fail` throws with the field.
 ServeGenClient::Lengths lengths_in(const nlohmann::json& fields,
                                    const std::function<void(const std::string& field, const std::string&)>& fail) {
   const auto read = [&](const char* name) {
@@ -164,17 +171,6 @@ void read_lengths(const std::string& path, ServeGenClient& client, std::vector<s
     if (!lengths.prompt.tokens.empty() && !lengths.output.tokens.empty())
       client.lengths.emplace(static_cast<std::int64_t>(start), std::move(lengths));
   }
-}
-
-std::int32_t ServeGenLengths::at(double uniform) const {
-  const auto found = std::ranges::upper_bound(cumulative, uniform * cumulative.back());
-  const auto place = std::min<std::ptrdiff_t>(found - cumulative.begin(), static_cast<std::ptrdiff_t>(tokens.size()) - 1);
-  return tokens[static_cast<std::size_t>(place)];
-}
-
-const ServeGenClient::Lengths* ServeGenClient::lengths_at(std::int64_t start_s) const {
-  const auto after = lengths.upper_bound(start_s);
-  return after == lengths.begin() ? nullptr : &std::prev(after)->second;
 }
 
 // Ascending.

@@ -81,9 +81,7 @@ class ShareGpt final : public RowReader {
   }
 
   bool read_row(TraceRequest& request) override {
-    while (!queue_.pop(request))
-      if (!read_conversation()) return false;
-    return true;
+    return queue_.next(request, [&] { return read_conversation(); });
   }
 
   bool read_conversation() {

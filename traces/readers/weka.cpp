@@ -89,9 +89,7 @@ class Weka final : public RowReader {
   [[nodiscard]] const InputPlace& lines() const override { return documents_->lines(); }
 
   bool read_row(TraceRequest& request) override {
-    while (!queue_.pop(request))
-      if (!read_session()) return false;
-    return true;
+    return queue_.next(request, [&] { return read_session(); });
   }
 
   bool read_session() {
@@ -159,7 +157,6 @@ class Weka final : public RowReader {
     queue_.push(request);
   }
 
-  // The tail has unknown content.
   void check_ids(const WekaSession& session, const WekaCall& call) const {
     const std::int64_t most = (std::int64_t{call.prompt_tokens} + session.block_size - 1) / session.block_size;
     if (static_cast<std::int64_t>(call.num_ids) <= most) return;
@@ -167,7 +164,6 @@ class Weka final : public RowReader {
                                  call.num_ids, session.block_size, call.prompt_tokens));
   }
 
-  // May contain other agents' calls.
   [[nodiscard]] Span think_time_of(const WekaCall& call, const WekaCall& latest, Span gap) const {
     if (!call.think_time)
       throw InputError(
