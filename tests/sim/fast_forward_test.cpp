@@ -1,5 +1,6 @@
 // The fast-forward identity: every record of a run is the same with it on and off, for every scheduler, several KV policies,
 // both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
+#include <algorithm>
 #include <iterator>
 #include <ostream>
 
@@ -80,37 +81,41 @@ TEST_P(FastForward, ChangesNothing) {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters << ' ' << c.order; }
 
 std::vector<Case> orders_to_test() {
-  return {{"", "", 0, "priority", "{}", "exact"},
-          {"", "", 0, "priority", "{preemptive: true}", "exact"},
-          {"", "", 0, "sjf", "{}", "lognormal"},
-          {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
-          {"", "", 0, "srpt", "{}", "exact"},
-          {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
-          {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
-          {"", "", 0, "vtc", "{}", "exact"},
-          {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
-          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
-          {"", "", 0, "edf", "{}", "exact"},
-          {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
-          {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
-          {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
-          {"", "", 0, "alise", "{first_queue_ms: 20, preemption: keep, swap_ahead_blocks: 6}", "lognormal"},
-          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
-          {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
-          {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
-          {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
-          {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
-          {"", "", 0, "etc_u", "{}", "exact"},
-          {"", "", 0, "ucb_u", "{}", "exact"},
-          {"", "", 0, "etc_rr", "{}", "exact"},
-          {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
-          {"", "", 0, "longest_prefix", "{}", "exact"},
-          {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
-          {"", "", 0, "dfs_weight", "{}", "exact"},
-          {"", "", 0, "longest_output", "{}", "lognormal"},
-          {"", "", 0, "random", "{}", "exact"},
-          {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
-          {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
+  std::vector<Case> all = {{"", "", 0, "priority", "{}", "exact"},
+                           {"", "", 0, "priority", "{preemptive: true}", "exact"},
+                           {"", "", 0, "sjf", "{}", "lognormal"},
+                           {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
+                           {"", "", 0, "srpt", "{}", "exact"},
+                           {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
+                           {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
+                           {"", "", 0, "vtc", "{}", "exact"},
+                           {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
+                           {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
+                           {"", "", 0, "edf", "{}", "exact"},
+                           {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
+                           {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
+                           {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
+                           {"", "", 0, "alise", "{first_queue_ms: 20, preemption: keep, swap_ahead_blocks: 6}", "lognormal"},
+                           {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
+                           {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
+                           {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
+                           {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
+                           {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
+                           {"", "", 0, "etc_u", "{}", "exact"},
+                           {"", "", 0, "ucb_u", "{}", "exact"},
+                           {"", "", 0, "etc_rr", "{}", "exact"},
+                           {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
+                           {"", "", 0, "longest_prefix", "{}", "exact"},
+                           {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
+                           {"", "", 0, "dfs_weight", "{}", "exact"},
+                           {"", "", 0, "longest_output", "{}", "lognormal"},
+                           {"", "", 0, "random", "{}", "exact"},
+                           {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
+                           {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
+  for (const std::string& name : OrderRegistry::names()) {
+    if (name != "fcfs" && std::ranges::find(all, name, &Case::order) == all.end()) all.push_back({"", "", 0, name, "{}", "lognormal"});
+  }
+  return all;
 }
 
 std::vector<Case> orders_and_schedulers() {
@@ -156,37 +161,57 @@ TEST_P(FastForward, ServesEveryRequestWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Schedulers, FastForward,
-    ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"},
-                      Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
-                      Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
-                      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false}"},
-                      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false, async_scheduling: false}"},
-                      Case{"vllm_v1", "{budget_tokens: 380, chunked_prefill: false}"}, Case{"static", "{max_batch_seqs: 8}"},
-                      Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"}, Case{"orca", "{max_num_seqs: 16}"},
-                      Case{"orca", "{max_num_seqs: 16, reservation: pow2}"}, Case{"orca", "{reservation: oracle}"},
-                      Case{"vllm_v0", "{max_num_seqs: 16}"}, Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
-                      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0}"}, Case{"vllm_v0", "{preemption: swap, max_num_seqs: 5}"},
-                      Case{"vllm_v0", "{budget_tokens: 420}"}, Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"},
-                      Case{"sarathi", "{budget_tokens: 64}"},
-                      Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
-                      Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
-                      Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
-                      Case{"s3", "{max_num_seqs: 16}"}, Case{"s3", "{max_num_seqs: 16, window_ms: 2}", 60, "fcfs", "{}", "lognormal"},
-                      Case{"s3", "{reorder_requests: 4}", 60, "fcfs", "{}", "lognormal"},
-                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"},
-                      Case{"layered_prefill", "{}"}, Case{"layered_prefill", "{budget_tokens: 700, stages: 4, max_num_seqs: 12}"},
-                      Case{"layered_prefill", "{budget_tokens: 100}"}, Case{"skip_decode", "{least_layers: 2, over_tokens: 40}"},
-                      Case{"skip_decode", "{least_layers: 1, over_tokens: 9, most_layers: 3, batching: {static: {max_batch_seqs: 8}}}"},
-                      Case{"unified_skip", "{speedup: 2, batching: sarathi}"}, Case{"first_skip", "{skip_frac: 0.3}"},
-                      Case{"depth_wise", "{loops: 2, early_exit_frac: 0.4}"},
-                      Case{"depth_wise", "{loops: 4, early_exit_frac: 0.4, join: first_loop, max_num_seqs: 8}"},
-                      Case{"sglang", "{chunk_tokens: 256, max_num_seqs: 16}"}, Case{"sglang", "{chunk_tokens: 64, overlap: false}"},
-                      Case{"sglang", "{init_ratio: 0.3, ratio_decay_steps: 20, clip_tokens: 8}"},
-                      Case{"sglang", "{mixed_chunk: true, chunk_tokens: 100, clip_tokens: 1, init_ratio: 0}"},
-                      Case{"sglang", "{chunk_tokens: 0, max_prefill_tokens: 200, clip_tokens: 1, overlap: false, retract_room_steps: 20}"}),
-    [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
+std::vector<Case> schedulers_to_test() {
+  std::vector<Case> all = {
+      Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"},
+      Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
+      Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
+      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false}"},
+      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false, async_scheduling: false}"},
+      Case{"vllm_v1", "{budget_tokens: 380, chunked_prefill: false}"},
+      Case{"static", "{max_batch_seqs: 8}"},
+      Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"},
+      Case{"orca", "{max_num_seqs: 16}"},
+      Case{"orca", "{max_num_seqs: 16, reservation: pow2}"},
+      Case{"orca", "{reservation: oracle}"},
+      Case{"vllm_v0", "{max_num_seqs: 16}"},
+      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
+      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0}"},
+      Case{"vllm_v0", "{preemption: swap, max_num_seqs: 5}"},
+      Case{"vllm_v0", "{budget_tokens: 420}"},
+      Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"},
+      Case{"sarathi", "{budget_tokens: 64}"},
+      Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
+      Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"},
+      Case{"sarathi", "{budget_tokens: 4}"},
+      Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
+      Case{"s3", "{max_num_seqs: 16}"},
+      Case{"s3", "{max_num_seqs: 16, window_ms: 2}", 60, "fcfs", "{}", "lognormal"},
+      Case{"s3", "{reorder_requests: 4}", 60, "fcfs", "{}", "lognormal"},
+      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
+      Case{"fastgen", "{forward_tokens: 64}"},
+      Case{"layered_prefill", "{}"},
+      Case{"layered_prefill", "{budget_tokens: 700, stages: 4, max_num_seqs: 12}"},
+      Case{"layered_prefill", "{budget_tokens: 100}"},
+      Case{"skip_decode", "{least_layers: 2, over_tokens: 40}"},
+      Case{"skip_decode", "{least_layers: 1, over_tokens: 9, most_layers: 3, batching: {static: {max_batch_seqs: 8}}}"},
+      Case{"unified_skip", "{speedup: 2, batching: sarathi}"},
+      Case{"first_skip", "{skip_frac: 0.3}"},
+      Case{"depth_wise", "{loops: 2, early_exit_frac: 0.4}"},
+      Case{"depth_wise", "{loops: 4, early_exit_frac: 0.4, join: first_loop, max_num_seqs: 8}"},
+      Case{"sglang", "{chunk_tokens: 256, max_num_seqs: 16}"},
+      Case{"sglang", "{chunk_tokens: 64, overlap: false}"},
+      Case{"sglang", "{init_ratio: 0.3, ratio_decay_steps: 20, clip_tokens: 8}"},
+      Case{"sglang", "{mixed_chunk: true, chunk_tokens: 100, clip_tokens: 1, init_ratio: 0}"},
+      Case{"sglang", "{chunk_tokens: 0, max_prefill_tokens: 200, clip_tokens: 1, overlap: false, retract_room_steps: 20}"}};
+  for (const std::string& name : SchedulerRegistry::names()) {
+    if (std::ranges::find(all, name, &Case::scheduler) == all.end()) all.push_back({name, "{}", 60, "fcfs", "{}", "lognormal"});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, FastForward, ::testing::ValuesIn(schedulers_to_test()),
+                         [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
 // request it comes back, whatever the scheduler.
