@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// FlashAttention-2 (Dao 2023) on tensor cores. Pages as in PagedKv (row = prompt * kv_heads + KV head); new tokens, already cached, are the
-// last. Query t sees tokens 0 .. kv_before[r] + t. Sums in fp32; probabilities are rounded to `type` for the product with V.
+// FlashAttention-2 (Dao 2023) on tensor cores. Pages as in PagedKv (row = prompt * kv_heads + KV head), with the new tokens last. Query t
+// sees tokens 0 .. kv_before[r] + t. Sums in fp32; probabilities are rounded to `type`.
 struct DevicePrefill {
   const void* q = nullptr;                    // [tokens, q_heads, head_dim], tokens q_stride elements apart
   const void* k = nullptr;                    // [pages, page_tokens, head_dim]
@@ -25,18 +25,18 @@ struct DevicePrefill {
   std::int32_t page_tokens = 16;                         // a multiple of 16
   std::int64_t q_stride = 0;                             // 0: q_heads * head_dim
   std::int32_t window = 0;                               // visible tokens; 0: all
-  // false: queries see only cached tokens; their own keys are not cached.
+  // false: queries see only earlier tokens; their keys are not cached.
   bool causal = true;
   float scale = 1.0F;                     // above 0
   ElementType type = ElementType::kBf16;  // f16, or bf16 from compute capability 8.0
   int tuning = -1;                        // index into prefill_variants(head_dim); -1: automatic
   std::int32_t splits = 0;                // parts of the keys; 0: splits_of()
-  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]. Null: out.
+  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]; null: out.
   float* parts = nullptr;
 };
 
 struct PrefillVariant {
-  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads of queries
+  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads
   [[nodiscard]] constexpr std::int32_t rows() const { return 16 * row_tiles * warps; }
   [[nodiscard]] constexpr std::int64_t shared_bytes() const { return 2LL * head_dim * (rows() + 4 * keys); }
 };
