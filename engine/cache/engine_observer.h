@@ -11,7 +11,7 @@ namespace kvlab {
 
 // One sequence and layer, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
-  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] of a prompt that lost tokens
+  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] after pruning
   const float* hidden = nullptr;         // [new_tokens, hidden_dim]
   const float* hidden_before = nullptr;  // of the previous layer
   std::int32_t rows = -1;                // -1: new_tokens
@@ -49,7 +49,7 @@ class EngineObserver final : public Observer {
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
   std::vector<QueryWeights> w_q_;
-  // Results per layer: an allocator that shares between layers holds several.
+  // Per layer: allocators that share between layers hold several.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
     std::vector<const float*> pre_rope_keys, hidden, hidden_before;

@@ -25,13 +25,13 @@ namespace kvlab {
 // DIR/model.safetensors or the shards of its index, mapped.
 class WeightFiles {
  public:
-  // Throws InputError for missing or invalid files, or a tensor (except RoPE buffers) not in its indexed shard.
+  // Throws InputError for missing or invalid files, or tensors (except RoPE buffers) not in the indexed shard.
   explicit WeightFiles(const std::string& dir);
 
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }
   [[nodiscard]] const SafetensorsFile& file_of(const std::string& tensor) const { return files_.at(places_.at(tensor)); }
   [[nodiscard]] std::vector<std::string> names() const;
-  // Throws "FILE: message", FILE the only file or the index.
+  // Throws "FILE: message", FILE: name_.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
@@ -54,7 +54,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Pickled PyTorch weights can run code when read.
+// Pickled PyTorch weights can run code.
 void refuse_folder(const fs::path& dir) {
   const bool pickled = is_there(dir / "pytorch_model.bin") || is_there(dir / "pytorch_model.bin.index.json");
   throw InputError(fmt::format("{}: has neither {} nor {}{}", dir.string(), kSingleFile, kIndexFile,
@@ -168,7 +168,7 @@ std::vector<WantedTensor> wanted_tables(const ModelConfig& c, ModelWeights& w) {
   return wanted;
 }
 
-// Layers from `first` on, the only ones in `w`.
+// Layers from `first` on, alone in `w`.
 void want_layers(const ModelConfig& c, std::int32_t first, std::int32_t n, ModelWeights& w, std::vector<WantedTensor>& wanted) {
   w.layers.resize(static_cast<std::size_t>(n));
   for (std::int32_t i = 0; i < n; ++i)
@@ -250,7 +250,7 @@ void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, Mode
   w.memory = std::move(memory);
 }
 
-// Pieces share the large table among threads.
+// In pieces: threads share the large table.
 void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const std::vector<float*>& begins) {
   struct Piece {
     const std::string* name;

@@ -8,14 +8,14 @@
 
 namespace kvlab::tokenization {
 
-// The value, or the flattened list `key` of a "Sequence".
+// The node, or the flattened list `key` of a "Sequence".
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
 // Exactly one code point.
 char32_t character_at(const JsonNode& node, const std::string& key);
 
-// Limits output to 64 times the input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). A step that
-// can exceed any multiple checks before it allocates.
+// Limits output to 64 times the input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). Steps that
+// can exceed any multiple check before they allocate.
 class GrowthLimit {
  public:
   // `key` is for errors.
@@ -28,7 +28,7 @@ class GrowthLimit {
   std::string chain_;
 };
 
-// Part `name` of tokenizer.json as a function: applies the steps of `make` in place and in order, limited in units of `size(value)`.
+// Part `name` of tokenizer.json: applies the steps of `make` in place and in order, limited in units of `size(value)`.
 template <class Make, class Size>
 auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
   std::vector<decltype(make(node))> steps;

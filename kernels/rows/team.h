@@ -66,7 +66,7 @@ class OneThread {
     for (std::int64_t i = 0; i < n; ++i) least = std::max<T>(least, f(i));
     return least;
   }
-  // put(k, i) for each i with holds(i), k = number of earlier ones. Returns the total.
+  // put(k, i) for each i with holds(i), k = number of earlier ones. Returns their number.
   template <class Holds, class Put>
   std::int64_t pack(std::int64_t n, Holds&& holds, Put&& put) const {
     std::int64_t count = 0;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Lists of units (pages, chunks, clusters or tokens) in one array from first[r] on, or in separate arrays. Lists may be shorter than their
+// Lists of units (pages, chunks, clusters or tokens) in one array from first[r] on, or in separate arrays. They may be shorter than their
 // space.
 struct UnitLists {
   const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
