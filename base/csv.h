@@ -19,7 +19,7 @@ struct CsvTable {
   [[nodiscard]] bool has(std::string_view column) const;
   // Throws InputError if absent.
   [[nodiscard]] std::size_t at(std::string_view column) const;
-  // Throws InputError with file:line unless whole.
+  // Throws InputError with file:line unless the field is whole.
   [[nodiscard]] std::int64_t whole(std::size_t row, std::string_view column) const;
   // nullopt for an empty field.
   [[nodiscard]] std::optional<std::int64_t> whole_if_any(std::size_t row, std::string_view column) const;

@@ -9,7 +9,8 @@
 
 namespace kvlab {
 
-// A file by path, or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with near names; `kind`: of file.
+// A file by path, or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with near names; `kind`: name of the file
+// type.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
 // The file that `text` names relative to its YAML, else `text`.
@@ -27,7 +28,7 @@ std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder)
 
 // Measured tables, models, hardware: $KVLAB_PROFILES, else ./profiles, else profiles/ in data_root() (base/data_root.h).
 std::string profiles_folder();
-// `name` in profiles_folder(), else in the program's profiles/.
+// `name` in profiles_folder() if present, else in the program's profiles/.
 std::string shipped_profiles(const std::string& name);
 // Names of .yaml files in both, sorted.
 std::vector<std::string> shipped_profile_names(const std::string& folder);

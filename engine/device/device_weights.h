@@ -41,7 +41,7 @@ struct WeightParts {
   std::function<ModelWeights(std::int32_t)> layer;
 };
 
-// Throws InputError, before reading, if weights exceed free GPU memory, or for a part. Nothing stays allocated then.
+// Throws InputError, before reading, if weights exceed free GPU memory, also a part's errors. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
 // Norms are 1. Errors as above.

@@ -185,7 +185,7 @@ std::vector<const void*> PlainDecoder::places() const {
   return all;
 }
 
-// Not recorded in a size's first step, which allocates scratch memory.
+// A size's first step allocates scratch memory and is not recorded.
 void PlainDecoder::launch(const Size& size) {
   forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Right if each token is the most likely one.
+// Right if each token is the most likely after the true ones.
 struct GradedAnswer {
   std::int32_t sample = 0, turn = 0;  // sample: number in its file
   std::int32_t tokens = 0, bytes = 0;

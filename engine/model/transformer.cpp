@@ -86,7 +86,7 @@ class PlainAttention final : public AttentionHost {
 
 }  // namespace
 
-// branch: last attention or MLP output, added by the next norm.
+// branch: last attention or MLP output, for the next norm.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // Widths per token.

@@ -168,7 +168,7 @@ std::vector<WantedTensor> wanted_tables(const ModelConfig& c, ModelWeights& w) {
   return wanted;
 }
 
-// Layers from `first` on, alone in `w`.
+// Layers from `first` on, the only ones in `w`.
 void want_layers(const ModelConfig& c, std::int32_t first, std::int32_t n, ModelWeights& w, std::vector<WantedTensor>& wanted) {
   w.layers.resize(static_cast<std::size_t>(n));
   for (std::int32_t i = 0; i < n; ++i)

@@ -21,7 +21,7 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   return cache;
 }
 
-// Growth copies, as step time. A GPU's pool starts with all blocks.
+// Growth copies, which counts as step time. A GPU's pool starts with all blocks.
 constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBytes = std::int64_t{1} << 30;
 
 }  // namespace

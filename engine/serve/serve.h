@@ -17,7 +17,7 @@
 
 namespace kvlab {
 
-// Prompt and generated tokens: a function of (seed, hashes), or of (seed, request number).
+// Prompt and generated tokens: a function of (seed, hashes), or without hashes of (seed, request number).
 std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t seed, std::int32_t vocabulary);
 
 struct ServeSetup : HostSetup {
@@ -27,7 +27,7 @@ struct ServeSetup : HostSetup {
   std::int32_t longest_tokens = 0;                                        // 0: unknown
   bool stays_awake = false;                                               // as in StepLane
   std::function<void(const InFlightStep&)> step_done;                     // may be empty
-  std::function<void()> each_turn;                                        // called often; may end the run by an exception; may be empty
+  std::function<void()> each_turn;                                        // called often; an exception ends the run; may be empty
   std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: replaces the real clock
   std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time
   std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: by request number

@@ -88,7 +88,7 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
       node.fail(fmt::format("merge {} ('{}' and '{}') needs token '{}', which is not in the vocabulary", rank, left, right, token));
     return *found;
   };
-  // For errors with the first missing one.
+  // The error names the first missing one.
   const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
   const std::int32_t both = id(std::string(left) + std::string(right));
   // The later rank, as in Hugging Face tokenizers.

@@ -17,7 +17,7 @@ constexpr const char* kNormalizer = "normalizer";
 // Bytes of the first character, or 0.
 std::size_t first_character(std::string_view text) { return text.empty() ? 0 : next_unit(text, 0).length; }
 
-// Bytes of the form from the first character, at least one character.
+// Bytes of the form from the first character: those it becomes alone, unless changed by later ones, at least one character.
 std::size_t first_bytes_of_form(std::string_view first, std::string_view all, NormalForm form) {
   const std::string alone = normalized(first, form);
   std::size_t same = 0;
@@ -57,7 +57,7 @@ Normalizer strip(bool left, bool right) {
   };
 }
 
-// A replacement comes from the match's last character; an empty one at the start from the next character.
+// A replacement comes from the match's last character; an empty one at the start from the next character, once the piece is cut out.
 Normalizer replace(const JsonNode& node) {
   return
       [pattern = Pattern::read(node.at("pattern")), content = node.text("content"), limit = GrowthLimit(node, kNormalizer)](Piece& piece) {

@@ -6,7 +6,7 @@
 
 namespace kvlab::tokenization {
 
-// If ill-formed, length is at least 1: one U+FFFD's (Unicode 15, section 3.9, "maximal subpart").
+// If ill-formed, length is what one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart"), at least 1.
 struct Utf8Unit {
   char32_t code = 0;
   std::size_t length = 0;

@@ -23,7 +23,7 @@ struct UnitLists {
   }
 };
 
-// The arrays in CPU memory, for shapes(visit) of row operations.
+// In CPU memory, for shapes(visit) of row operations.
 void visit_lists(UnitLists& lists, std::int64_t num_rows, auto&& visit) {
   visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(lists.count, num_rows);
 }

@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_decode/decode_core.cuh"
 
-// Adds up a block's warps, and at last a row's blocks.
+// Adds up a block's warps; a row's last block adds up its blocks.
 namespace kvlab::decode {
 
 template <int D>

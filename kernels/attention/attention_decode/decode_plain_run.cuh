@@ -83,7 +83,7 @@ template <class T, int Tiles, int D, class Tuning>
 __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 8 * Tiles)) decode_direct(Args a) {
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   using Units = Direct<T, Tiles, D>;
-  constexpr std::int32_t kStep = 16 * Tuning::kWarps;  // between a warp's units
+  constexpr std::int32_t kStep = 16 * Tuning::kWarps;  // tokens between a warp's units
   const Stretch at = stretch_of(a);
   if (at.split >= at.splits) return;
   State<Tiles, D> state;

@@ -86,7 +86,7 @@ std::int64_t bytes(const PagedDecode& a) {
       (rows - longer) * (row_bytes(a.kv, mean) + 4 * pages(mean)) + longer * (row_bytes(a.kv, mean + 1) + 4 * pages(mean + 1));
   sum += rows * (8 + group * a.kv.head_dim * (element_bytes(a.kv.type) + element_bytes(a.out_type)));
   if (a.log_sum != nullptr) sum += rows * group * 4;
-  if (a.column_sum != nullptr || a.probabilities != nullptr) sum += a.kv_tokens * group * 8;  // logits
+  if (a.column_sum != nullptr || a.probabilities != nullptr) sum += a.kv_tokens * group * 8;  // logits, written and read
   if (a.column_sum != nullptr) sum += a.kv_tokens * 4;
   if (a.probabilities != nullptr) sum += a.kv_tokens * group * 4;
   return sum;

@@ -22,7 +22,7 @@ struct NoLogitChange {
 };
 
 // Consecutive queries, all heads of a row's group: lane g * room + t is head g of query t. Exponentials are relative to the largest logit
-// so far (online softmax, Milakov and Gimelshein 2018).
+// up to their block's end (online softmax, Milakov and Gimelshein 2018).
 class ProbabilityStrip {
  public:
   ProbabilityStrip(const KvRows& kv, std::int32_t row, const Queries& q)

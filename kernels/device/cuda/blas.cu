@@ -75,7 +75,7 @@ Layout layout(const MatrixProduct& p, ElementType type, std::int64_t rows, std::
   return owner;
 }
 
-// c^T = op(b)^T a^T, in the library's order.
+// c^T = op(b)^T a^T, as in the library.
 struct Plan {
   Description product;
   Layout a, b, c;
@@ -103,7 +103,7 @@ struct Plan {
   }
 };
 
-// The heuristics' first choice, if any.
+// The heuristics' first choice.
 std::optional<cublasLtMatmulAlgo_t> best_algorithm(const Plan& plan, const MatrixProduct& p, cublasLtHandle_t handle) {
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");

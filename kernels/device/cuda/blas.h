@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// c = a * b (+ bias), row-major, fp32 with one rounding. c overlaps no operand. batch > 1: equal distances.
+// c = a * b (+ bias), row-major, fp32 with one rounding. c overlaps no operand. batch > 1: matrices at equal distances.
 struct MatrixProduct {
   const void* a = nullptr;     // [m, k]
   const void* b = nullptr;     // [n, k] if b_transposed, else [k, n]
@@ -20,7 +20,7 @@ struct MatrixProduct {
   bool b_transposed = true;
   std::int64_t a_row = 0, b_row = 0, c_row = 0;  // row strides in elements; 0: dense
   std::int64_t batch = 1;
-  std::int64_t a_step = 0, b_step = 0, c_step = 0;  // in elements; 0: one matrix
+  std::int64_t a_step = 0, b_step = 0, c_step = 0;  // elements between products; 0: one matrix
   ElementType type = ElementType::kBf16;
   bool c_is_f32 = false;  // without a bias
 };

@@ -12,13 +12,13 @@ class CudaTimer {
  public:
   CudaTimer();
 
-  // Keeps the GPU busy for `seconds` (at most 0.1) while work is queued.
+  // Keeps the GPU busy for `seconds` (at most 0.1).
   void hold(double seconds, CudaStream stream);
   void start(CudaStream stream);
   void stop(CudaStream stream);
   // Waits for stop.
   [[nodiscard]] double seconds() const;
-  // During the last hold, which must be over; 0: unknown.
+  // During the last hold, after its end; 0: unknown.
   [[nodiscard]] double clock_ghz() const;
 
  private:

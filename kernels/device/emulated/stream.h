@@ -11,10 +11,10 @@ namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// Records `work` if this thread records a graph.
+// If this thread records a graph.
 void enqueue(Work work);
 
-// Records this thread's work during its lifetime.
+// During its lifetime, on this thread.
 class Recording {
  public:
   Recording();

@@ -30,7 +30,7 @@ struct MergeInto {
   float sigma = 5.0F;
   bool keys = true;  // false: only V is merged
   bool values_times_count = false;
-  const float* mass = nullptr;  // [rows.kv.total()] attention received
+  const float* mass = nullptr;  // [rows.kv.total()] attention received, >= 0
 };
 // As if all were merged.
 OpCall call(const MergeInto&);

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Moves kept tokens to the row's front, in order: K, V, positions and statistics. The caller updates the lengths.
+// Moves kept tokens to the front, in order: K, V, positions and statistics. The caller updates lengths.
 struct CompactRows {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
