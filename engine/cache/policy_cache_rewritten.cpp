@@ -1,4 +1,4 @@
-// Prompts that are replaced by some of their tokens.
+// Prompts replaced by some of their tokens.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Runs the first layers and collects a rewriter's vectors, token by token.
+// Runs the first layers and collects a rewriter's vectors.
 class ScanHost final : public AttentionHost {
  public:
   ScanHost(PolicyCache& cache, std::vector<PromptRewriter::Vectors> reads, std::int32_t last_layer)

@@ -13,11 +13,11 @@
 
 namespace kvlab {
 
-// Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, one graph per batch size. Positions are
-// written but not read.
+// Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, a graph per batch size. Writes positions, does
+// not read them.
 class PlainDecoder {
  public:
-  // Model and cache outlive this. Without `graphs`, launches single kernels.
+  // Model and cache outlive this. `graphs` false: single kernels.
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
   // Launch bound of the longest row: a power of two, at least 256.
@@ -30,7 +30,7 @@ class PlainDecoder {
     std::uint64_t key = 0;
   };
   // Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step. Without memory for a
-  // graph, launches single kernels.
+  // graph, launches kernels.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
   // Records steps up to these sequences and tokens per sequence, within `cached_tokens`. Stops at page tables of a quarter of the free

@@ -36,12 +36,12 @@ class StepLane {
   virtual Output wait_output() = 0;
 };
 
-// On its thread, in real time. `stays_awake`: all cores spin between jobs, since woken cores are slow.
+// On a thread, in real time. `stays_awake`: all cores spin between jobs; woken cores are slow.
 std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake);
-// In the caller's thread, on the nominal clock; for tests.
+// On the nominal clock; for tests.
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor);
 
-// Runs steps on a lane, as jobs. A job sees earlier ones done, so a copy is done once submitted.
+// Runs steps as jobs on a lane. A job sees earlier ones done: a copy is done once submitted.
 class EngineDevice final : public Device {
  public:
   // Errors as StepExecutor.

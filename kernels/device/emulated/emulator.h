@@ -7,7 +7,7 @@
 #include <vector>
 
 // CUDA kernels on the CPU: a fiber per thread, block after block. Fibers switch only at barriers and warp-wide instructions. Throws, with
-// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join alike, and grids
+// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask join differently, and grids
 // that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in shared memory, time.
 namespace kvlab::emulated {
 
@@ -33,7 +33,7 @@ int lane();
 
 void sync_block();
 
-// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
+// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs); pointers outside the mask are null.
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work);
 
