@@ -27,7 +27,7 @@ struct OpCall {
 class CountSource {
  public:
   virtual ~CountSource() = default;
-  // `step` from 0, with prefill chunks.
+  // Later calls belong to `step`, from 0; prefill chunks are steps.
   virtual void begin_step(std::int64_t /*step*/) {}
   // Replaces upper bounds.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;

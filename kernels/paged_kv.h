@@ -9,6 +9,7 @@ namespace kvlab {
 
 // Pages of K and V of one (layer, KV head), in two pools. Page p begins at byte p * page_bytes(). D = head_dim, P = page_tokens, b = bits
 // per code:
+//
 //   format         page of K                                         page of V                          P
 //   f16, bf16      [P, D] numbers                                    [P, D] numbers                     power of 2, 16 or more
 //   fp8            [P, D] e4m3; float scale per row                  as K                               power of 2, 16 or more

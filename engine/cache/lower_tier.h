@@ -37,7 +37,7 @@ class LowerTier {
   // Moves all but `stays` [kv_heads, ascending] to CPU memory. Returns the bytes.
   std::int64_t take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // Fills the rows, with room for new tokens. `poisons`: K and V in CPU memory become NaN.
+  // Fills the rows, grown by new tokens. `poisons`: old K and V in CPU memory become NaN.
   void raise(const KvRows& rows, bool poisons);
   // Restores `tokens` [kv_heads]. Returns the bytes.
   std::int64_t fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);

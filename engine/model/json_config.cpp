@@ -38,7 +38,7 @@ std::string key_before(const std::string& text, std::size_t at) {
   return open == std::string::npos ? "" : text.substr(open + 1, close - open - 1);
 }
 
-// `byte` from 1. NaN and Infinity, as by Python, are no JSON.
+// `byte` from 1. Python's NaN and Infinity are no JSON.
 std::string why_no_json(const std::string& path, const std::string& text, std::size_t byte) {
   std::size_t at = byte > 0 ? byte - 1 : 0;
   for (const std::string_view word : {"NaN", "Infinity"}) {

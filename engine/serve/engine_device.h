@@ -38,7 +38,7 @@ class StepLane {
 
 // On a thread, in real time. `stays_awake`: all cores spin between jobs; woken cores are slow.
 std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake);
-// On the nominal clock; for tests.
+// In the caller's thread, on the nominal clock; for tests.
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor);
 
 // Runs steps as jobs on a lane. A job sees earlier ones done: a copy is done once submitted.

@@ -12,7 +12,7 @@ namespace kvlab::tokenization {
 
 namespace {
 
-// Hugging Face tokenizers use Unicode 9, without decomposition or order for later characters. U+11A7: utf8proc composes it with the
+// Hugging Face tokenizers use Unicode 9, without decomposition or order for these later characters. U+11A7: utf8proc composes it with the
 // preceding syllable, against Unicode 15, section 3.12.
 struct CodeRange {
   char32_t first, last;

@@ -15,15 +15,15 @@
 //   struct Op {
 //     OpCall cost() const;                              // reads shapes only
 //     std::int64_t rows() const;
-//   void shapes(auto&& visit);                        // visit(array, count) per array in CPU memory, visit(kv) for KvRows
-//   // KVLAB_EACH_OP: body for element i of a row, in no order
+//     void shapes(auto&& visit);                        // visit(array, count) per array in CPU memory, visit(kv) for KvRows
+//     // KVLAB_EACH_OP: body for element i of a row, in no order
 //     KVLAB_BOTH std::int64_t count(std::int64_t row) const;
 //     KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const;
-//   // KVLAB_ROW_OP: body for a row, by a team (kernels/rows/team.h)
+//     // KVLAB_ROW_OP: body for a row, by a team (kernels/rows/team.h)
 //     template <class Team> KVLAB_BODY void operator()(const Team& team, std::int64_t row) const;
 //     std::int64_t room(std::int64_t row) const;        // floats of scratch memory; optional
-//   void results(auto&& visit);                       // visit(array, count) per array in CPU memory that the body writes; optional
-//   static constexpr bool kInParallel = true;         // rows on all CPU cores; optional
+//     void results(auto&& visit);                       // visit(array, count) per array in CPU memory that the body writes; optional
+//     static constexpr bool kInParallel = true;         // rows on all CPU cores; optional
 //   };
 //   KVLAB_ROW_OP(Op)
 //

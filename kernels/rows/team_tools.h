@@ -7,7 +7,7 @@
 // Steps that bodies of row operations share.
 namespace kvlab {
 
-// Of z [n]; -infinity for none.
+// The largest of z [n], -infinity for none.
 template <class Team>
 [[nodiscard]] KVLAB_BODY float largest(const Team& team, std::int64_t n, const float* z) {
   return team.max(n, n > 0 ? z[0] : -INFINITY, [&](std::int64_t i) { return z[i]; });

@@ -8,9 +8,9 @@
 
 namespace kvlab {
 
-// The counts[r] tokens of largest score of each row get `value` in `marked`, which may be `scores`. Ties go to the lower index, NaN counts
-// as -infinity. With `by_span` each span of a row has a count (all if fewer are held) and scores only rise. Span j of sequence s: positions
-// from span_begin[span_first[s] + j] to the next span.
+// The counts[r] tokens of largest score of each row get `value` in `marked`, which may be `scores`; the others stay. Ties go to the lower
+// index, NaN counts as -infinity. With `by_span` each span of a row has a count (all if fewer are held) and scores only rise. Span j of
+// sequence s: positions from span_begin[span_first[s] + j] to the next span.
 struct MarkTop {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;   // [num_rows + 1]

@@ -8,13 +8,13 @@
 namespace kvlab {
 
 // Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over the KV heads that hold them.
-// kFirstMax: the first of kv_heads rows of equal length gets their largest entries.
+// kFirstMax: the first of kv_heads rows of equal length gets their largest, entry by entry.
 struct ReduceHeads {
   enum class Kind : std::uint8_t { kSum, kMean, kRootOfSum, kFirstMax };
   KvRows kv;
   Kind kind = Kind::kMean;
   float* scores = nullptr;          // [kv.total()]
-  bool by_position = true;          // false: by index; only kv's lengths are read
+  bool by_position = true;          // false: by index; only kv's lengths are read, in any units
   float* const* entries = nullptr;  // [kv.num_rows] of kFirstMax, which is by index
 
   [[nodiscard]] OpCall cost() const {

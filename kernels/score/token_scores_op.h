@@ -25,8 +25,7 @@ constexpr std::uint32_t kTokenMark = 1;  // in a word
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
 //   kProbeMean   f0 / age, 0 for age 0; age: number of probes at or after the position: ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8.
-//   Probes of
-//     sequence s: positions [probes.begin[j], probes.end[j]), probes.first[s] <= j < probes.first[s + 1]
+//     Probes of sequence s: positions [probes.begin[j], probes.end[j]), probes.first[s] <= j < probes.first[s + 1]
 // Without end_position:
 //   kWord        f0                     kWordSum  f0 + f1 + ... of `words`
 //   kMark        -infinity where u0 has the mark; other scores, and +infinity, stay

@@ -6,9 +6,9 @@
 
 namespace kvlab {
 
-// Lists and marks each row's tokens that are due to be encoded: of the u tokens without the mark `bit` in word `channel` the oldest max(0,
-// u - residual_tokens), in whole blocks, as far as the list has room; other entries become -1. Tokens that sequences of one prefix share
-// (equal pages from the first on) are listed for the first of these. With `of_listed` only listed tokens can be due.
+// Lists (oldest first) and marks each row's tokens that are due to be encoded: of the u tokens without the mark `bit` in word `channel` the
+// oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; other entries become -1. Tokens that sequences of one
+// prefix share (equal pages from the first on) are listed for the first of these. With `of_listed` only listed tokens can be due.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;

@@ -20,7 +20,7 @@ __device__ __forceinline__ void put_vector(unsigned char* to, const std::uint32_
   *reinterpret_cast<uint2*>(to) = make_uint2(low, code[4] | code[5] << 8 | code[6] << 16 | code[7] << 24);
 }
 
-// Of 8 channels of a token; no other lane writes these half-words.
+// Codes of 8 channels of a token; no other lane writes these half-words.
 template <int Bits, int D>
 __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::int32_t token, std::int32_t channel,
                                           const std::uint32_t (&code)[8]) {

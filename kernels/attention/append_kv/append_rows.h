@@ -13,7 +13,7 @@ struct AppendedTokens {
   const void* v = nullptr;
 };
 
-// Writes K, V (rounded), positions, and 0 into words; kv.len counts them. Each sequence occurs once. On the CPU both types are kF32.
+// Writes K, V (rounded), positions, and 0 into all words; kv.len counts them. Each sequence occurs once. On the CPU both types are kF32.
 struct AppendRows {
   KvRows kv;
   std::span<const AppendedTokens> news;  // CPU memory

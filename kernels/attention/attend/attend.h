@@ -37,7 +37,7 @@ struct Attend {
   float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads]; may be null
   // May be null: [num_rows] -> [count * group, all tokens].
   float* const* probabilities = nullptr;
-  std::int32_t window = 0;  // query position - window < position; 0: no lower limit
+  std::int32_t window = 0;  // query position - window < position <= query position; 0: no lower limit
 };
 OpCall call(const Attend&);
 void run_cpu(const Attend&);

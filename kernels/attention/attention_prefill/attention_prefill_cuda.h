@@ -25,7 +25,7 @@ struct DevicePrefill {
   std::int32_t page_tokens = 16;                         // a multiple of 16
   std::int64_t q_stride = 0;                             // 0: q_heads * head_dim
   std::int32_t window = 0;                               // visible tokens; 0: all
-  // false: queries see only earlier tokens; their keys are not cached.
+  // false: queries see only cached tokens; their own keys are not cached.
   bool causal = true;
   float scale = 1.0F;                     // above 0
   ElementType type = ElementType::kBf16;  // f16, or bf16 from compute capability 8.0
@@ -36,7 +36,7 @@ struct DevicePrefill {
 };
 
 struct PrefillVariant {
-  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads
+  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads of queries
   [[nodiscard]] constexpr std::int32_t rows() const { return 16 * row_tiles * warps; }
   [[nodiscard]] constexpr std::int64_t shared_bytes() const { return 2LL * head_dim * (rows() + 4 * keys); }
 };

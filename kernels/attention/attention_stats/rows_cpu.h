@@ -136,7 +136,7 @@ class ProbabilityStrip {
     }
   }
 
-  // From weights relative to blocks to probabilities.
+  // From the weights of the block at `begin` to probabilities.
   void fill_factors(std::int32_t begin) {
     const float* tops = tops_.data() + begin / kBlock * lanes_;
     for (std::int64_t l = 0; l < lanes_; l += kLanes) {

@@ -42,12 +42,12 @@ struct ChosenPrefill {
   [[nodiscard]] KVLAB_BOTH std::int64_t corrected() const { return new_tokens - rest(); }
   [[nodiscard]] KVLAB_BOTH std::int64_t strides() const { return (corrected() + stride - 1) / stride; }
   [[nodiscard]] KVLAB_BOTH std::int64_t num_queries(std::int64_t list) const { return stride == 0 ? queries[list] : strides() + rest(); }
-  // In the list's keys.
+  // Index in the list's keys of the last that query t sees.
   [[nodiscard]] KVLAB_BOTH std::int64_t last_key(std::int64_t list, std::int64_t t) const {
     if (stride == 0) return keys(list) - queries[list] + t;
     return kv_before + (t < strides() ? t * stride : corrected() + t - strides());
   }
-  // Output that gets the change of `row`, exclusive; `row`: it is written.
+  // The change of output `row` is added to the rows before this one; `row`: it is written.
   [[nodiscard]] KVLAB_BOTH std::int64_t corrects_to(std::int64_t row) const {
     return stride == 0 || row >= corrected() ? row : std::min(row + stride, corrected());
   }

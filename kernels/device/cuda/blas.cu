@@ -75,7 +75,7 @@ Layout layout(const MatrixProduct& p, ElementType type, std::int64_t rows, std::
   return owner;
 }
 
-// c^T = op(b)^T a^T, as in the library.
+// c^T = op(b)^T a^T, in the library's order.
 struct Plan {
   Description product;
   Layout a, b, c;

@@ -12,7 +12,7 @@ class CudaTimer {
  public:
   CudaTimer();
 
-  // Keeps the GPU busy for `seconds` (at most 0.1).
+  // Keeps the GPU busy for `seconds` (at most 0.1) while work is queued.
   void hold(double seconds, CudaStream stream);
   void start(CudaStream stream);
   void stop(CudaStream stream);

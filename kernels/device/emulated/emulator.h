@@ -33,7 +33,7 @@ int lane();
 
 void sync_block();
 
-// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs); pointers outside the mask are null.
+// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work);
 

@@ -11,10 +11,10 @@ namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// If this thread records a graph.
+// Records `work` if this thread records a graph.
 void enqueue(Work work);
 
-// During its lifetime, on this thread.
+// Records this thread's work during its lifetime.
 class Recording {
  public:
   Recording();

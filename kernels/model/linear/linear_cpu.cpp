@@ -22,7 +22,7 @@ constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // 
 // Outputs begin, begin + stride ... of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
 void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
-  constexpr bool kAsks = Tokens > 2;  // prefetches the next rows, unless the hardware keeps up
+  constexpr bool kAsks = Tokens > 2;  // prefetches the next rows; with fewer tokens the hardware keeps up
   Packet sum[Rows * Tokens];
   for (Packet& one : sum) one = broadcast(0.0F);
   const float *const w = part.w + begin * a.in_dim, *const x = a.x + first * a.in_dim;

@@ -106,7 +106,7 @@ void run_cuda(const DeviceSampling& given, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   if (a.stride == 0) a.stride = a.vocabulary;
   const bool vectors = a.vocabulary % 8 == 0 && a.stride % 8 == 0 && aligned16({a.logits});
-  // Two blocks per multiprocessor, if parts stay large.
+  // Two blocks per multiprocessor, unless parts become small.
   const std::int64_t wanted = ceil_div(2 * cuda.gpu().multiprocessors, a.rows), most = ceil_div(a.vocabulary, kLeastPart);
   const std::int64_t part = ceil_div(ceil_div(a.vocabulary, std::min(wanted, most)), 8) * 8, parts = ceil_div(a.vocabulary, part);
   Best* const partial = parts > 1 ? cuda.scratch<Best>(a.rows * parts) : nullptr;

@@ -6,8 +6,7 @@ namespace kvlab {
 
 // Marks the key blocks that each query block of a prompt attends to, per query head. Ties go to the lower index.
 //   kLocal: key block j of query block i if j < ceil(first / block) or i - j <= ceil(second / block), in tokens. A-shape of MInference,
-//   Jiang et al.
-//     2024, arXiv:2407.02490; StreamingLLM, Xiao et al. 2024.
+//     Jiang et al. 2024, arXiv:2407.02490; StreamingLLM, Xiao et al. 2024.
 //   kPooled: the own block and `first` - 1 earlier ones by largest mean key . mean query. MInference, Algorithm 3.
 //   kVerticalSlash: P = softmax(q k^T / sqrt(d)) of the chunk's last window_queries queries: the `first` largest columns (in column_marks)
 //     and blocks on the `second` best diagonals (query - key); first_columns and near_diagonals go first. MInference, Algorithm 2; the

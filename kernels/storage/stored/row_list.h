@@ -25,7 +25,7 @@ struct RowList {
 // Rows [first_row, first_row + rows), from indices in CPU memory. Lists without tokens have no entries.
 std::vector<RowList> row_lists(const ListedTokens& listed, std::int32_t first_row, std::int32_t rows);
 
-// Of [0, len), in none of `lists`.
+// Tokens [0, len) in none of `lists`.
 RowList tokens_outside(std::span<const RowList* const> lists, std::int32_t len);
 
 }  // namespace kvlab
