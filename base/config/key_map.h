@@ -47,7 +47,7 @@ class KeyMap {
       if (!is_empty(slot)) add(slot.key).value = slot.value;
     }
   }
-  // Room for one more key of at most `most`. Grows by a factor.
+  // Room for one more key, at most `most`. Grows by a factor.
   void grow_towards(std::size_t most) {
     if (size_ == max_keys_ && size_ < most) reserve(std::min(most, 4 * max_keys_));
   }
@@ -71,7 +71,7 @@ class KeyMap {
   }
   [[nodiscard]] Slot* find(std::uint64_t key) { return const_cast<Slot*>(static_cast<const KeyMap*>(this)->find(key)); }
 
-  // Store another value than Value{} before the next call.
+  // A new slot holds Value{}: store another value before the next call.
   Slot& add(std::uint64_t key) {
     std::size_t i = home(key);
     std::size_t probes = 0;

@@ -80,7 +80,7 @@ class Params {
   void fall_back_on(const Params& outer, const Keys& keys) {
     fall_back_on(outer, std::vector<std::string>(keys.begin(), keys.end()));
   }
-  // reject_unread() accepts them.
+  // reject_unread() accepts these keys unread.
   void allow(const std::vector<std::string>& keys);
   template <class Keys>
   void allow(const Keys& keys) {

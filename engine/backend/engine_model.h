@@ -22,7 +22,7 @@ class EngineModel {
   // In CPU memory; null with cuda.
   [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
-  // Errors as PolicyCache.
+  // In the model's memory. Errors as PolicyCache.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
   // From begin_step to end_step. Hidden states [rows.size(), hidden_dim] after the last norm.
@@ -53,7 +53,7 @@ class EngineModel {
     std::int32_t step_tokens = 0;
     std::int64_t cached_tokens = 0;
   };
-  // On a GPU, allocates memory and records decode steps of all sizes.
+  // On a GPU, allocates memory and records decode steps of all sizes. Changes no sequence.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
   // May be empty.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }

@@ -42,13 +42,13 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     std::uint64_t seed = 1;
     CountSource* counts = nullptr;
     RecordOptions passes = {};
-    // After the prompt, packs encoded sequences between steps.
+    // After the prompt, packs encoded sequences between steps; only the current layer is in pages.
     bool packs = false;
     // After the prompt, tokens that the last step of a tiered selector did not read move to CPU memory, also instead of disk. Pages as
     // above.
     bool tiers = false;
     bool poisons = false;             // for tests: NaN for tokens on lower tiers
-    std::int32_t reserved_pages = 0;  // at once; growth on a GPU copies
+    std::int32_t reserved_pages = 0;  // allocated at once; growth on a GPU copies
   };
   // Throws InputError if the recipe does not fit host or model, or needs future tokens; on a GPU, also later, if pages do not fit.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
@@ -168,7 +168,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
-// Throw InputError if the model has windows.
+// Both throw InputError for such a recipe if the model has windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
 // Throws InputError for a pass inside a step (adopted prompts bring theirs).

@@ -36,13 +36,13 @@ struct RecordOptions {
 
 // "lookahead": greedy decoding (LAQ, Wang et al. 2025). "reconstruct": the prompt in chunks (KVzip, Kim et al. 2025).
 // "reconstruct_gradient": shorter chunks with a backward pass (KVgrad, 2026; CPU only). "repeat": the prompt again (KVCompose, Akulov et
-// al. 2025). Without runs_after_chunks passes.
+// al. 2025). Without passes that run after chunks (runs_after_chunks).
 std::vector<std::string> extra_pass_names();
 
 class PassHost {
  public:
   virtual ~PassHost() = default;
-  // recorder: without `out`.
+  // recorder: receives attention tensors except `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
   // GradientTape::norms, [layers][ids.size()]. Throws InputError if unsupported.
   virtual std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder);
@@ -51,7 +51,7 @@ class PassHost {
   virtual void rewind() = 0;
 };
 
-// The host stays at its prompt. cached: its prompt tokens; -1: all.
+// Leaves the host at its prompt. cached: its prompt tokens; -1: all.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
                          const RecordOptions& options, std::int32_t cached = -1);
 // `kv` has the prompt's first kv.tokens, and is restored; `logits` follow.

@@ -39,7 +39,7 @@ class AttentionHost {
   BigArray<float> pass_memory_;
 };
 
-// Float32 on the CPU; without ModelConfig::window.
+// Float32 on the CPU. The host applies ModelConfig::window.
 class Transformer {
  public:
   Transformer(ModelConfig config, ModelWeights weights);

@@ -30,7 +30,7 @@ class BlockPages {
 
   // Fresh if taken since.
   const std::vector<std::int32_t>& pages_of(TakenBlock block);
-  // With those of the next step.
+  // Tokens computed, or to be by the next step.
   [[nodiscard]] std::int32_t filled(TakenBlock block) const;
   void fill(TakenBlock block, std::int32_t tokens);
   void drop(BlockId block);
@@ -105,9 +105,9 @@ class StepExecutor {
   [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
-  // In use without leaks. O(pages).
+  // In use, unless some leaked. O(pages).
   [[nodiscard]] std::int64_t explained_pages() const;
-  // Prefix hits of preempted writers.
+  // Prefix hits recomputed: their writer was preempted.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
   // Block pages count per reader, swapped KV not.
   [[nodiscard]] PolicyCache::HeldBytes held() const;

@@ -9,7 +9,8 @@
 namespace kvlab {
 
 // One number per channel and row: the largest |x| or the mean square of keys, values or queries (all heads of the group); 0 without
-// vectors. It is written to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it; line -1: row left out.
+// vectors. It is written to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it to at least that; line -1: row left
+// out.
 //   kRunningMean  mean = (n mean + sum of x) / (n + their number), n = before[r]: of keys in `out`, of values in `values_out`. Stays
 //     without vectors. RazorAttention, Tang et al. 2024, arXiv:2407.15891, eq. 3
 struct ChannelStats {

@@ -43,6 +43,7 @@ inline std::int64_t sparse_bytes(std::int64_t head_dim, const std::uint8_t* toke
 
 // Keeps `keep` channels of each listed vector; ties go to the lower channel.
 //   kPack    packs those of largest |x| (Mustafar, Joo et al. 2025, arXiv:2505.22913, section 3.2); the vectors stay
+//   kUnpack  writes packed tokens into the listed vectors: the other channels become 0
 //   kPrune   those of largest score, equal for a whole row: the others become 0 (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7). Stored
 //            form: kernels/storage/stored/stored_channels.h
 struct Sparsify {

@@ -12,7 +12,7 @@ namespace kvlab {
 //   kWords    positions and statistics of all tokens: [1 + num_words, len] per row
 //   kDropped  from pages: K before V, [total(), 2, head_dim] of the pages' type, and positions [total()]
 //   kFloats   from pages: K and V of all tokens, [len, num_rows, head_dim] each in float32; equal lengths. Not logged by a policy
-//   kNumbers  into the pages' positions: the token's number
+//   kNumbers  into the pages' positions: the token's number in its row
 struct TokenCopy {
   enum class Kind : std::uint8_t { kVectors, kWords, kDropped, kFloats, kNumbers };
   enum class Way : std::uint8_t { kFromPages, kIntoPages };

@@ -24,7 +24,7 @@ struct MarkBlocks {
   Kind kind = Kind::kLocal;
   std::int32_t* marks = nullptr;         // [num_lists, mark_words] added to
   std::int32_t* column_marks = nullptr;  // [q_heads, column_words]
-  // [q_heads] in CPU memory; both 0: head unchanged. Null: all heads, 0
+  // [q_heads] in CPU memory; both 0: head unchanged. Null: all heads (first), 0 (second)
   const std::int32_t *first = nullptr, *second = nullptr;
   std::int32_t window_queries = 64, first_columns = 30, near_diagonals = 100;  // kVerticalSlash
   double share = 0.9, tau = 0.1;                                               // 0 to 1

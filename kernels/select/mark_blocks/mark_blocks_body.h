@@ -10,7 +10,8 @@
 //   dot(x, y, n): one thread's product
 //   soften(row, n): row = softmax(row)
 //   best(n, k, score, f): f(i) for the k largest score(i), ties to the lower index, in any order
-//   best_while(n, score, start, more, f): as best, while more(`start` + earlier scores, score(i)), which then stays false. Returns the
+//   best_while(n, score, start, more, f): as best, while more(`start` + earlier scores, score(i)), which stays false after the first false.
+//   Returns the
 //     number taken.
 //   falling_sum(n, score): sum of score(i) in double
 namespace kvlab::mark_blocks {
@@ -214,7 +215,7 @@ KVLAB_BODY void mark_pairs(const Team& team, const MarkBlocks& a, std::int64_t h
       begin(lists), [&](std::int64_t i) { return pairs[i]; }, 0.0,
       [&](double held, float x) { return held + static_cast<double>(x) <= most; },
       [&](std::int64_t i) {
-        std::int64_t low = 0, high = lists;  // the row is the last that begins by i
+        std::int64_t low = 0, high = lists;  // the row is the last that begins at or before i
         while (high - low > 1) {
           const std::int64_t middle = (low + high) / 2;
           (begin(middle) <= i ? low : high) = middle;

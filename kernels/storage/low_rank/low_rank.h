@@ -24,7 +24,7 @@ struct LowRankFactor {
   std::uint16_t* left = nullptr;           // out: by matrix, [entries, rank]
   std::uint16_t* right = nullptr;          // out: by matrix, [rank, width]
   // Writes left * right into the listed vectors except `exact`. With `pre_rope`, channel pairs (c, c + head_dim / 2) turn by the angle
-  // between the recorded key and the rotated one.
+  // between the recorded key before and after rotation.
   bool unpacks = false;
   const std::int64_t* exact_first = nullptr;  // [num_rows + 1] in CPU memory; null: none
   const std::int32_t* exact = nullptr;        // [exact_first[num_rows]] ascending; also in the row's list

@@ -15,7 +15,7 @@ constexpr float kMostHalf = 65504.0F;
 
 float clamped(float x) { return std::clamp(x, -kMostHalf, kMostHalf); }
 
-// Largest fp16 number not above x, in fp16's range.
+// Largest fp16 number not above x; half_above(): smallest not below it; x in fp16's range.
 std::uint16_t half_below(float x) {
   const std::uint16_t half = float_to_half(x);
   if (half_to_float(half) <= x) return half;

@@ -93,7 +93,7 @@ struct GroupRange {
 __device__ __forceinline__ std::uint32_t half_bits(float x) { return pack<f16>(x, 0.0F) & 0xFFFFU; }
 __device__ __forceinline__ float half_value(std::uint32_t bits) { return unpack<f16>(bits).x; }
 
-// The largest fp16 number not above x.
+// The largest fp16 number not above x; half_above(): the smallest not below it.
 __device__ __forceinline__ std::uint32_t half_below(float x) {
   const std::uint32_t half = half_bits(x), magnitude = half & 0x7FFFU;
   const std::uint32_t below = magnitude == 0 ? 0x8001U : (half & 0x8000U) != 0 ? half + 1 : half - 1;

@@ -6,7 +6,7 @@ namespace kvlab {
 
 // b-bit codes of groups. Asymmetric: x ~ zero + scale * code with zero = min and scale = (max - min) / (2^b - 1) (KIVI, Liu et al. 2024,
 // arXiv:2402.02750, section 2). Symmetric: x ~ scale * code with scale = max |x| / (2^(b-1) - 1), b >= 2. fp16 rounds zero down and scale
-// up: errors are at most half a step. Constant groups that fp16 holds have scale 0 and are exact.
+// up: no fp16 value is clamped, errors are at most half a step. Constant groups that fp16 holds have scale 0 and are exact.
 struct GroupCodec {
   enum class Axis : std::uint8_t {
     kToken,   // `group` neighbouring channels of a token

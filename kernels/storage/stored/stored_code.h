@@ -40,7 +40,7 @@ class StoredCode {
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
   // Appends later tokens, if possible.
   bool take_over(const StoredCode& later);
-  // Codes must return before decode().
+  // Codes must return to the rows' memory before decode().
   void move_to(const TensorMemory& memory) {
     move_numbers(memory);
     memory_ = memory;
