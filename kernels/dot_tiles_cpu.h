@@ -7,7 +7,7 @@
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 // Channels are added in order, fused.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 using Packet = Eigen::internal::packet_traits<float>::type;

@@ -35,7 +35,6 @@ struct CountScores {
   float* const* entropies = nullptr;  // [pools] -> [num_layers] of kEntropyShare, 0: unknown
   std::int32_t layer = 0, num_layers = 0;
 
-  // A mass is a sum and a search, an entropy four operations per score.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = first[num_rows], written = 4LL * num_rows;
     OpCall c{.op = "count_scores", .rows = num_rows, .tokens = n, .outputs = num_rows, .bytes = 4 * n + written, .flops = n};

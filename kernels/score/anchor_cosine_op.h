@@ -18,7 +18,6 @@ struct AnchorCosine {
   float factor = 1.0F;
   float* out = nullptr;  // [kv.total()]
 
-  // Anchor tokens are read once more; per token two products over the channels (norm, dot), per anchor token two.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), d = kv.head_dim;
     std::int64_t anchors = 0;

@@ -27,7 +27,7 @@ struct HeadScores {
   const std::int32_t* begin = nullptr;     // [kv.num_sequences()], null: 0
   const float* const* estimate = nullptr;  // [kv.num_rows] -> [tokens, head_dim] of kRectified
 
-  // Keys are read once per KV head at their precision; the softmax or maximum counts as one more multiply-add.
+  // Keys are read once per KV head.
   [[nodiscard]] OpCall cost() const {
     const bool logits = kind == Kind::kLogits;
     OpCall c{.op = logits ? "head_logits" : kind == Kind::kVotes ? "head_votes" : "index_scores", .rows = kv.num_rows};

@@ -27,7 +27,6 @@ struct MarkTop {
   const std::int64_t* span_first = nullptr;  // [num_sequences + 1]
   const std::int32_t* span_begin = nullptr;  // [span_first[num_sequences]] ascending from 0
 
-  // A selection like top_k; with spans positions are read too.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = num_rows == 0 ? 0 : first[num_rows], all = by_span ? counts_first[num_rows] : num_rows;
     std::int64_t chosen = 0;

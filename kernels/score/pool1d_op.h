@@ -29,7 +29,6 @@ struct Pool1d {
   const std::int64_t* unit_first = nullptr;  // [num_rows + 1]
   const float* units = nullptr;              // [unit_first[num_rows]]
 
-  // Per token an operation for each one in the window, or a sum; with units a comparison each.
   [[nodiscard]] OpCall cost() const {
     if (of_blocks()) {
       const std::int64_t read = unit_first[num_rows], blocks = first[num_rows];

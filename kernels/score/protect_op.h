@@ -22,7 +22,7 @@ struct Protect {
   const std::int32_t* ids = nullptr;        // sequence s from ids_first[s] on, by position; CPU memory
   std::int32_t id = 0;
 
-  // Reads positions, with above_max scores too, with `lowers` scores twice and ids; counts all scores as written.
+  // Counts all scores as written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = lowers ? "lower_images" : "protect",

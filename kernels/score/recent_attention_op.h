@@ -34,7 +34,6 @@ struct RecentAttention {
   float* const* history = nullptr;      // [kv.num_rows]
   float* scores = nullptr;              // [kv.total()] of kScores
 
-  // Per query head, query and token 2 FLOPs per channel and 3 for the softmax.
   [[nodiscard]] OpCall cost() const {
     if (of_scores()) return cost_of_scores();
     OpCall c{.op = of_blocks() ? "push_block_attention" : "push_attention", .rows = of_blocks() ? 0 : kv.num_rows};

@@ -25,7 +25,6 @@ struct TokenNorms {
   float* const* basis = nullptr;       // [kv.num_rows] -> [width, head_dim]
   float* const* partial = nullptr;     // [kv.num_rows] -> [len, width]
 
-  // One multiply-add per channel.
   [[nodiscard]] OpCall cost() const {
     if (kind == Kind::kProject) return cost_to_project();
     const std::int64_t n = kv.total();
@@ -60,7 +59,6 @@ struct TokenNorms {
   }
 
  private:
-  // At the keys' precision.
   [[nodiscard]] OpCall cost_to_project() const {
     OpCall c{.op = "project_keys", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) c.tokens += kv.len[r] > from[r] ? kv.len[r] - from[r] : 0;

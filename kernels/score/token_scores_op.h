@@ -63,7 +63,7 @@ struct TokenScores {
   Probes probes = {};
   const float* draws = nullptr;  // [most_draws()] in CPU memory
 
-  // Four operations per token and word. Without positions kWordSum adds each word, kMark compares twice. kDrawn counts a draw of MT19937.
+  // kDrawn counts a draw of MT19937.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), read = num_words();
     if (kind == Kind::kDrawn)

@@ -21,7 +21,6 @@ struct CopyQueries {
   std::int32_t position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2] radians per position, CPU memory; null: no RoPE
 
-  // 3 FLOPs per rotated value.
   [[nodiscard]] OpCall cost() const {
     const bool turns = kind == Kind::kTurned, ring = kind == Kind::kRing;
     OpCall c{.op = turns ? "turn_queries" : ring ? "keep_queries" : "query_ring", .rows = num_sequences};

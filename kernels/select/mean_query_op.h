@@ -25,7 +25,7 @@ struct MeanQuery {
   const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
   float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: sum, number of queries
 
-  // Queries and the mean have 2 bytes per value, kProbe's mean and kSentence's sum 4.
+  // Queries have 2 bytes per value.
   [[nodiscard]] OpCall cost() const {
     const bool sentence = kind == Kind::kSentence, probe = kind == Kind::kProbe;
     OpCall c{.op = sentence ? "sentence_query" : probe ? "probe_query" : "mean_query", .rows = num_sequences};
@@ -44,7 +44,6 @@ struct MeanQuery {
   void shapes(auto&& visit) {
     visit(queries, num_sequences), visit(sentence_of, num_sequences), visit(fresh, num_sequences), visit(sums, num_sequences);
   }
-  // Sums; of kProbe doubles, with the mean, a distance and a weight of each query.
   [[nodiscard]] std::int64_t room(std::int64_t part) const {
     return kind == Kind::kMean ? kPart * kChunks : kind == Kind::kSentence ? width : 4LL * (width + queries[part].count);
   }

@@ -25,7 +25,7 @@ struct NearestKeys {
   std::int32_t levels = 1;               // of kLeaves
   const float* const* bounds = nullptr;  // [kv.num_rows] -> [leaves, 2, head_dim] of kLeaves
 
-  // Visited keys once per row, or per query head if visit_frac < 1, or both bounds of nodes; 2 FLOPs per channel of these and query head.
+  // Visited keys are read once per row, or per query head if visit_frac < 1.
   [[nodiscard]] OpCall cost() const {
     const bool leaves = kind == Kind::kLeaves;
     OpCall c{.op = leaves ? "tree_select" : visit_frac < 1 ? "ann_search" : "nearest_keys", .rows = kv.num_rows};

@@ -35,8 +35,6 @@ struct PageSummaries {
     return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }
 
-  // Per channel, window and new token or older summary an addition, or two comparisons per channel and token. Summaries have the keys'
-  // precision, sums fp32.
   [[nodiscard]] OpCall cost() const {
     const bool nodes_in = kind == Kind::kNodes, bounds = nodes_in || kind == Kind::kBounds, sums = kind == Kind::kValues;
     const std::int64_t number = sums ? 8 : (bounds ? 2 : 1) * kv.kv_bytes;  // bytes of a summary's channel

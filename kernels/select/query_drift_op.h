@@ -17,7 +17,6 @@ struct QueryDrift {
   float* const* reference = nullptr;  // [num_sequences] -> [width]
   std::int32_t* refresh = nullptr;    // [num_sequences] out, 0 or 1, in CPU memory
 
-  // Queries (2 bytes per value) and, if compared, references (4); writes references.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "query_drift", .rows = num_sequences, .outputs = num_sequences};
     for (std::int32_t s = 0; s < num_sequences; ++s) {

@@ -135,7 +135,6 @@ struct SortUnits {
   const std::int64_t* first = nullptr;        // [num_rows + 1] of kByUnit: numbers of first units
   std::int32_t* unit = nullptr;               // [first[num_rows]] out
 
-  // n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = kind == Kind::kByScore ? "rank_units" : "take_ranked", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {

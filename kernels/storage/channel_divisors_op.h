@@ -23,7 +23,7 @@ struct ChannelDivisors {
   std::int32_t outliers = 0;
   const float* largest_q = nullptr;  // [*, head_dim], of kBalance
 
-  // Powers and roots count as 10 operations, the median as 2 per channel.
+  // Powers and roots count as 10 operations.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t used = num_rows - std::count(line, line + num_rows, -1), elements = used * head_dim;
     const bool smooth = kind == Kind::kSmooth;

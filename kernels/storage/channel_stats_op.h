@@ -29,7 +29,7 @@ struct ChannelStats {
   const std::int32_t* before = nullptr;  // [num_rows]
   float* values_out = nullptr;           // as out
 
-  // Queries have 2 bytes per element, lines fp32, means the vectors' precision; two operations per element, and per number of a mean.
+  // Queries have 2 bytes per element, lines fp32.
   [[nodiscard]] OpCall cost() const {
     if (is_mean()) return cost_of_means();
     const std::int64_t d = kv.head_dim, element = source == Source::kQueries ? 2 : kv.kv_bytes;

@@ -27,7 +27,6 @@ struct EvictRows {
   const std::int32_t* guess = nullptr;  // kPositions: [num_rows]
   bool moves = true;                    // false: writes only `dropped`
 
-  // Scores; or the guessed position, or all positions if several are lost.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t total = kv.num_rows == 0 ? 0 : first[kv.num_rows];
     OpCall c{.op = "evict", .rows = kv.num_rows, .outputs = total};

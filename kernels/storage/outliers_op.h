@@ -54,7 +54,6 @@ struct Outliers {
   OutlierPlaces place;             // [outlier_numbers()] out
   bool unpacks = false;            // restores the outliers
 
-  // Three operations per element. Unpacking reads and writes outliers.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = tokens.total(), d = tokens.kv.head_dim, taken = first_of(tokens.kv.num_rows);
     return {.op = unpacks ? "restore_outliers" : "outliers",

@@ -55,7 +55,7 @@ struct Sparsify {
   const float* channel_score = nullptr;  // kPrune: [*, head_dim]; line line[r] is row r's
   const std::int32_t* line = nullptr;    // kPrune: [num_rows]
 
-  // Vectors in the model's precision and even_sparse_bytes(), or kept channels and scores per row; two comparisons per ranked number.
+  // Two comparisons per ranked number.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = tokens.total(), num_rows = tokens.kv.num_rows, d = tokens.kv.head_dim;
     const bool prunes = kind == Kind::kPrune;

@@ -20,7 +20,6 @@ struct TakeDue {
   const std::int64_t* listed_first = nullptr;  // [num_rows + 1]
   const std::int32_t* listed = nullptr;        // [listed_first[num_rows]] tokens, ascending
 
-  // Reads all marks, writes the listed ones', with 4 bytes per entry.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t due = first[kv.num_rows];
     if (of_listed) {

@@ -5,7 +5,7 @@
 
 #include "kernels/lanes_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab::prefill_cpu {
 
 using TileMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -11,7 +11,7 @@
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/dot_tiles_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
