@@ -88,7 +88,6 @@ class Steps {
   Steps(const EngineModel& model, PolicyCache& cache, EngineSequence& sequence, const RecordOptions& options, PolicyRecord& record)
       : model_(model), cache_(cache), sequence_(sequence), options_(options), record_(record) {}
 
-  // Returns the most likely next token.
   std::int32_t run(std::int32_t tokens) {
     std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
     std::iota(positions.begin(), positions.end(), sequence_.seen_tokens);

@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::int64_t kAlign = 256;
 
-// Pieces of one allocation.
 class Carver {
  public:
   explicit Carver(std::uint8_t* memory) : memory_(memory) {}

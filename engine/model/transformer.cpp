@@ -23,7 +23,6 @@ LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) 
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
-// With the same input x [tokens, ...].
 void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
   run_cpu(
       LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});

@@ -51,7 +51,7 @@ class BlockPages {
   std::vector<Entry> blocks_;
 };
 
-// Request: trace number, since replicas reuse slots.
+// Requests have trace numbers: replicas reuse slots.
 
 struct ExecutorAction {
   enum class Kind : std::uint8_t {

@@ -76,7 +76,6 @@ struct MarkTop {
       team.best(n, count, score, put);
     }
   }
-  // Positions ascend.
   [[nodiscard]] KVLAB_BODY std::int32_t tokens_before(std::int64_t row, std::int32_t position) const {
     return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), i)] < position; });
   }

@@ -111,7 +111,7 @@ struct UnionUnits {
   }
 
  private:
-  // Units of the row's other lists that precede this one.
+  // Units of the row's other lists before this one.
   [[nodiscard]] KVLAB_BODY std::int64_t in_others(std::int64_t row, std::int64_t list, std::int32_t own) const {
     std::int64_t n = 0;
     for (std::int64_t l = row * lists_per_row; l < (row + 1) * lists_per_row; ++l)

@@ -30,7 +30,6 @@ struct PageScores {
   bool softmax = false;
   float* scores = nullptr;  // [first[num_rows]]; kEach: head h of row r at group * first[r] + h * (units of r)
 };
-// Summaries are at the keys' precision.
 OpCall call(const PageScores&);
 void run_cpu(const PageScores&);
 void run_cuda(const PageScores&, CudaContext&);

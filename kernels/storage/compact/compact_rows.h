@@ -13,7 +13,6 @@ struct CompactRows {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;        // ascending within a row
 };
-// As kernels/storage/compact/compact.h, plus the statistics.
 OpCall call(const CompactRows&);
 void run_cpu(const CompactRows&);
 // On a GPU index_first is in CPU memory.

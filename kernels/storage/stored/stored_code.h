@@ -48,7 +48,6 @@ class StoredCode {
   [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
 
  protected:
-  // take_over() without the lists.
   [[nodiscard]] virtual bool append(const StoredCode& /*later*/) { return false; }
   virtual void move_numbers(const TensorMemory& memory) = 0;
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
