@@ -8,7 +8,7 @@ namespace kvlab {
 
 // Scores pooled in place over windows of `width` tokens in [begin, begin + len) of each row.
 //   kAvg, kMax  of the window around each token (width is odd). The average divides by `width` at the ends too
-// Others part the range into windows, the last may be shorter. A token gets
+// Others part the range into windows; the last may be shorter. A token gets
 //   kMean, kMeanOfTopHalf  the mean of its window, or of its larger half (rounded up)
 //   kShare                 its share of the sum; 0 leaves the scores
 //   kBestUnit              the largest mean of a unit of `unit_tokens` (len and width are whole units)
