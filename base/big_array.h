@@ -5,14 +5,14 @@
 
 namespace kvlab {
 
-// Large pages if available, reused for arrays of the same size. Idle plus used memory never exceeds the peak of used memory.
+// Large pages if available, reused for equal sizes. Idle plus used memory never exceeds the peak of used memory.
 namespace big_memory {
 void* take(std::size_t bytes);
 void give_back(void* memory, std::size_t bytes);
 std::size_t idle_bytes();
 }  // namespace big_memory
 
-// n uninitialised values of a trivial type.
+// Uninitialised, of a trivial type.
 template <class T>
 class BigArray {
  public:
@@ -37,7 +37,7 @@ class BigArray {
   std::size_t size_ = 0;
 };
 
-// Memory for n values. A too small `array` is replaced, losing its values.
+// For n values. Replaces a too small `array`, losing its values.
 template <class T>
 T* room_in(BigArray<T>& array, std::size_t n) {
   if (array.size() < n) array = BigArray<T>(n);

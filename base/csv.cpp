@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* kTextMark = "'";
 
-// True for formulas, and for texts that begin with the mark.
+// Formulas, and texts that begin with the mark.
 bool needs_mark(std::string_view text) {
   double value = 0;
   while (text.starts_with(kTextMark)) text.remove_prefix(1);

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// A header line and rows of equal length (RFC 4180 quoting); blank lines are skipped.
+// A header and rows of equal length (RFC 4180 quoting); blank lines are skipped.
 struct CsvTable {
   std::string file;
   std::vector<std::string> columns;
@@ -19,17 +19,17 @@ struct CsvTable {
   [[nodiscard]] bool has(std::string_view column) const;
   // Throws InputError if absent.
   [[nodiscard]] std::size_t at(std::string_view column) const;
-  // Throws InputError with file:line if the field is not a whole number.
+  // Throws InputError with file:line unless the field is whole.
   [[nodiscard]] std::int64_t whole(std::size_t row, std::string_view column) const;
   // nullopt for an empty field.
   [[nodiscard]] std::optional<std::int64_t> whole_if_any(std::size_t row, std::string_view column) const;
 };
 
-// InputError with file:line: missing file, no header, row of another length, open quote.
+// InputError with file:line: missing file, no header, other row length, open quote.
 CsvTable read_csv(const std::filesystem::path& path, std::string_view expected = "a file");
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
-// Quoted if needed; formulas get a leading ', which reading removes.
+// Quoted if needed; formulas get a ', which reading removes.
 std::string csv_field(std::string_view text);
 std::string csv_line(const std::vector<std::string>& fields);  // with line end
 

@@ -8,10 +8,10 @@ namespace kvlab {
 // else the build's source tree.
 std::filesystem::path data_root();
 
-// Call before the first data_root().
+// Before the first data_root().
 void set_data_root(const std::filesystem::path& folder);
 
-// `folder` in the working directory if it has `sample` there, else in data_root().
+// `folder` here if it has `sample`, else in data_root().
 std::filesystem::path shipped_folder(const std::filesystem::path& folder, const std::filesystem::path& sample);
 
 }  // namespace kvlab

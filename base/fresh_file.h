@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Writes PATH.newPID-N; keep() renames it to `path`, so that readers see the old or the new file; else it is removed. Throws
-// std::runtime_error with `path`. Removes leftovers of killed processes.
+// Writes PATH.newPID-N; keep() renames it to `path`: readers see the old or the new file. Else it is removed, as leftovers of killed
+// processes are. Throws std::runtime_error with `path`.
 class FreshFile {
  public:
   explicit FreshFile(std::filesystem::path path);
@@ -29,7 +29,7 @@ class FreshFile {
   bool is_there_ = false;
 };
 
-// True for TARGET.newPID and TARGET.newPID-N.
+// TARGET.newPID or TARGET.newPID-N.
 bool is_fresh_name(std::string_view name, std::string_view target);
 
 }  // namespace kvlab

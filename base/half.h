@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// IEEE 754 binary16 and bfloat16, rounded to nearest even; overflow becomes infinite, NaN stays NaN. Portable bits.
+// IEEE 754 binary16 and bfloat16, rounded to nearest even; overflow becomes infinite, NaN stays NaN.
 
 constexpr float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000U) << 16U;

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// InputErrors name file and key, as in "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value.
+// InputErrors name file and key: "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& root, const std::string& file);
@@ -27,9 +27,9 @@ class JsonNode {
   std::int32_t integer(std::int32_t min, std::int32_t max) const;
   std::vector<std::int32_t> integers(std::int32_t min, std::int32_t max) const;
   bool flag(const std::string& key, bool otherwise) const;
-  // Throws for a key not in `known`.
+  // Throws for other keys.
   void only_keys(const std::vector<std::string>& known) const;
-  // "type", which must be one of `supported`.
+  // "type", one of `supported`.
   std::string type(const std::vector<std::string>& supported) const;
 
   [[noreturn]] void fail(const std::string& message) const;

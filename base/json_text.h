@@ -10,17 +10,17 @@
 
 namespace kvlab {
 
-// Null if the file is unreadable or no object.
+// Null if unreadable or no object.
 template <class Json>
 Json read_json_object(const std::filesystem::path& path) {
   Json root = Json::parse(read_if_there(path), nullptr, false);
   return root.is_object() ? root : Json();
 }
 
-// Depth of brackets and braces outside of strings, for any text.
+// Brackets and braces outside of strings, for any text.
 int json_depth(std::string_view json);
 
-// InputError "WHERE: values in it are nested deeper than 64 levels". Call before parsing: writing recurses.
+// InputError "WHERE: values in it are nested deeper than 64 levels". Before parsing: writing recurses.
 void refuse_deep_json(std::string_view json, const std::string& where);
 
 // InputError "WHERE: ...": invalid or deep JSON, or a number beyond a double.

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Time or duration in the cost model and on device clocks. No implicit conversion. Range: 2^63 ps = 106 days.
+// Times and durations of the cost model and device clocks. No implicit conversion. Range: 2^63 ps = 106 days.
 class Picoseconds {
  public:
   constexpr Picoseconds() = default;

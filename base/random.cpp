@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// i-th number of a draw's stream, for rejection.
+// The i-th number, for rejection.
 std::uint64_t substream(const Draw& d, std::uint64_t i) { return mix64(d.bits() ^ mix64(i + 0x5851f42d4c957f2dULL)); }
 
 double to_unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }

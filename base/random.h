@@ -5,7 +5,6 @@
 
 namespace kvlab {
 
-// Each purpose has its own stream.
 enum class Purpose : std::uint32_t {
   kArrival,
   kPromptLength,
@@ -32,7 +31,7 @@ enum class Purpose : std::uint32_t {
   kLabel,
 };
 
-// Counter-based: a function of (seed, purpose, request, step, layer). Own distributions, since standard libraries differ.
+// A function of (seed, purpose, request, step, layer). Standard libraries' distributions differ.
 struct Draw {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;
@@ -63,12 +62,12 @@ class Zipf {
   double s_, h_x1_, h_n_, threshold_;
 };
 
-// Normal numbers (mean 0, deviation 0.9997, at most 3.7), about a nanosecond each: midpoint quantiles of 4096 equal shares. Number i
-// depends only on the draw and i.
+// Normal numbers (mean 0, deviation 0.9997, at most 3.7), about a nanosecond each: midpoint quantiles of 4096 equal shares. Number i is a
+// function of the draw and i.
 class NormalStream {
  public:
   explicit NormalStream(Draw draw) : key_(draw.bits()) {}
-  // Numbers from `first`, a multiple of 4.
+  // From `first`, a multiple of 4.
   void fill(std::uint64_t first, std::span<float> to) const;
 
  private:

@@ -6,15 +6,15 @@
 
 namespace kvlab {
 
-// "PATH: cannot be opened: No such file or directory; did you mean 'NEAR'?". Call right after the attempt (reads errno).
+// "PATH: cannot be opened: No such file or directory; did you mean 'NEAR'?". Reads errno: call right after the attempt.
 std::string open_error(const std::string& path);
 
-// Throws InputError for a file that cannot be opened, a special file (refuse_special_file), Git LFS pointer. expected: "a YAML file".
+// Throws InputError for unreadable files, special ones (refuse_special_file), Git LFS pointers. expected: "a YAML file".
 std::string read_file(const std::filesystem::path& path, std::string_view expected = "a file");
 // "" if it cannot be opened.
 std::string read_if_there(const std::filesystem::path& path);
 
-// A regular file. False also for a path that cannot be looked up: too long, no permission.
+// A regular file. False for paths that cannot be looked up.
 bool is_file(const std::filesystem::path& path);
 
 // Throws InputError if it cannot be written.

@@ -9,12 +9,12 @@
 
 namespace kvlab {
 
-// Inline, so that facts are trivially copyable.
+// Inline: facts are trivially copyable.
 class ClassName {
  public:
   static constexpr std::size_t kMaxBytes = 23;
   ClassName() = default;
-  // Cut after kMaxBytes.
+  // Cuts after kMaxBytes.
   explicit ClassName(std::string_view text) { text.copy(text_.data(), kMaxBytes); }
   [[nodiscard]] std::string_view text() const { return text_.data(); }
   [[nodiscard]] bool is_empty() const { return text_[0] == '\0'; }
@@ -35,8 +35,8 @@ struct RequestFacts {
   Span tpot_slo = kNoTarget;            // per output token after the first
   Span tbt_slo = kNoTarget;             // each gap between tokens
   std::int32_t priority = kNoPriority;  // smaller is more urgent, as in vLLM
-  std::int32_t predicted_output = 0;    // tokens, by a predictor; 0: not given
-  std::int32_t turn = -1;               // in its program or session; -1: not given
+  std::int32_t predicted_output = 0;    // in tokens; 0: not given
+  std::int32_t turn = -1;               // in the program or session; -1: not given
   std::int32_t images = 0;              // not counted in prompt_tokens
   ClassName request_class;
   bool operator==(const RequestFacts&) const = default;

@@ -29,7 +29,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // limit of the format's library
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's limit
 
 // For one-line messages; longer than quoted().
 std::string shown(std::string_view text) {

@@ -19,10 +19,10 @@ struct TensorInfo {
   std::uint64_t begin = 0, end = 0;  // bytes in the data part
 };
 
-// Memory-mapped, shared by copies. The file must not be truncated while open.
+// Memory-mapped, shared by copies. Do not truncate the file while open.
 class SafetensorsFile {
  public:
-  // Throws InputError for missing or truncated file, invalid header (repeated names, unknown dtypes, overlaps, gaps, wrong sizes).
+  // Throws InputError for a missing or truncated file or invalid header (repeated names, unknown dtypes, overlaps, gaps, wrong sizes).
   static SafetensorsFile open(const std::string& path);
   // `bytes` outlives the object.
   static SafetensorsFile from_bytes(const std::string& name, std::span<const std::byte> bytes);

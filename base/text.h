@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// The closest name in edit distance, or "". For names made by programs, such as tensors.
+// Closest in edit distance, or "". For names by programs, such as tensors.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
 // Known names that a typed `name` may mean, by the first rule with a match: equal except for case, separators and look-alikes; without

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Sources and files used by a run beyond its config's, noted in this thread's newest log. Cached reads must be noted too.
+// Sources and files of a run beyond its config's, noted in this thread's newest log. Note cached reads too.
 class UsageLog {
  public:
   UsageLog();

@@ -2,7 +2,7 @@
 
 #include "kernels/lanes_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 // Sum of f(a[i], b[i]) in an order independent of addresses; f(0, 0) must be 0.

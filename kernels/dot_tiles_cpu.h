@@ -7,15 +7,15 @@
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
-// Channels are added in order, one fused step each.
+// Channels are added in order, fused.
 namespace dot_tiles {
 
 constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the vector registers
 
-// Row k from one of three bases: more pointers do not fit the registers.
+// From one of three bases: more pointers do not fit the registers.
 template <int Keys>
 struct KeyRows {
   const float *row0, *row3, *row6;

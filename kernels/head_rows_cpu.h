@@ -7,7 +7,7 @@
 
 #include "kernels/kv_rows.h"
 
-// Include only in *_cpu.cpp files.
+// For *_cpu.cpp files only.
 namespace kvlab {
 
 using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// One layer's cached K and V of a ragged batch. Row r = s * kv_heads + h is KV head h of sequence s; token i is in slot `i % page_tokens`
-// of page `page[page_begin[r] + i / page_tokens]`. Valid until the owner appends or changes a length. With shapes only, data pointers are
-// null, lengths are not.
+// A layer's cached K and V of a ragged batch. Row r = s * kv_heads + h: KV head h of sequence s. Token i: slot `i % page_tokens` of page
+// `page[page_begin[r] + i / page_tokens]`. Valid until the owner appends or changes a length. On shapes data pointers are null, lengths are
+// not.
 struct KvRows {
   std::int32_t num_rows = 0;
   std::int32_t kv_heads = 1;
@@ -83,16 +83,16 @@ struct Queries {
   }
 };
 
-// An extra pass over prompt tokens [ctx_begin, ctx_end), then the chunk.
+// Pass over prompt tokens [ctx_begin, ctx_end), then the chunk.
 struct PassQueries {
   Queries queries;
   const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own
   std::int32_t ctx_begin = 0, ctx_end = 0;
-  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input; may be null
-  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention; may be null
+  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input, or null
+  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention, or null
 };
 
-// Visible pairs; the queries are the last tokens.
+// Visible pairs; queries are the last tokens.
 inline std::int64_t causal_pairs(std::int64_t queries, std::int64_t tokens) {
   const std::int64_t w = queries < tokens ? queries : tokens;
   return queries * tokens - w * (w - 1) / 2;

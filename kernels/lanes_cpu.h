@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 // For any vector width. Results of Eigen's variable-length expressions depend on addresses.

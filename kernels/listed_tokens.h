@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Entry i of row r is token index[first[r] + i], ascending. Lengths are bounds known without data; unused entries at the end are -1.
+// Entry i of row r is token index[first[r] + i], ascending. Lengths are bounds known without data; unused entries at the end: -1.
 struct ListedTokens {
   KvRows kv;
   const std::int64_t* first = nullptr;  // [kv.num_rows + 1]

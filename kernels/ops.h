@@ -27,13 +27,13 @@ struct OpCall {
 class CountSource {
  public:
   virtual ~CountSource() = default;
-  // Later calls belong to `step`, from 0; prefill chunks are steps too.
+  // Later calls belong to `step`, from 0; prefill chunks are steps.
   virtual void begin_step(std::int64_t /*step*/) {}
-  // Replaces the upper bounds in `counts`.
+  // Replaces upper bounds.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
-// Throws CudaError: not built with CUDA, or no GPU.
+// Throws CudaError: no CUDA build or no GPU.
 [[noreturn]] void throw_without_cuda();
 // Throws CudaError.
 [[noreturn]] void refuse_on_gpu(std::string_view op);
@@ -50,12 +50,12 @@ class OpClock {
  public:
   virtual ~OpClock() = default;
   virtual void begin() = 0;
-  virtual void end(const OpCall& call) = 0;  // the work may still run on a GPU
+  virtual void end(const OpCall& call) = 0;  // the work may still run
 };
 
 // Logs and runs operations: structs of raw pointers and shapes in <op>/<op>.h with `OpCall call(const Op&)`, `void run_cpu(const Op&)` and
-// optionally `void run_cuda(const Op&, CudaContext&)`. With kShapes nothing runs and data pointers are null. On a GPU shapes (lengths,
-// offsets, pages, counts to keep) are in CPU memory. call() reads no data and never tests a data pointer for null.
+// optionally `void run_cuda(const Op&, CudaContext&)`. With kShapes nothing runs and data pointers are null. Shapes (lengths, offsets,
+// pages, counts to keep) are always in CPU memory. call() reads no data and never tests a data pointer for null.
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
@@ -72,17 +72,16 @@ class Ops {
 
   [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
 
-  // Uninitialised, valid until the Frame ends; null with kShapes.
+  // Uninitialised, valid in the Frame; null with kShapes.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
-  void zero(float* at, std::int64_t n);  // in stream order; no effect if `at` is null
-  // Always CPU memory.
+  void zero(float* at, std::int64_t n);  // in stream order; `at` may be null
+  // CPU memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
 
   struct CudaFrame;
 
-  // Frees scratch memory at its end.
   class Frame {
    public:
     explicit Frame(Ops& ops);
@@ -96,7 +95,7 @@ class Ops {
     std::unique_ptr<CudaFrame> cuda_;
   };
 
-  // Records final counts, or with shapes replaces the bounds in `counts`.
+  // Records final counts; on shapes replaces the bounds.
   void settle(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
     if (counts_ != nullptr) counts_->fill(purpose, layer, counts);
   }
@@ -107,7 +106,7 @@ class Ops {
   void clear_log() { log_.clear(); }
 
   void time_with(OpClock* clock) { clock_ = clock; }  // null: not timed
-  // f() by the CPU, on arrays in its memory. `logs`: as an operation.
+  // f() on the CPU, on arrays in its memory.
   template <class F>
   void timed(const OpCall& call, F&& f, bool logs = false) {
     if (logs && keeps_log_) log_.push_back(call);
@@ -136,7 +135,7 @@ class Ops {
   bool keeps_log_ = true;
   std::vector<OpCall> log_;
   std::deque<std::vector<std::uint64_t>> chunks_;  // stable addresses
-  std::size_t chunk_ = 0, used_ = 0;               // words used in chunks_[chunk_]
+  std::size_t chunk_ = 0, used_ = 0;               // words of chunks_[chunk_]
   CountSource* counts_ = nullptr;
 };
 

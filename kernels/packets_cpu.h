@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 using Packet = Eigen::internal::packet_traits<float>::type;
@@ -21,7 +21,7 @@ inline void store_packet(float* x, const Packet& p) { Eigen::internal::pstoreu(x
 
 namespace packets {
 
-// Upper to lower half of each block of Size lanes; blocks of a first.
+// Upper to lower half of each block of Size lanes; a's blocks first.
 template <int Size, std::size_t... Lane>
 inline Packet fold(const Packet& a, const Packet& b, std::index_sequence<Lane...> /*lanes*/) {
   constexpr int half = Size / 2;

@@ -56,7 +56,7 @@ struct Group {
   std::vector<std::int64_t> elements;  // of [tokens, head_dim]
 };
 
-// Calls f(group) for one side.
+// f(group) for one side.
 template <class F>
 void for_each_group(const HostPage& p, bool keys, std::int32_t tokens, F&& f) {
   const int bits = bits_of(p.format);

@@ -7,12 +7,12 @@
 
 namespace kvlab {
 
-// Pages of K and V of one (layer, KV head), in two pools; page p begins at byte p * page_bytes(). D = head_dim, P = page_tokens, b = bits
+// Pages of K and V of one (layer, KV head), in two pools. Page p begins at byte p * page_bytes(). D = head_dim, P = page_tokens, b = bits
 // per code:
 //
 //   format         page of K                                         page of V                          P
 //   f16, bf16      [P, D] numbers                                    [P, D] numbers                     power of 2, 16 or more
-//   fp8            [P, D] e4m3; float scale per row, separate        as K                               power of 2, 16 or more
+//   fp8            [P, D] e4m3; float scale per row                  as K                               power of 2, 16 or more
 //   int8           [P, D] codes + 127 | [P] fp16 scale per token     as K                               power of 2, 16 or more
 //   kivi4, kivi2   codes | [D] fp16 scale | [D] fp16 zero            codes | scales and zeros           64, 32 = one group of K
 //   token4, token2 codes | scales and zeros                          as K                               64
@@ -21,7 +21,7 @@ namespace kvlab {
 // `residual` to residual + P - 1 tokens stay in 16 bits. token: K and V per token in groups of D / 2 channels (MiKV, Yang et al. 2024,
 // arXiv:2402.18096).
 //
-// Low-bit codes are in the order of tensor-core operands. A page is a row of tiles of 16 tokens. Lane l = 4 g + t of a tile holds
+// Low-bit codes are in the order of tensor-core operands, in tiles of 16 tokens. Lane l = 4 g + t of a tile holds
 //   K: token g, then token g + 8: channels t * D/4 .. (t + 1) * D/4 - 1
 //   V: tokens 2t, 2t+1, then 2t+8, 2t+9: channels g * D/8 .. (g + 1) * D/8 - 1
 // as words of two halves with 16 / b codes each, lowest bits first. Low, high half: even, odd channels of K; even, odd token of V. A lane's
@@ -55,7 +55,7 @@ KVLAB_BOTH constexpr std::int32_t kivi_packed(KvFormat format, std::int32_t len,
   const std::int32_t page = fixed_page_tokens(format);
   return len < residual + page ? 0 : (len - residual) / page * page;
 }
-// Token i is in slot i % capacity.
+// Token i: slot i % capacity.
 KVLAB_BOTH constexpr std::int32_t residual_capacity(KvFormat format, std::int32_t residual) { return residual + fixed_page_tokens(format); }
 
 struct CodePlace {
@@ -85,7 +85,7 @@ KVLAB_BOTH constexpr std::int32_t k_scale_place(std::int32_t groups, std::int32_
   return ((token / 16 * groups + group) * 8 + token % 8) * 4 + token / 8 % 2;
 }
 
-// Cached K and V of a ragged batch in device memory. Rows and slots as in KvRows.
+// Cached K and V of a ragged batch in device memory. Rows and slots: KvRows.
 struct PagedKv {
   KvFormat format = KvFormat::kBf16;
   ElementType type = ElementType::kBf16;  // new tokens and windows: f16 or bf16
@@ -104,11 +104,11 @@ struct PagedKv {
   std::int32_t residual = 32;            // least tokens in a window; a multiple of 16
 };
 
-// Bytes moved by a read of `len` tokens, with scales and window.
+// Bytes that a read of `len` tokens moves, with scales and window.
 std::int64_t row_bytes(const PagedKv& kv, std::int64_t len);
 
-// A page of page_bytes() in CPU memory; k, v [tokens, head_dim] are its first tokens, later ones do not change. kivi needs tokens =
-// page_tokens. fp8 numbers are divided by the scales.
+// A page in CPU memory. k, v [tokens, head_dim] are its first tokens; later ones do not change. kivi needs tokens = page_tokens. fp8
+// numbers are divided by the scales.
 struct HostPage {
   KvFormat format = KvFormat::kBf16;
   std::int32_t head_dim = 0, page_tokens = 0;

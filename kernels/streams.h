@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Reads at eight places in turn: one prefetch stream leaves most bandwidth unused. The first n % 8 have one element more.
+// Reads at eight places in turn: one prefetch stream leaves most bandwidth unused. The first n % 8 have one more.
 constexpr std::int64_t kStreams = 8;
 
 // The order depends only on n.

@@ -5,16 +5,15 @@
 
 namespace kvlab {
 
-// Keys that readers asked one config for on this thread during the object's life, present or not. The newest object of a thread gets the
-// notes.
+// Keys that readers asked one config for on this thread during the object's life, present or not. Only a thread's newest object gets them.
 class AskedKeys {
  public:
   struct Asked {
     std::string path;                                 // "memory.num_blocks"
-    std::string type, fallback, range, meaning = {};  // as in ParamDoc; type "": a mapping, or only looked for
+    std::string type, fallback, range, meaning = {};  // as in ParamDoc; type "": a mapping, or looked for
   };
 
-  // file: name of the config, also with a place after it.
+  // `file`: the config's name, also with a place.
   explicit AskedKeys(std::string file);
   ~AskedKeys();
   AskedKeys(const AskedKeys&) = delete;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kMaxChoices = 2'000'000;
 
-// "snapkv 128 allocator pyramid", "snapkv budget_frac 0.5": recipe, budget and changed parts; "budget_tokens 128" if the recipe is itself a
-// list. Empty: names none.
+// "snapkv 128 allocator pyramid", "snapkv budget_frac 0.5": recipe, budget and changed parts; "budget_tokens 128" if the recipe is a list.
+// Empty: none.
 std::string policy_label(const YAML::Node& policy) {
   const bool has_recipe = policy["recipe"].IsScalar();
   std::string label = has_recipe ? policy["recipe"].Scalar() : "";
@@ -34,7 +34,7 @@ std::string policy_label(const YAML::Node& policy) {
   return label;
 }
 
-// "prefill 2 decode 2": pools with replica counts, unless these are lists.
+// "prefill 2 decode 2": pools with replica counts that are no lists.
 std::string pools_label(const YAML::Node& pools) {
   std::string label;
   for (const auto& item : pools) {
@@ -56,14 +56,14 @@ std::string label_of(const YAML::Node& item, std::size_t index, const std::strin
   return std::to_string(index);
 }
 
-// For tables, messages and figures.
+// For messages.
 std::string in_one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
   return text;
 }
 
-// An element has the path of its list.
+// Elements have their list's path.
 std::string path_below(std::string path, const std::string& key) {
   while (path.ends_with("[]")) path.resize(path.size() - 2);
   return path + (path.empty() ? "" : ".") + key;
@@ -93,7 +93,7 @@ class Expander {
     Points all{{}};
     for (const auto& item : node) {
       const Points inside = expand(item.second, path_below(path, item.first.Scalar()));
-      if (inside.size() == 1 && inside.front().empty()) continue;  // no list inside
+      if (inside.size() == 1 && inside.front().empty()) continue;  // no list
       check_size(node, path, all.size() * inside.size(), inside.size() * num_choices(all) + all.size() * num_choices(inside));
       all = product(all, inside);
     }
@@ -153,7 +153,7 @@ class Expander {
                                    runs, choices));
   }
 
-  // Equal labels in a list ({vllm_v1: {...}} twice) get their position.
+  // Equal labels ({vllm_v1: {...}} twice) get their position.
   void tell_apart() {
     std::map<std::string, std::map<std::string, std::set<std::size_t>>> places;  // path -> label -> indices
     for (const AxisElement& e : grid_.elements) places[e.path][e.label].insert(e.index);
@@ -191,7 +191,7 @@ YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& 
     const auto found = choices.find(at);
     if (found == choices.end() || found->second >= node.size()) break;
     node.reset(node[found->second]);
-    at += "[]";  // a nested list is a separate axis
+    at += "[]";  // nested lists are separate axes
   }
   return node;
 }

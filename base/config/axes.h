@@ -14,8 +14,8 @@ class Node;
 
 namespace kvlab {
 
-// An element of a list. label, for tables: a scalar, a recipe with budget ("snapkv 128"), pools with replicas ("prefill 2 decode 2"), a
-// mapping's one key, else the index; equal labels get their position ("vllm_v1#2").
+// A list element. label: a scalar, a recipe with budget ("snapkv 128"), pools with replicas ("prefill 2 decode 2"), a mapping's one key,
+// else the index; equal labels get their position ("vllm_v1#2").
 struct AxisElement {
   std::string path;
   std::size_t index = 0;
@@ -35,7 +35,7 @@ inline constexpr std::size_t kMaxRuns = 100'000;
 // data_lists: paths of lists that are values. Throws InputError for an empty list, above 100,000 combinations or 2,000,000 choices.
 Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});
 
-// `node` at `path`, or the chosen element if it is a list.
+// `node` at `path`, or a list's chosen element.
 YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& choices);
 
 // Every list replaced by its chosen element.

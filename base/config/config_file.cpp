@@ -28,7 +28,7 @@ std::size_t indentation(const std::string& line) { return std::min(line.find_fir
 bool is_indented_by_tab(const std::string& line) { return line.substr(0, indentation(line)).find('\t') != std::string::npos; }
 bool has_content(const std::string& line) { return indentation(line) < line.size() && line[indentation(line)] != '#'; }
 
-// The last non-empty line before `at`, else `at`.
+// Last non-empty line before `at`, else `at`.
 std::size_t line_before(const std::vector<std::string>& lines, std::size_t at) {
   for (std::size_t i = at; i > 0; --i)
     if (has_content(lines[i - 1])) return i - 1;
@@ -57,14 +57,13 @@ std::string hint(const std::vector<std::string>& lines, const YAML::Mark& mark, 
   return is_about_blocks ? compared_indentation(lines, at) : "";
 }
 
-// yaml-cpp's message on invalid YAML, with the likely mistake: a tab, indentation, an open bracket, missing quotes. `mark`: position of the
-// error.
+// yaml-cpp's message on invalid YAML, with the likely mistake: a tab, indentation, an open bracket, missing quotes.
 std::string yaml_error(const std::string& text, const YAML::Mark& mark, const std::string& message) {
   const std::vector<std::string> lines = lines_of(text);
   return mark.is_null() || lines.empty() ? message : message + hint(lines, mark, message);
 }
 
-// For a text with two documents: "" with a line '---', else the line with the indentation that ends the first.
+// "" with a line '---', else the line with the indentation that ends the first document.
 std::string cause_of_second_document(const std::string& text) {
   const std::vector<std::string> lines = lines_of(text);
   if (std::any_of(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("---"); })) return "";
@@ -81,7 +80,7 @@ void merge(YAML::Node& into, const YAML::Node& from, const std::string& file) {
     if (const YAML::Node& known = into; !known[item.first.Scalar()].IsDefined()) into.force_insert(item.first, item.second);
 }
 
-// Resolves merge keys (`<<: *base`, or a list of such) below `root`. A mapping's own keys win, then the first named mapping.
+// Resolves merge keys (`<<: *base`, or a list) below `root`. Own keys win, then the first named mapping.
 void resolve_merge_keys(YAML::Node& root, const std::string& file) {
   if (!root.IsMap() && !root.IsSequence()) return;
   for (const auto& item : root) {
@@ -104,7 +103,7 @@ bool is_list_of_stages(const YAML::Node& list) {
          std::all_of(list.begin(), list.end(), [](const YAML::Node& item) { return item.IsMap(); });
 }
 
-// Removes the stage's name, into `name`.
+// Moves the name to `name`.
 YAML::Node take_name(const YAML::Node& stage, std::string& name) {
   const YAML::Node own = stage["name"];
   if (!own.IsDefined() || !own.IsScalar()) return stage;
@@ -132,8 +131,8 @@ void name_stages_of(YAML::Node arrival, const std::string& file) {
   arrival[kStages] = named;
 }
 
-// Stages are data, not a sweep axis: in every `arrival` below `root`, `stages: [{...}, {...}]` becomes `stages: {stage 1: {...}, stage 2:
-// {...}}`, with an element's `name` as its key. InputError with a place in `file`: equal names.
+// Stages are data, not a sweep axis: in each `arrival` below `root`, `stages: [{...}, {...}]` becomes `stages: {stage 1: {...}, stage 2:
+// {...}}`; `name` replaces the key. InputError for equal names.
 void name_stages(YAML::Node root, const std::string& file) {
   if (root.IsSequence())
     for (const auto& item : root) name_stages(item, file);
@@ -151,12 +150,12 @@ void name_stages(YAML::Node root, const std::string& file) {
 
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxRepeated = 10'000;
-constexpr std::size_t kMaxKeyBytes = 1000;  // YAML accepts up to 1,024 for implicit keys
+constexpr std::size_t kMaxKeyBytes = 1000;  // YAML's limit for implicit keys is 1,024
 
-// Rejects what yaml-cpp accepts: equal keys (it returns the first), and nested aliases that grow exponentially.
+// Rejects equal keys (yaml-cpp returns the first) and nested aliases that grow exponentially.
 class TreeCheck {
  public:
-  // Without aliases, a text has fewer values than bytes.
+  // Without aliases, texts have fewer values than bytes.
   TreeCheck(const std::string& file, std::size_t text_bytes) : file_(file), left_(text_bytes + kMaxRepeated) {}
 
   void check(const YAML::Node& node, int depth = 0) {
@@ -192,7 +191,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// An empty mapping with the position of `original`, for messages.
+// Has the position of `original`, for messages.
 YAML::Node empty_map_like(const YAML::Node& original) {
   if (!original.IsDefined() || !original.IsMap()) return YAML::Node(YAML::NodeType::Map);
   const YAML::Mark mark = original.Mark();
@@ -202,14 +201,13 @@ YAML::Node empty_map_like(const YAML::Node& original) {
   return map;
 }
 
-// "a.b=value" from the command line.
+// "a.b=value" of the command line.
 class Override {
  public:
   Override(std::string origin, const std::string& file, std::vector<std::string> keys, const YAML::Node& value)
       : origin_(std::move(origin)), file_(file), keys_(std::move(keys)), value_(value) {}
 
-  // `node` with the value. Copies nodes, since aliases (*name) share them. A scalar on the way ("scheduler: sarathi") becomes {sarathi:
-  // {}}.
+  // `node` with the value. Copies nodes, since aliases share them. A scalar on the way ("scheduler: sarathi") becomes {sarathi: {}}.
   [[nodiscard]] YAML::Node in(const YAML::Node& node, std::size_t depth = 0) const {
     if (depth == keys_.size()) return value_;
     if (node.IsDefined() && node.IsSequence())
@@ -271,7 +269,7 @@ class NoEvents final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// YAML::LoadAll never ends on some invalid texts ("," in yaml-cpp 0.7).
+// YAML::LoadAll does not end on some invalid texts ("," in yaml-cpp 0.7).
 bool has_second_document(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -301,7 +299,7 @@ std::string find_named_file(const ConfigFile& config, const std::string& path) {
 }
 
 std::string place_of(const ConfigFile& config, const YAML::Node& node, const std::string& path) {
-  for (std::string at = path; !at.empty();) {  // command-line values have no line in the file
+  for (std::string at = path; !at.empty();) {  // command-line values have no line
     while (at.ends_with("[]")) at.resize(at.size() - 2);
     const auto set = config.set_by.find(at);
     if (set != config.set_by.end()) return set->second;

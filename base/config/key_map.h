@@ -12,9 +12,9 @@
 
 namespace kvlab {
 
-// 64-bit keys to small values: open addressing, linear probing, no tombstones. Only reset(), reserve() and
-// grow_towards() allocate. Value{} marks an empty slot and is never stored. In a large map, keys that differ only in their last five bits
-// are in one group of 32 slots, and probing goes from group to group.
+// 64-bit keys to small values: open addressing, linear probing, no tombstones. Only reset(), reserve() and grow_towards() allocate. Value{}
+// marks an empty slot and is never stored. In a large map, keys that differ only in the last five bits share a group of 32 slots; probing
+// goes from group to group.
 template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
   static_assert(slots_per_key >= 2, "a search ends at an empty slot");
@@ -25,13 +25,13 @@ class KeyMap {
     Value value{};
   };
 
-  // Empties the map. Room for max_keys keys at a time.
+  // Empties the map, with room for max_keys keys.
   void reset(std::size_t max_keys) {
     slots_.clear();
     size_ = 0;
     reserve(max_keys);
   }
-  // Room for max_keys keys at a time, max_keys >= size(). Slots move.
+  // Room for max_keys >= size() keys. Slots move.
   void reserve(std::size_t max_keys) {
     assert(max_keys >= size_);
     Slots old(std::bit_ceil(std::max<std::size_t>(slots_per_key * max_keys, 2)));
@@ -55,14 +55,14 @@ class KeyMap {
   [[nodiscard]] std::size_t size() const { return size_; }
 
   void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
-  // Also prefetches the next slot of the search.
+  // Also prefetches the next slot.
   void prefetch_erase(std::uint64_t key) const {
     const std::size_t at = home(key);
     __builtin_prefetch(&slots_[at]);
     __builtin_prefetch(&slots_[after(at)]);
   }
 
-  // nullptr if absent. Slots are valid until the next add() or erase().
+  // nullptr if absent. Valid until the next add() or erase().
   [[nodiscard]] const Slot* find(std::uint64_t key) const {
     for (std::size_t i = home(key);; i = after(i)) {
       if (is_empty(slots_[i])) return nullptr;
@@ -71,7 +71,7 @@ class KeyMap {
   }
   [[nodiscard]] Slot* find(std::uint64_t key) { return const_cast<Slot*>(static_cast<const KeyMap*>(this)->find(key)); }
 
-  // A new slot holds Value{}; the caller stores another value before the next call.
+  // A new slot holds Value{}: store another value before the next call.
   Slot& add(std::uint64_t key) {
     std::size_t i = home(key);
     std::size_t probes = 0;
@@ -80,18 +80,17 @@ class KeyMap {
       ++probes;
     }
     assert(size_ < max_keys_);
-    // A search ends at an empty slot. Only keys made to collide can fill one place in all groups.
+    // Only keys made to collide can fill one place in all groups.
     if (probes + 1 >= most_probes_ && after(i) == home(key)) throw std::length_error("too many keys collide");
     ++size_;
     slots_[i].key = key;
     return slots_[i];
   }
 
-  // slot: from find() or add().
   void erase(Slot& slot) {
     auto hole = static_cast<std::size_t>(&slot - slots_.data());
     for (std::size_t i = after(hole); !is_empty(slots_[i]); i = after(i)) {
-      // The slot at i may fill the hole unless its home comes after the hole.
+      // The slot at i may fill the hole unless its home comes after it.
       if (((i - home(slots_[i].key)) & mask_) < ((i - hole) & mask_)) continue;
       slots_[hole] = slots_[i];
       hole = i;
@@ -104,7 +103,7 @@ class KeyMap {
   using Slots = std::vector<Slot, HugePageAllocator<Slot>>;
 
   static bool is_empty(const Slot& slot) { return slot.value == Value{}; }
-  // Group by Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4); place by the key's last bits, mixed with others.
+  // Group by Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4); place by the key's last bits, mixed.
   [[nodiscard]] std::size_t home(std::uint64_t key) const {
     const std::uint64_t product = (key >> group_bits_) * 0x9e3779b97f4a7c15ULL;
     const std::uint64_t group = product >> shift_, place = key ^ (product >> 7);
@@ -112,7 +111,7 @@ class KeyMap {
   }
   [[nodiscard]] std::size_t after(std::size_t i) const { return (i + group_) & mask_; }
 
-  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // smaller maps could fill one place in all groups by chance
+  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // smaller maps could fill one place by chance
 
   Slots slots_ = Slots(2);
   std::size_t mask_ = 1;

@@ -22,7 +22,6 @@ struct ParamDoc {
   std::string key, type, fallback, range, meaning;
 };
 
-// For Params::choice.
 template <class T>
 concept NamedInConfigs = std::is_enum_v<T> || std::is_same_v<T, bool>;
 template <class T>
@@ -37,8 +36,8 @@ constexpr const char* name_of(std::initializer_list<Named<T>> all, T value) {
   return "";
 }
 
-// Reads one mapping of a config key by key. Ranges include both ends. Units are part of the key (_ms, _tokens, ...). reject_unread()
-// refuses keys that were never read. In describing mode, calls record their documentation and return the default.
+// Reads one mapping of a config key by key. Ranges include both ends. Units are part of the key (_ms, _tokens, ...). In describing mode,
+// calls record their documentation and return the default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
@@ -60,9 +59,9 @@ class Params {
   std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
   template <NamedInConfigs T>
   T choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback, const std::string& meaning);
-  // The index in `names`.
+  // Index in `names`.
   std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
-  // Keys end in _ms or _s; fractions are allowed.
+  // For keys in _ms or _s, with fractions.
   template <class Clock = SimClock>
   typename Clock::duration milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
     return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1e-3, "1e-6"));
@@ -71,44 +70,44 @@ class Params {
   typename Clock::duration seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
     return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1, "1e-9"));
   }
-  // A default from the rest of the experiment, instead of the reader's own: an integer, or 0 or 1 for a flag.
+  // Replaces the reader's default; flags: 0 or 1.
   void prefer(const std::string& key, long long value);
-  // The value of prefer() for a key that no file has; `absent`: not set.
+  // The value of prefer() for a key without value, else `absent`.
   [[nodiscard]] long long told(const std::string& key, long long absent) const;
-  // Missing `keys` are read from `outer`: messages name their place there, and they count as read there. Earlier calls have priority.
+  // Reads missing `keys` from `outer`, for messages and reject_unread() too. Earlier calls have priority.
   void fall_back_on(const Params& outer, const std::vector<std::string>& keys);
   template <class Keys>
   void fall_back_on(const Params& outer, const Keys& keys) {
     fall_back_on(outer, std::vector<std::string>(keys.begin(), keys.end()));
   }
-  // Keys that reject_unread() accepts unread.
+  // reject_unread() accepts these keys unread.
   void allow(const std::vector<std::string>& keys);
   template <class Keys>
   void allow(const Keys& keys) {
     allow(std::vector<std::string>(keys.begin(), keys.end()));
   }
-  // A list as data, not a sweep axis; needs an entry in kDataLists.
+  // Data, not a sweep axis; needs an entry in kDataLists.
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 
   std::vector<std::string> words(const std::string& key, const std::string& meaning);
 
   [[nodiscard]] bool has(const std::string& key) const;
-  // In this mapping itself.
+  // Not in outer mappings.
   [[nodiscard]] bool has_own(const std::string& key) const;
-  // The value of `key` is a mapping with `inner`.
+  // `key` is a mapping with `inner`.
   [[nodiscard]] bool has_within(const std::string& key, const std::string& inner) const;
-  // A mapping below this one; absent optional children are empty.
+  // Absent optional children are empty.
   Params child(const std::string& key, const std::string& owner);
   Params optional_child(const std::string& key, const std::string& owner);
-  // Also accepts `key: text`, short for `key: {name_key: text}`.
+  // Also accepts `key: text` for `key: {name_key: text}`.
   Params child_or_text(const std::string& key, const std::string& name_key, const std::string& owner);
-  // For policies: `key: name` or `key: {name: {parameters}}`.
+  // `key: name` or `key: {name: {parameters}}`.
   std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);
 
-  // InputError with file:line:column of this mapping, or of the value of `key`.
+  // InputError with file:line:column of the mapping or of `key`.
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
-  // InputErrors of a file named by `key` get the place of that name.
+  // InputErrors of a file named by `key` get its place.
   template <class Act>
   auto reading(const std::string& key, Act act) const {
     try {
@@ -118,20 +117,20 @@ class Params {
     }
   }
   void reject_unread() const;
-  // reject_unread() then also advises on keys that `other`, from another file, asked for below its top level.
+  // reject_unread() also advises on nested keys of `other`, from another file.
   void add_asked(const Params& other);
 
   [[nodiscard]] const std::string& owner() const;
   [[nodiscard]] const std::string& path() const;
-  // "path = value" for every default used, here and in mappings below.
+  // "path = value" for every default used, also below.
   [[nodiscard]] const ParamDefaults& defaults() const;
   [[nodiscard]] bool is_describing() const;
   [[nodiscard]] std::vector<std::string> keys() const;
-  // YAML with the chosen element of every list: equal texts, equal parameters.
+  // YAML with the chosen elements of lists: equal texts, equal parameters.
   [[nodiscard]] std::string text_of_all() const;
-  // One line of YAML; `absent` if missing.
+  // One line of YAML, or `absent`.
   [[nodiscard]] std::string inline_text(const std::string& key, const std::string& absent) const;
-  // See find_named_file.
+  // As find_named_file.
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 
  private:
@@ -143,9 +142,9 @@ class Params {
     bool is_unsigned = false;
   };
   explicit Params(std::unique_ptr<State> state);
-  // The mapping of fall_back_on() with the key; null: this one.
+  // fall_back_on()'s mapping with the key; null: this one.
   [[nodiscard]] Params* outer_with(const std::string& key) const;
-  // The same; notes that the key was asked for here.
+  // Also notes that the key was asked for.
   [[nodiscard]] Params* ask_outer(const std::string& key) const;
   [[noreturn]] void fail_missing(const std::string& key) const;
   void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
@@ -154,7 +153,7 @@ class Params {
   double optional_real(const std::string& key, double fallback, const Range<double>& range, const std::string& meaning);
   long long required_integer(const std::string& key, const Range<long long>& range, const std::string& meaning);
   long long optional_integer(const std::string& key, long long fallback, const Range<long long>& range, const std::string& meaning);
-  // `value` times in_s seconds. Refuses a given time that rounds to 0.
+  // `value` times in_s seconds. Refuses times that round to 0.
   [[nodiscard]] long long nanoseconds(const std::string& key, double value, double in_s, const char* smallest) const;
 
   std::unique_ptr<State> state_;

@@ -17,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// A value in place of a mapping, such as 8 in `poisson: 8`.
+// Instead of a mapping, such as 8 in `poisson: 8`.
 bool is_bare_value(const YAML::Node& node) { return node.IsDefined() && (node.IsScalar() || node.IsSequence()); }
 
 std::string bare_value_text(const std::string& path, const YAML::Node& node) {
@@ -32,7 +32,7 @@ struct Params::State {
   YAML::Node node;
   std::string path, owner;
   std::shared_ptr<std::set<std::string>> seen = std::make_shared<std::set<std::string>>();
-  // Path of a mapping -> keys asked for, for the whole file.
+  // Path of a mapping -> keys asked for, in the file.
   std::shared_ptr<AskedByPath> asked = std::make_shared<AskedByPath>();
   std::shared_ptr<ParamDefaults> defaults = std::make_shared<ParamDefaults>();
   std::map<std::string, long long> preferred = {};  // prefer()
@@ -50,7 +50,6 @@ struct Params::State {
   [[nodiscard]] long long integer_at(const std::string& key, const YAML::Node& at, long long min, long long max) const;
   [[nodiscard]] double real_at(const std::string& key, const YAML::Node& at, double min, double max) const;
   [[nodiscard]] std::string text_at(const std::string& key, const YAML::Node& at) const;
-  // A mapping below this one.
   [[nodiscard]] std::unique_ptr<State> below(const YAML::Node& at, const std::string& at_path, const std::string& of) const;
 };
 
@@ -348,7 +347,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
     Params none(state_->below(YAML::Node(YAML::NodeType::Map), state_->path_of(key) + "." + name, key + " '" + name + "'"));
     none.state_->docs = state_->docs;
     none.state_->preferred = state_->preferred;
-    if (node.IsDefined()) {  // an empty mapping has no place: use the word's
+    if (node.IsDefined()) {  // empty mappings have no place
       auto at_word = std::make_shared<ConfigFile>(*state_->file);
       at_word->name = place(state_->file->name, node.Mark());
       none.state_->file = std::move(at_word);

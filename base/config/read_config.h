@@ -9,19 +9,19 @@ namespace kvlab {
 
 struct ConfigFile;
 
-// Path of each list ("scheduler.sarathi.budget_tokens") -> index of the element that a run takes. A list is an axis of a sweep; Params
-// reads the chosen element.
+// Path of each list ("scheduler.sarathi.budget_tokens") -> index of a run's element. A list is an axis of a sweep; Params reads the chosen
+// element.
 struct Choices : std::map<std::string, std::size_t> {
   using map::map;
 };
 
-// Parses YAML (or JSON) with merge keys (`<<: *base`) resolved. InputError with file:line:column: missing file, syntax, duplicate key, top
-// level not a mapping, too many repeated aliases.
+// YAML (or JSON) with merge keys (`<<: *base`) resolved. InputError with file:line:column: missing file, syntax, duplicate key, top level
+// not a mapping, too many repeated aliases.
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
 std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
                                                const std::vector<std::string>& overrides = {});
 
-// Absolute as given, else in the first of the config's folders that has it, else in the first folder.
+// Absolute as given, else in the config's first folder that has it, else in its first.
 std::string find_named_file(const ConfigFile& config, const std::string& path);
 
 }  // namespace kvlab

@@ -11,14 +11,14 @@
 
 namespace kvlab {
 
-// A policy as `kvlab list` and `kvlab describe` print it.
+// For `kvlab list` and `kvlab describe`.
 struct Card {
   std::string name;     // as written in YAML
   std::string summary;  // one line
   std::string source;   // paper, or system and version
 };
 
-// Entries by name, ascending.
+// By name, ascending.
 template <class Entry>
 class NamedTable {
  public:
@@ -31,7 +31,7 @@ class NamedTable {
     return at < items_.size() && items_[at].first == name ? &items_[at].second : nullptr;
   }
   [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }
-  // Throws InternalError if absent.
+  // InternalError if absent.
   [[nodiscard]] const Entry& at(std::string_view name) const {
     const Entry* const found = find(name);
     if (found == nullptr) throw InternalError("nothing is registered as '" + std::string(name) + "'");
@@ -55,12 +55,12 @@ class NamedTable {
   std::vector<Item> items_;
 };
 
-// Error at the mapping `p`, with similar names.
+// Error at `p`, with similar names.
 [[noreturn]] void fail_unknown(const Params& p, const std::string& kind, const std::string& name, const std::vector<std::string>& known);
 // UsageLog::note_source().
 void note_registered_source(const std::string& source);
 
-// Implementations of one interface by name, from KVLAB_REGISTER.
+// Implementations by name, from KVLAB_REGISTER.
 template <class Interface>
 class Registry {
  public:
@@ -99,8 +99,8 @@ class Registry {
     return true;
   }
 
-  // Adds an implementation at run time, such as a Python policy, or replaces one. Not while another thread reads the registry. InputError:
-  // the name is of a compiled implementation.
+  // Adds or replaces an implementation at run time, such as a Python policy. No other thread may read the registry. InputError for the name
+  // of a compiled one.
   static void add_running(Card card, Make make, std::string source) {
     const Entry* const found = table().find(card.name);
     if (found != nullptr && found->is_compiled) throw InputError("'" + card.name + "' is the name of a built-in policy");
@@ -108,7 +108,7 @@ class Registry {
     table().set(name, Entry{std::move(card), std::move(make), std::move(source), false});
   }
 
-  // Builds `name`; refuses unread parameters and unknown names, with suggestions.
+  // Refuses unread parameters and unknown names, with suggestions.
   static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
     const Entry* const found = table().find(name);
     if (found == nullptr) fail_unknown(p, kind, name, names());
@@ -131,7 +131,7 @@ class Registry {
   static std::unique_ptr<Interface> make_one(Params& p) {
     return std::make_unique<Policy>(p);
   }
-  static NamedTable<Entry>& table() {  // function-local: independent of registration order across files
+  static NamedTable<Entry>& table() {  // function-local: independent of registration order
     static NamedTable<Entry> entries;
     return entries;
   }
@@ -139,8 +139,8 @@ class Registry {
 
 }  // namespace kvlab
 
-// Registers Policy, a class in the same namespace, as an implementation of Interface; the other arguments are its Card:
+// Registers the class Policy, in the same namespace, with its Card:
 //   KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free chunked prefill", "Agrawal et al. 2024");
-// The variable has the name of the class, so that unity builds (CMAKE_UNITY_BUILD) do not clash.
+// The variable has the class's name: unity builds (CMAKE_UNITY_BUILD) do not clash.
 #define KVLAB_REGISTER(Interface, Policy, ...) \
   [[maybe_unused]] const bool Policy##_is_registered = ::kvlab::Registry<Interface>::add<Policy>(::kvlab::Card{__VA_ARGS__})

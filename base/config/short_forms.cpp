@@ -51,7 +51,7 @@ std::string filled(std::string form, const Placeholder& placeholder, const std::
   return form;
 }
 
-// The key with the policy's name: `name` or similar, or the one key without a value; "" if none.
+// With the policy's name: `name` or similar, or the one key without a value; "" if none.
 std::string naming_key(const YAML::Node& found) {
   for (const char* const key : {"name", "type", "policy"})
     if (const YAML::Node value = std::as_const(found)[key]; value.IsDefined() && value.IsScalar()) return key;

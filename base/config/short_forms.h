@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Advice for messages on too short values; each begins with "; write", or is "" if unknown.
+// Advice on too short values; begins with "; write", or is "" if unknown.
 
 // `parallel: 4`: "; write 'parallel: {tp: 4}'". found: the value at `path`, not a mapping.
 std::string advice_on_mapping(const std::string& path, const YAML::Node& found);
@@ -15,7 +15,7 @@ std::string advice_on_mapping(const std::string& path, const YAML::Node& found);
 // {name: {parameters}}.
 std::string advice_on_named(const std::string& key, const YAML::Node& found);
 
-// True for a mapping such as {name: sarathi}.
+// Such as {name: sarathi}.
 bool names_by_key(const YAML::Node& found);
 
 // `poisson: 8`: "write 'poisson: {rate_per_s: 8}'" if the key has no default, else "for example 'NAME: {KEY: DEFAULT}'".

@@ -63,7 +63,7 @@ std::string file_or_name(const Params& p, const std::string& text) {
 
 namespace {
 
-// Only mappings with a null are copied: other nodes keep their place for messages.
+// Copies only mappings with a null: other nodes keep their place for messages.
 bool has_null(const YAML::Node& node) {
   if (!node.IsMap()) return node.IsNull();
   return std::any_of(node.begin(), node.end(), [](const auto& item) { return has_null(item.second); });

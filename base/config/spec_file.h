@@ -13,7 +13,7 @@ namespace kvlab {
 // type.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
-// The file that `text` names relative to its YAML, if it exists, else `text`.
+// The file that `text` names relative to its YAML, else `text`.
 std::string file_or_name(const Params& p, const std::string& text);
 
 // Removes null keys (unset in Hugging Face files).
@@ -28,13 +28,13 @@ std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder)
 
 // Measured tables, models, hardware: $KVLAB_PROFILES, else ./profiles, else profiles/ in data_root() (base/data_root.h).
 std::string profiles_folder();
-// `name` in profiles_folder() if present, else in the program's own profiles/.
+// `name` in profiles_folder() if present, else in the program's profiles/.
 std::string shipped_profiles(const std::string& name);
-// Names of .yaml files in `folder` of both, sorted.
+// Names of .yaml files in both, sorted.
 std::vector<std::string> shipped_profile_names(const std::string& folder);
-// Recipes of KV policies: $KVLAB_RECIPES, else policies/kv/recipes here or in data_root().
+// $KVLAB_RECIPES, else policies/kv/recipes here or in data_root().
 std::string recipes_folder();
-// Serving systems: $KVLAB_SYSTEMS, else policies/systems here or in data_root().
+// $KVLAB_SYSTEMS, else policies/systems here or in data_root().
 std::string systems_folder();
 
 }  // namespace kvlab

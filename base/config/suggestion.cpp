@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Optimal string alignment: insertion, deletion, replacement and exchange of neighbours cost 1.
+// Optimal string alignment: insertion, deletion, replacement, exchange of neighbours.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, last, row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -38,7 +38,7 @@ std::string without_look_alikes(std::string_view text) {
   return out;
 }
 
-// "instruct", "v0.3", "2507": additions in checkpoint names.
+// "instruct", "v0.3", "2507" in checkpoint names.
 bool is_variant(const std::string& part) {
   constexpr std::array kVariants = {"instruct", "chat", "hf", "it", "base", "thinking"};
   if (std::find(kVariants.begin(), kVariants.end(), part) != kVariants.end()) return true;

@@ -87,7 +87,6 @@ class Steps {
   Steps(const EngineModel& model, PolicyCache& cache, EngineSequence& sequence, const RecordOptions& options, PolicyRecord& record)
       : model_(model), cache_(cache), sequence_(sequence), options_(options), record_(record) {}
 
-  // Returns the most likely next token.
   std::int32_t run(std::int32_t tokens) {
     const std::vector<std::int32_t> positions = consecutive(sequence_.seen_tokens, tokens);
     const auto ids = std::span(sequence_.ids).subspan(static_cast<std::size_t>(sequence_.seen_tokens), static_cast<std::size_t>(tokens));

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Arguments and results are CPU memory.
+// Arguments and results: CPU memory.
 class EngineModel {
  public:
   virtual ~EngineModel() = default;
@@ -25,7 +25,7 @@ class EngineModel {
   // In the model's memory. Errors as PolicyCache.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
-  // Runs from begin_step to end_step. Returns hidden states [rows.size(), hidden_dim] after the last norm.
+  // From begin_step to end_step. Hidden states [rows.size(), hidden_dim] after the last norm.
   virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                      std::span<const std::int32_t> rows) const = 0;
   // [n, vocab_size].
@@ -33,7 +33,7 @@ class EngineModel {
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
-  // step() of one piece; logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
+  // step() of one piece: logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
   virtual std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch,
                                            const RecordOptions& options, std::vector<LayerTensors>& layers) const = 0;
   // W_o [hidden_dim, q_heads * head_dim].
@@ -62,7 +62,7 @@ class EngineModel {
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 
-  // [ids.size(), vocab_size] over a full cache; chunk_tokens 0: one chunk.
+  // [ids.size(), vocab_size], full cache; chunk_tokens 0: one chunk.
   [[nodiscard]] std::vector<float> logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens = 0) const;
 };
 
@@ -70,7 +70,7 @@ struct GpuOptions {
   bool graphs = false;  // for uncut decode steps
 };
 
-// Reads a Hugging Face folder. Throws InputError for bad files, an unavailable backend, or too little memory (float32 on the CPU).
+// Reads a Hugging Face folder. Throws InputError for bad files, unavailable backends, or too little memory (float32 on the CPU).
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
 // For timing.
@@ -78,10 +78,10 @@ std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const M
 
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
-// Throws InputError if its prompts cannot run as steps.
+// Throws InputError if prompts cannot run as steps.
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
-// Throws InputError if not available.
+// Throws InputError if unavailable.
 void require_backend(std::string_view backend);
 
 struct PolicyRecord {
@@ -91,8 +91,8 @@ struct PolicyRecord {
   std::vector<std::vector<std::int32_t>> kept;  // [layers * kv_heads] final positions
 };
 
-// Runs prefill chunks, the continuation and greedy decoding. Also records inputs that the recipe observes. Errors of record(), PolicyCache
-// and require_recipe().
+// Runs prefill chunks, the continuation and greedy decoding, with inputs that the recipe observes. Errors of record(), PolicyCache and
+// require_recipe().
 PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
 

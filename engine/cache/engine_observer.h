@@ -11,7 +11,7 @@ namespace kvlab {
 
 // One sequence and layer, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
-  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] of a prompt that lost tokens
+  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] after pruning
   const float* hidden = nullptr;         // [new_tokens, hidden_dim]
   const float* hidden_before = nullptr;  // of the previous layer
   std::int32_t rows = -1;                // -1: new_tokens

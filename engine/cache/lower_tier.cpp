@@ -20,7 +20,7 @@ void copy(const KvRows& rows, const TensorMemory& memory, bool values, const Low
   run_in(memory, TokenCopy{.tokens = listed.of(rows, values), .way = way, .stored = stored});
 }
 
-// Sets all bits of K and V of a row's first `tokens`.
+// All bits of a row's first `tokens`.
 void poison(const KvRows& rows, const TensorMemory& memory, std::int32_t r, std::int64_t tokens) {
   const std::int64_t bytes = vector_bytes(rows);
   for (std::int64_t i = 0; i < tokens; i += rows.page_tokens) {

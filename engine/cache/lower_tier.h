@@ -16,7 +16,7 @@ class HostTokens {
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
   [[nodiscard]] bool has(std::int32_t token) const { return token < size() && slot_of_[static_cast<std::size_t>(token)] >= 0; }
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slot_of_.size()); }
-  // `vector`: `bytes` of a new token; equal for all.
+  // `vector`: a new token's `bytes`, equal for all.
   void put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes);
   void take(std::int32_t token, std::uint8_t* to, std::int64_t bytes);
   [[nodiscard]] std::int64_t bytes() const { return static_cast<std::int64_t>(data_.size()); }
@@ -26,8 +26,8 @@ class HostTokens {
   std::vector<std::int32_t> token_of_, slot_of_;  // -1: not stored
 };
 
-// One layer's rows between decode steps under a two-tier selector: V, or K and V, dense, in the cache's or in CPU memory. No token was
-// lost: positions are 0, 1, ...
+// A layer's rows between decode steps under a two-tier selector: V, or K and V, dense, in the cache's or in CPU memory. No token was lost:
+// positions are 0, 1, ...
 class LowerTier {
  public:
   LowerTier() = default;

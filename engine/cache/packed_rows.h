@@ -9,24 +9,24 @@
 
 namespace kvlab {
 
-// Codes, uncoded vectors, positions and statistics between steps. Restored bit for bit.
+// Codes, uncoded vectors, positions and statistics between steps, bit for bit.
 class PackedRows {
  public:
   PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
       : memory_(memory), sides_{Side(memory), Side(memory)}, len_(static_cast<std::size_t>(kv_heads), 0), words_(memory) {}
 
-  // `tokens`: the operation's lists, indices in CPU memory.
+  // `tokens`: the operation's, indices in CPU memory.
   void keep(const DecodeOp& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens);
-  // Call after the step. Drops rows that lost encoded tokens.
+  // After the step. Drops rows that lost encoded tokens.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
-  // Something is encoded, none of it lost.
+  // Something is encoded, and nothing of it lost.
   [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
   // Must be moved back before fill().
   void move_to(const TensorMemory& memory);
-  // Fills `count` rows from `begin`; `first_row` is the sequence's.
+  // Rows [begin, begin + count); `first_row`: the sequence's.
   void fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
   [[nodiscard]] std::int64_t kv_bytes() const;
@@ -50,7 +50,7 @@ class PackedRows {
   std::array<Side, 2> sides_;
   std::vector<std::int32_t> len_;    // [kv_heads]
   RowNumbers<std::uint32_t> words_;  // of each row [1 + num_words, len], positions first
-  bool is_noted_ = false;            // lengths of this step, without evicted tokens
+  bool is_noted_ = false;            // this step's lengths, without evicted tokens
   bool is_loose_ = false, is_resting_ = false;
 };
 

@@ -91,7 +91,7 @@ void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only.empty()) throw InputError(fmt::format("recipe '{}' {}; it runs only with backend cpu", recipe.name, needs.cpu_only));
 }
 
-// Views of several layers must not move while others grow.
+// Views of several layers must not move.
 void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
@@ -290,7 +290,7 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   if (in.native != nullptr) return_outputs(g, in);
 }
 
-// In the order of remaining tokens.
+// In order of remaining tokens.
 void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in) {
   const SeqStep& seq = g.seqs[s];
   const std::int64_t d = shape_.head_dim, q_width = shape_.q_heads * d, kv_width = shape_.kv_heads * d;
@@ -338,7 +338,7 @@ void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, 
   run_in(model_->memory(), TokenCopy{.tokens = {rows.rows(), rows.rows().first}, .kind = TokenCopy::Kind::kFloats, .stored = k, .v = v});
 }
 
-// For a policy that acts after the last layer.
+// For policies that act after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
   Group::Kept& kept = g.kept[place(layer)];
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;

@@ -21,18 +21,18 @@ class CacheModel {
  public:
   virtual ~CacheModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  // For keys and values.
+  // Keys and values.
   [[nodiscard]] virtual TensorMemory memory() const { return {}; }
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
   // W_o, float32 [hidden_dim, q_heads * head_dim] in memory().
   [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
   // None on a GPU.
   [[nodiscard]] virtual QueryWeights query_weights(std::int32_t /*layer*/) const { return {}; }
-  // Null: no extra passes inside a step.
+  // Null: no extra passes in steps.
   [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
 };
 
-// A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step. Operations run in ShapeRun's order.
+// A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step, with operations in ShapeRun's order.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
@@ -43,30 +43,31 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     RecordOptions passes = {};
     // After the prompt, packs encoded sequences between steps; only the current layer is in pages.
     bool packs = false;
-    // After the prompt, tokens that a tiered selector's last step did not read move to CPU memory, also instead of disk. Pages as above.
+    // After the prompt, tokens that the last step of a tiered selector did not read move to CPU memory, also instead of disk. Pages as
+    // above.
     bool tiers = false;
     bool poisons = false;             // for tests: NaN for tokens on lower tiers
     std::int32_t reserved_pages = 0;  // allocated at once; growth on a GPU copies
   };
-  // Throws InputError if the recipe does not fit host or model, or needs future tokens; on a GPU, even later, if pages do not fit.
+  // Throws InputError if the recipe does not fit host or model, or needs future tokens; on a GPU, also later, if pages do not fit.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
   PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
 
-  // Throws InputError if the recipe needs an unknown question_begin.
+  // Throws InputError if an unknown question_begin is needed.
   void start(EngineSequence& sequence);
   void release(EngineSequence& sequence);
-  // Call after exchanging its pages between steps.
+  // After an exchange of its pages between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
   // Moves packed data to CPU memory, or back before the next step.
   void move_rest(EngineSequence& sequence, bool to_host);
   [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
-  // The sequence must be uncut.
+  // For uncut sequences.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
-  // Runs the prompt of a fresh sequence in one step.
+  // Runs a fresh sequence's prompt in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
-  // Throws InputError if a step has part of a prompt that the recipe prunes.
+  // Throws InputError for a part of a prompt that the recipe prunes.
   void begin_step(std::span<const StepPiece> pieces);
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
@@ -74,17 +75,17 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   [[nodiscard]] Rewritten rewritten(const TokenBatch& batch) override;
   void before_rope(std::int32_t layer, const DeviceLayer& in) override;
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
-  // `hidden`: Transformer::forward()'s result; empty on a GPU.
+  // `hidden`: of Transformer::forward(); empty on a GPU.
   void end_step(std::span<const float> hidden);
 
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
-    std::int64_t host = 0;            // moved to CPU memory
+    std::int64_t host = 0;            // in CPU memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
   Traffic take_traffic() { return policy_.take_traffic(); }
-  // Between tiers (Options::tiers), since the last call.
+  // Between tiers, since the last call.
   Traffic take_moved();
   // [layers * kv_heads], in row order.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
@@ -93,7 +94,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
-  // CPU only: first-touches reserved pages and memory of steps of `tokens` tokens.
+  // CPU only: first-touches reserved pages and memory for steps of `tokens` tokens.
   void touch_memory(const Transformer& model, std::int32_t tokens);
   std::shared_ptr<void>& attachment() { return attachment_; }
 
@@ -155,7 +156,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding, then in prompts
   std::vector<Segment> segments_;
-  std::vector<std::int32_t> going_on_;  // rows left by the latest layer that pruned
+  std::vector<std::int32_t> going_on_;  // rows after the last pruning
   std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;
   BigArray<float> scratch_, whole_k_, whole_v_;
   TensorArray<float> q_, k_, hidden_, out_;        // for GPU models without float32
@@ -168,9 +169,9 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
 // Both throw InputError for such a recipe if the model has windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
-// Throws InputError if the recipe needs a pass inside a step (an adopted prompt brings its own).
+// Throws InputError for a pass inside a step (adopted prompts bring theirs).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
-// Throws InputError with the reason if backend cuda refuses the recipe.
+// Throws InputError if backend cuda refuses the recipe.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

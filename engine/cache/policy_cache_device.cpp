@@ -1,4 +1,4 @@
-// PolicyCache under a model on a GPU.
+// PolicyCache on a GPU.
 #include <algorithm>
 #include <cmath>
 
@@ -46,7 +46,6 @@ void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
   attend_layer(layer, floats);
 }
 
-// Queries, and room for output.
 void PolicyCache::make_floats(LayerInput& in) {
   if (in.q != nullptr) return;
   const DeviceLayer& native = *in.native;
@@ -67,7 +66,7 @@ bool PolicyCache::has_prefill_kernel() const {
          is_power_of_two(pages_->page_tokens());
 }
 
-// An uncut chunk with keys selected by the policy, in float32.
+// For an uncut chunk with selected keys, in float32.
 void PolicyCache::attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in) {
   make_floats(in);
   const Ops::Frame frame(ops_);

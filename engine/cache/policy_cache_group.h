@@ -12,16 +12,16 @@ inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
 struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
-  // Current layer: each sequence's rows in the pass, and positions after pruning (empty: consecutive).
+  // In the current layer: each sequence's rows, and positions after pruning (empty: consecutive).
   std::vector<std::int64_t> first;
   std::vector<std::int32_t> rows;
   std::vector<std::vector<std::int32_t>> positions;
-  std::vector<std::vector<std::int32_t>> going_on;  // [sequences] KvPolicy::going_on() of the layer
+  std::vector<std::vector<std::int32_t>> going_on;  // [sequences] KvPolicy::going_on()
   std::vector<std::size_t> unshared;
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;
   bool is_prompt = false, defers = false;
-  // All sequences, for a policy that acts after the last layer.
+  // For policies that act after the last layer.
   struct Kept {
     TensorArray<float> q, hidden;
   };

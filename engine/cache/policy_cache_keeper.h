@@ -21,7 +21,7 @@ class PolicyCache::Keeper final : public KvKeeper {
   void keep(const LayerStep& step, const TokenCopy& dropped) override;
   void fetch(const LayerStep& step, const Selection& selection) override;
 
-  // Read by the layer's step, per row of its group, returned once.
+  // For the layer's step, per row, returned once.
   std::vector<std::vector<std::int32_t>> read_tokens() { return std::exchange(read_, {}); }
   void note_stored(std::int64_t bytes) { moved_.stored_bytes += bytes; }
   Traffic take_moved() { return std::exchange(moved_, {}); }

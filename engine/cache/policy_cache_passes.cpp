@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Tokens after a sequence's rows. A layer holds them only during attention.
+// Tokens after a sequence's rows, in a layer only during attention.
 class RowsPassHost final : public PassHost, AttentionHost {
  public:
   // `end`: the first token's position.

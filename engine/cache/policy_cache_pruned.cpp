@@ -97,7 +97,7 @@ std::vector<PolicyCache::Piece> PolicyCache::pieces_in_order() const {
   return pieces;
 }
 
-// Appends a sequence's rows of the pass at places `left` (empty: all), and updates its first row.
+// Appends a sequence's rows at places `left` (empty: all), and updates its first row.
 void PolicyCache::take_rows(const Piece& piece, std::span<const std::int32_t> left, std::vector<std::int32_t>& rows) {
   Group& g = *piece.group;
   const auto first = static_cast<std::int32_t>(std::exchange(g.first[piece.s], std::ssize(rows)));

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// One pass from which many policies can start.
+// A pass from which many policies start.
 struct PromptTensors {
   std::vector<std::int32_t> ids;
   std::vector<LayerTensors> layers;  // k, v; q, pre_q, pre_k and hidden if needed
@@ -20,7 +20,7 @@ struct PromptTensors {
   [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
 };
 
-// Over the full cache, then the extra passes. `needs`: of all policies. Errors as Transformer::forward.
+// Full cache, then the extra passes. `needs`: of all policies. Errors as Transformer::forward.
 PromptTensors run_prompt(const Transformer& model, std::span<const std::int32_t> ids, const Needs& needs,
                          std::span<const std::string> passes, const RecordOptions& options = {});
 

@@ -11,14 +11,14 @@
 
 namespace kvlab {
 
-// Rows in every layer, and the policy's memory beyond one step.
+// Rows in every layer, and the policy's memory.
 struct EngineSequence {
   std::int32_t index = 0;  // place in the cache; key of parts' state
   std::int32_t prompt_tokens = 0;
-  std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
+  std::int32_t question_begin = -1;  // in the prompt; -1: unknown
   std::int32_t seen_tokens = 0;      // run through the model, kept or not
   std::uint64_t draws = 0;
-  bool shares_pages = false;      // other sequences read its pages; never packed
+  bool shares_pages = false;      // others read its pages; never packed
   std::vector<std::int32_t> ids;  // [seen_tokens] or more, if read
 
   // Kept across steps if needed.
@@ -49,7 +49,7 @@ inline void give_back(KvPages& pages, const std::vector<KvStore::Sequence>& rows
 struct StepPiece {
   EngineSequence* sequence = nullptr;
   std::int32_t new_tokens = 0;
-  bool unshares = false;  // the policy will cut it: act on copies of shared pages
+  bool unshares = false;  // before a cut: copies shared pages
 };
 
 }  // namespace kvlab

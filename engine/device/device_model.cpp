@@ -27,7 +27,7 @@ class DeviceCacheModel final : public CacheModel {
   DeviceTransformer& model_;
 };
 
-// Copies a layer's tensors to CPU memory on their way into a cache.
+// Copies a layer's tensors to CPU memory, into a cache.
 class LayerReader final : public DeviceAttentionHost {
  public:
   LayerReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
@@ -71,7 +71,7 @@ void run_step(DeviceTransformer& model, PolicyCache& cache, std::span<const Step
   cache.end_step({});
 }
 
-// After a prompt that the cache holds whole.
+// After a prompt held whole.
 class DevicePassHost final : public PassHost {
  public:
   DevicePassHost(DeviceTransformer& model, PolicyCache& cache, EngineSequence& sequence, bool pass_hidden)

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::int64_t kAlign = 256;
 
-// Pieces of one allocation.
 class Carver {
  public:
   explicit Carver(std::uint8_t* memory) : memory_(memory) {}
@@ -109,7 +108,7 @@ void DeviceTransformer::reserve(std::int64_t tokens, std::int64_t rows) {
   if (const std::int64_t floats = rows * config_.vocab_size; fits(4 * floats)) logits_.reserve(floats);
 }
 
-// If frequencies depend on pass length, the table is the last pass's.
+// With frequencies by pass length, the table is the last pass's.
 void DeviceTransformer::make_rotations(std::int64_t positions) {
   const RopeScaling& scaling = config_.rope_scaling;
   const bool is_dynamic = scaling.kind == RopeScaling::Kind::kDynamic;

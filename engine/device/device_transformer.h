@@ -19,11 +19,11 @@ class DeviceTransformer {
   DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type);
   DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
 
-  // Hidden states [n, hidden_dim] after the last norm, of type(), in device memory until the next pass. Throws InputError for an invalid id
+  // Hidden states [n, hidden_dim] after the last norm, of type(), in device memory until the next pass. Throws InputError for invalid ids
   // or too little memory.
   const void* forward(const TokenBatch& batch, DeviceAttentionHost& host);
 
-  // forward() in parts, for graphs: inputs, rotations, and the pass, which neither copies from nor waits for the CPU.
+  // forward() in parts, for graphs. The pass neither copies from nor waits for the CPU.
   struct Inputs {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
@@ -33,7 +33,7 @@ class DeviceTransformer {
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
   const float* all_logits(std::int64_t tokens);
-  // Passes use these addresses; a graph is stale once one changes.
+  // Passes use these addresses; a change makes graphs stale.
   [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
 
   // [rows.size(), hidden_dim], of type(), in the frame's scratch memory.
@@ -66,7 +66,7 @@ class DeviceTransformer {
   ModelConfig config_;
   ElementType type_;
   DeviceWeights weights_;
-  std::vector<TensorArray<float>> output_weights_;  // [layers], made on first use
+  std::vector<TensorArray<float>> output_weights_;  // [layers]
   TensorArray<std::uint8_t> room_;
   TensorArray<float> logits_;
   Rotary rotary_;

@@ -92,7 +92,6 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
       gib(cuda.gpu().memory_bytes), static_cast<double>(free) / static_cast<double>(element_bytes(type)) * 1e-9));
 }
 
-// Tied weights count once.
 std::int64_t num_weights(const ModelWeights& w) {
   std::size_t n = w.embedding.size() + w.final_norm.size() + w.untied_head.size();
   for (const LayerWeights& l : w.layers)

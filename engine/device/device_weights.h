@@ -13,7 +13,7 @@ namespace kvlab {
 // In device memory; null if absent.
 using DeviceTensor = DeviceBuffer<std::uint8_t>;
 
-// In the model's type. Matrices with the same input are stacked.
+// In the model's type; matrices with the same input are stacked.
 struct DeviceLayerWeights {
   DeviceTensor attention_norm, mlp_norm;  // [hidden_dim]
   DeviceTensor qkv, qkv_bias;             // [(q_heads + 2 kv_heads) * head_dim, hidden_dim]
@@ -39,7 +39,7 @@ struct WeightParts {
   std::function<ModelWeights(std::int32_t)> layer;
 };
 
-// Throws InputError, before reading, if weights exceed free GPU memory; also a part's errors. Nothing stays allocated then.
+// Throws InputError, before reading, if weights exceed free GPU memory, also a part's errors. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
 // Norms are 1. Errors as above.

@@ -83,7 +83,7 @@ bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& ca
   return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
 }
 
-// At once: a growing pool copies. All rows of a sequence are equal.
+// At once: growth copies. All rows of a sequence are equal.
 void PlainDecoder::make_room(std::span<const Token> batch) {
   const std::int32_t page_tokens = cache_.pages().page_tokens();
   std::int64_t pages = 0;
@@ -185,7 +185,7 @@ std::vector<const void*> PlainDecoder::places() const {
   return all;
 }
 
-// A size's first step is not recorded: it allocates scratch memory.
+// A size's first step allocates scratch memory and is not recorded.
 void PlainDecoder::launch(const Size& size) {
   forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {
@@ -198,7 +198,7 @@ void PlainDecoder::launch(const Size& size) {
   if (!is_full_) record(size);
 }
 
-// Without memory for a graph, steps only take longer.
+// Without memory for a graph, steps take longer.
 void PlainDecoder::record(const Size& size) {
   try {
     recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
@@ -269,7 +269,7 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   const auto n = static_cast<std::int32_t>(batch.size());
   const Size size{rounded_batch(n), rounded_tokens(longest)};
   std::size_t pages = number(ceil_div(size.longest, pool_.page_tokens));
-  for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // may include later tokens'
+  for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // may include later pages
   make_tables(size.batch, static_cast<std::int32_t>(pages));
   update_tables(batch);
   model_.make_rotations(size.longest);

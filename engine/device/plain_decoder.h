@@ -13,11 +13,11 @@
 
 namespace kvlab {
 
-// Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, one graph per batch size. Positions are
-// written but not read.
+// Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, a graph per batch size. Writes positions, does
+// not read them.
 class PlainDecoder {
  public:
-  // Model and cache outlive this. Without `graphs`, launches single kernels.
+  // Model and cache outlive this. `graphs` false: single kernels.
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
   // Launch bound of the longest row: a power of two, at least 256.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTimes = 3;
 
-// The fastest of three, as interference would add hours.
+// The fastest of three: interference would add hours.
 double time_of(const auto& work) {
   double fastest = 0;
   for (int i = 0; i < kTimes; ++i) {
@@ -39,7 +39,7 @@ void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
                           : prompt;
   const double row_bytes = 8.0 * c.layers * c.kv_heads * c.head_dim;
   copied_bytes_ += prompt * row_bytes;
-  if (!recipe.computes_whole_prompts()) chunk_flops_ += work.forward_flops(0, prompt);  // its own prompt run; an upper bound
+  if (!recipe.computes_whole_prompts()) chunk_flops_ += work.forward_flops(0, prompt);  // its own prompt run: an upper bound
   if (rests_after_prompt(recipe)) {
     chunk_flops_ += work.forward_flops(kept, kept + n - prompt);
   } else {
@@ -72,7 +72,7 @@ double GradeWork::seconds() const {
                           }
                         }) /
                         kSteps;
-  constexpr double kReadBytesPerS = 10e9;  // K and V, with a policy that reads them too
+  constexpr double kReadBytesPerS = 10e9;  // K and V, for policies that read them too
   const double flops_per_s = ModelWork(model_.config()).forward_flops(0, kPrompt) / prompt_s;
   return (prompt_flops_ + 2 * chunk_flops_) / flops_per_s + 3 * decode_tokens_ * step_s / kBatch +
          (decode_kv_bytes_ + copied_bytes_) / kReadBytesPerS;

@@ -19,7 +19,7 @@ struct EvalTurn {
   std::int32_t answer_bytes = 0;  // 0: unknown
 };
 
-// Fed as context, question, answer, question, ..., with true answers.
+// Fed as context, question, answer, ..., with true answers.
 struct EvalSample {
   std::string task;
   std::int32_t length = 0;  // about the tokens
@@ -32,7 +32,7 @@ struct EvalSample {
 struct EvalChoice {
   std::vector<std::string> tasks;     // empty: all
   std::vector<std::int32_t> lengths;  // empty: all
-  std::int32_t per_task = 0;          // first samples of each task and length; 0: all
+  std::int32_t per_task = 0;          // first samples per task and length; 0: all
 };
 
 struct EvalLimits {
@@ -41,7 +41,7 @@ struct EvalLimits {
 };
 
 // Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}; texts may be token ids, length is optional, other keys
-// are ignored. count_bytes: if answers are ids. Throws InputError with FILE:LINE, also for samples beyond the limits, or none.
+// are ignored. count_bytes: for ids as answers. Throws InputError with FILE:LINE, also for samples beyond the limits, or none.
 std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode,
                                       const EvalLimits& limits = {}, const CountBytes& count_bytes = {});
 

@@ -45,8 +45,8 @@ struct Run {
   EngineSequence sequence;
   std::size_t next_place = 0;
   std::vector<GradedAnswer> answers;
-  double held_bytes = 0;  // on the GPU, now
-  double resident = 0;    // sum of held bytes over the full cache's, after the prompt
+  double held_bytes = 0;  // on the GPU
+  double resident = 0;    // sum of held bytes over the full cache's
   std::int32_t resident_steps = 0;
 
   [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
@@ -213,7 +213,7 @@ class Grading {
   std::vector<Run> runs_;
 };
 
-// Tokens after the prompt in one piece.
+// In one piece.
 std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample& s) {
   std::vector<float> hidden;
   if (!s.places.empty() && s.places.front().position == s.prompt_tokens - 1) hidden = s.prompt.last_hidden;

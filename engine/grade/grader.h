@@ -14,19 +14,19 @@ namespace kvlab {
 struct GradedAnswer {
   std::int32_t sample = 0, turn = 0;  // sample: number in its file
   std::int32_t tokens = 0, bytes = 0;
-  std::int32_t first_wrong = -1;      // not the most likely; -1: right
+  std::int32_t first_wrong = -1;      // -1: right
   std::int32_t first_diverging = -1;  // unlike the full cache; -1: none
   std::int32_t agreeing = 0;
   bool is_full_exact = true;
   double bits = 0;     // sum of -log2 p(token)
   double kl_nats = 0;  // sum of KL(full cache || policy)
-  // Share of the full cache's bytes for the whole sample, mean over tokens after the prompt (none: at its end).
+  // Share of the full cache's bytes for the sample, mean over tokens after the prompt (none: at its end).
   double resident_bytes_frac = 0;
   [[nodiscard]] bool is_exact() const { return first_wrong < 0; }
 };
 
 struct GradeOptions {
-  // False: the policy does not know the first question.
+  // False: the first question is unknown to the policy.
   bool compresses_question = true;
   std::int32_t chunk_tokens = 0;  // of prefill; 0: one chunk
   std::uint64_t seed = 1;
@@ -57,10 +57,10 @@ struct GradeNeeds {
 };
 GradeNeeds needs_of(const EngineModel& model, std::span<const Recipe> recipes);
 
-// Later tokens are only appended, and all attended to.
+// Later tokens are only appended, all are attended to.
 bool rests_after_prompt(const Recipe& recipe);
 
-// One batch, ordered by sample and turn. Errors as PolicyCache.
+// One batch by sample and turn. Errors as PolicyCache.
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
 

@@ -20,14 +20,14 @@ struct LabelOptions {
   double sink_threshold = 0.3;
 };
 
-// Scores on generated prompts, mean attention unless stated. KV heads have their query heads' largest.
-//   retrieval: share of needle tokens emitted while the head attends most to the same token; retrieval heads: >= 0.1
+// Scores on generated prompts, mean attention by default. KV heads: the largest of their query heads.
+//   retrieval: share of needle tokens emitted with most attention on the same token; retrieval heads: >= 0.1
 //     (Wu et al. 2024, arXiv:2404.15574)
 //   semantic: on the needle while its tokens are emitted (CompressKV, Lin et al. 2025, arXiv:2508.02401)
 //   sink: short prompts' queries on the first token (Gu et al. 2024, arXiv:2410.10781)
 //   echo, induction: on earlier copies of the current token, and on the tokens after them
 //     (RazorAttention, Tang et al. 2024, arXiv:2407.15891)
-//   gates: outside of sink_tokens and recent_tokens while the answer is emitted; replaces trained gates
+//   gates: outside of sink_tokens and recent_tokens during the answer; replaces trained gates
 //     (DuoAttention, Xiao et al. 2024, arXiv:2410.10819)
 struct HeadLabelScores {
   std::vector<float> retrieval, semantic, sink, echo, induction;  // [layers * q_heads]

@@ -90,7 +90,7 @@ class PatternRecorder final : public Recorder {
 
 }  // namespace
 
-// Bisects each pattern's tokens in steps of 1/128 of the prompt.
+// Bisects the patterns' tokens in steps of 1/128 of the prompt.
 void HeadPatternSearch::add_candidates(const HeadPrompt& prompt) {
   constexpr std::int32_t kSteps = 128;
   const double all = causal_flops(prompt);

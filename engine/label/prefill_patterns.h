@@ -17,7 +17,7 @@ struct HeadPrompt {
 };
 
 // The pattern of least output error at equal cost (MInference, Jiang et al. 2024, arXiv:2407.02490, section 3.2): `flops_frac` of causal
-// attention on the first prompt, choice included. Error: squared differences over squares.
+// attention on the first prompt, with the choice. Error: squared differences over squares.
 class HeadPatternSearch {
  public:
   explicit HeadPatternSearch(double flops_frac) : flops_frac_(flops_frac) {}

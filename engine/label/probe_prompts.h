@@ -9,14 +9,14 @@
 
 namespace kvlab {
 
-// Generated English; depends on seed and tokenizer only.
+// Generated English, by seed and tokenizer.
 
 // About `tokens` tokens; `index` selects the text.
 std::vector<std::int32_t> made_up_text(const Tokenizer& tokenizer, const ModelConfig& model, std::uint64_t seed, std::uint64_t index,
                                        std::int32_t tokens);
 
 struct NeedleProbe {
-  std::vector<std::int32_t> ids;                 // "The code for WORD is DIGITS." within text, then the question
+  std::vector<std::int32_t> ids;                 // text with "The code for WORD is DIGITS.", then the question
   std::pair<std::int32_t, std::int32_t> needle;  // [begin, end) of the digits
 };
 

@@ -33,7 +33,7 @@ const std::map<std::string, KindKeys>& rope_kinds() {
       {"yarn",
        {Kind::kYarn,
         {"factor", "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "attn_factor", "beta_fast",
-         "beta_slow", "truncate", "finetuned"}}}};  // "finetuned" does not affect the computation
+         "beta_slow", "truncate", "finetuned"}}}};  // "finetuned" has no effect
   return kinds;
 }
 
@@ -130,7 +130,7 @@ std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
   return text.dump();
 }
 
-// transformers 5 prefers this key; transformers 4 ignores it.
+// transformers 5 prefers this key, transformers 4 ignores it.
 void refuse_other_length(const JsonConfig& file, const RopeScaling& s) {
   const char* key = "original_max_position_embeddings";
   if (s.kind != Kind::kLlama3 && s.kind != Kind::kYarn) return;
@@ -149,7 +149,7 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
   if (rope.has("rope_theta")) {
-    // transformers 5 reads it here, transformers 4 uses its default.
+    // transformers 5 reads it, transformers 4 uses its default.
     if (!newer && !file.has("rope_theta")) rope.refuse("rope_theta", "'rope_theta' outside of it");
     if (file.has("rope_theta") && rope_base(rope) != c.rope_base)
       rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));
@@ -194,7 +194,7 @@ void refuse_unsupported(const JsonConfig& file, const std::string& type) {
   if (type == "llama" || type == "mistral") file.only("use_sliding_window", false);
 }
 
-// The first if several; -1 if absent, null, [] or -1.
+// The first of several; -1 if absent, null, [] or -1.
 std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t vocab_size) {
   if (!file.has(key) || file.at(key) == JsonConfig::Json::array()) return -1;
   const JsonConfig::Json& value = file.at(key).is_array() ? file.at(key)[0] : file.at(key);
@@ -222,7 +222,7 @@ WindowKeys read_window_keys(const JsonConfig& file, const ModelConfig& c) {
   const bool is_qwen = c.type != "mistral";
   keys.use_sliding_window = file.flag_or("use_sliding_window", false);
   if (is_qwen) keys.layer_types = layer_types(file, c.layers);
-  if (is_qwen && !*keys.use_sliding_window) return keys;  // other keys have no effect then
+  if (is_qwen && !*keys.use_sliding_window) return keys;  // other keys have no effect
   if (file.given("sliding_window") != nullptr) keys.sliding_window = file.integer_or("sliding_window", 0, kMaxTokens);
   const JsonConfig::Json* first = file.given("max_window_layers");  // may be 0, unlike other counts
   if (!is_qwen || !keys.layer_types.empty() || first == nullptr) return keys;

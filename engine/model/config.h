@@ -28,7 +28,7 @@ struct ModelConfig {
 
   [[nodiscard]] std::int64_t q_width() const { return std::int64_t{q_heads} * head_dim; }
   [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{kv_heads} * head_dim; }
-  // Last tokens that a query sees, itself included; 0: all.
+  // Last tokens that a query sees, with its own; 0: all.
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 

@@ -13,7 +13,7 @@ namespace kvlab {
 // are constants.
 class GradientTape final : public Recorder {
  public:
-  // `inner`: receives all calls, may be null. The model outlives the tape.
+  // `inner`: receives all calls; may be null. The model outlives the tape.
   explicit GradientTape(const Transformer& model, Recorder* inner = nullptr);
 
   void on_hidden(std::int32_t layer, std::span<const float> hidden) override;

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Null counts as absent. Messages have path and full key: 'rope_scaling.factor'.
+// Null: absent. Messages have path and full key: 'rope_scaling.factor'.
 class JsonConfig {
  public:
   using Json = nlohmann::json;
@@ -19,7 +19,7 @@ class JsonConfig {
   [[nodiscard]] const Json& at(const std::string& key) const;     // throws if absent
   [[nodiscard]] const Json* given(const std::string& key) const;  // null: absent; unlike has(), null values count
   [[nodiscard]] const Json& json() const { return root_; }
-  // Throw for an absent key without default, or a wrong type or range.
+  // Throw for an absent key without default, wrong type or range.
   [[nodiscard]] std::int32_t integer(const std::string& key, std::int32_t max) const;  // from 1
   [[nodiscard]] std::int32_t integer_or(const std::string& key, std::int32_t otherwise, std::int32_t max) const {
     return has(key) ? integer(key, max) : otherwise;

@@ -168,7 +168,6 @@ std::int32_t shortest_window(const ModelConfig& c) {
   return shortest;
 }
 
-// Prompt and a piece of the pass.
 std::int64_t tokens_reached(const std::string& pass, std::int32_t prompt_tokens, const RecordOptions& o) {
   const auto wording = static_cast<std::int32_t>(std::max(o.repeat.first.size(), o.repeat.later.size()) + o.repeat.separator.size());
   PassSizes sizes{o.repeat.chunk_tokens, o.repeat.gradient_chunk_tokens, wording + o.repeat.hint_tokens, o.lookahead_tokens};

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Before each chunk of "reconstruct" (KVzip, Kim et al. 2025): instruction, the previous chunk's last tokens, separator.
+// Before chunks of "reconstruct" (KVzip, Kim et al. 2025): instruction, the previous chunk's last tokens, separator.
 struct RepeatPrompt {
   std::vector<std::int32_t> first, later, separator;
   std::int32_t chunk_tokens = 2048, hint_tokens = 8;
@@ -31,7 +31,7 @@ struct RecordOptions {
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
   std::vector<std::int32_t> answer_template = byte_answer_template();
-  std::int32_t question_begin = -1;  // end of the prompt for "windows"; -1: all
+  std::int32_t question_begin = -1;  // end of the "windows" prompt; -1: all
 };
 
 // "lookahead": greedy decoding (LAQ, Wang et al. 2025). "reconstruct": the prompt in chunks (KVzip, Kim et al. 2025).
@@ -54,21 +54,21 @@ class PassHost {
 // Leaves the host at its prompt. cached: its prompt tokens; -1: all.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
                          const RecordOptions& options, std::int32_t cached = -1);
-// `kv` holds the prompt's first kv.tokens, and is restored; `logits` follow them.
+// `kv` has the prompt's first kv.tokens, and is restored; `logits` follow.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 
-// Unless the model norms queries.
+// If the model does not norm queries.
 void add_query_weights(const Transformer& model, const RecordOptions& options, AttentionTrace& trace);
 
-// Prompt and a piece of the pass.
+// With a piece of the pass.
 bool fits_windows(const std::string& pass, const ModelConfig& model, std::int32_t prompt_tokens, const RecordOptions& options);
 
 // Errors as record().
 AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);
 
-// Passes run right after the prompt, even beyond the model's context, and leave the cache unchanged. Deterministic. Throws InputError for
-// an empty prompt, invalid ids or passes, and tokens beyond the context or a window.
+// Passes run right after the prompt, even beyond the model's context; the cache is unchanged. Deterministic. Throws InputError for an empty
+// prompt, invalid ids or passes, and tokens beyond the context or a window.
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

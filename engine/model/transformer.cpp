@@ -21,7 +21,6 @@ LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) 
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
-// With the same input x [tokens, ...].
 void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
   run_cpu(
       LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});
@@ -84,7 +83,7 @@ class PlainAttention final : public AttentionHost {
 
 }  // namespace
 
-// branch: last attention or MLP output, added by the next norm.
+// branch: last attention or MLP output, for the next norm.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // Widths per token.

@@ -22,7 +22,7 @@ std::vector<std::int32_t> consecutive(std::int64_t first, std::int64_t count);
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
-  // Before the first layer: rows to compute, ascending; empty: all. Valid until the next call.
+  // Rows to compute, ascending; empty: all. Valid until the next call.
   struct Rewritten {
     std::span<const std::int32_t> rows, positions;
   };
@@ -33,7 +33,7 @@ class AttentionHost {
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
   // [n, hidden_dim]: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 * layers before the last norm.
   virtual void on_residual(std::int32_t /*stage*/, const float* /*residual*/) {}
-  // Rows that continue, ascending; empty: all. Valid until the next call.
+  // As rewritten(): rows that continue.
   [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }
   // Kept between passes: first touches are slow.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }
@@ -48,9 +48,9 @@ class Transformer {
   Transformer(ModelConfig config, ModelWeights weights);
   static Transformer load(const std::string& dir);
 
-  // [n, hidden_dim] after the last norm; 0 in rows that left. Positions may exceed max_tokens. Throws InputError for an invalid id.
+  // [n, hidden_dim] after the last norm; 0 in rows that left. Positions may exceed max_tokens. Throws InputError for invalid ids.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
-  // Ends at the last layer's host.attend(), without output. Errors as forward().
+  // Ends at the last layer's host.attend(). Errors as forward().
   void scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const;
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
   // hidden [n, hidden_dim] to [n, vocab_size].
@@ -75,7 +75,7 @@ class Transformer {
   Rotary rotary_;
 };
 
-// The last of [n, vocab_size]; the lowest id among equals.
+// For the last row of [n, vocab_size]; the lowest id among equals.
 std::int32_t greedy_token(std::span<const float> logits, std::int32_t vocab_size);
 
 // Uncut, post-RoPE, per layer [tokens, kv_heads, head_dim].
@@ -88,7 +88,7 @@ struct KvState {
   std::int64_t token_floats;  // kv_heads * head_dim
 };
 
-// Tensors by layer, in this order. Spans are valid during the call.
+// Tensors by layer, in this order, valid during the call.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -100,7 +100,7 @@ class Recorder {
   virtual void on_residual(std::int32_t /*stage*/, std::span<const float> /*residual*/) {}  // as AttentionHost::on_residual
 };
 
-// Appends `ids`. Returns hidden states [n, hidden_dim] or logits [n, vocab_size]. Errors as Transformer.
+// Appends `ids`. Hidden states [n, hidden_dim] or logits [n, vocab_size]. Errors as Transformer.
 std::vector<float> forward(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 std::vector<float> forward_logits(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 

@@ -25,7 +25,7 @@ namespace kvlab {
 // DIR/model.safetensors or the shards of its index, mapped.
 class WeightFiles {
  public:
-  // Throws InputError for missing or invalid files, or a tensor (except RoPE buffers) not in its indexed shard.
+  // Throws InputError for missing or invalid files, or tensors (except RoPE buffers) not in the indexed shard.
   explicit WeightFiles(const std::string& dir);
 
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }
@@ -58,7 +58,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Pickled PyTorch weights can run code when read.
+// Pickled PyTorch weights can run code.
 void refuse_folder(const fs::path& dir) {
   const bool pickled = is_there(dir / "pytorch_model.bin") || is_there(dir / "pytorch_model.bin.index.json");
   throw InputError(fmt::format("{}: has neither {} nor {}{}", dir.string(), kSingleFile, kIndexFile,
@@ -246,7 +246,7 @@ void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, Mode
   w.memory = std::move(memory);
 }
 
-// Pieces share the large table among threads.
+// In pieces: threads share the large table.
 void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const std::vector<float*>& begins) {
   struct Piece {
     const std::string* name;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Float32, in ModelWeights::memory; empty: none.
+// Float32; empty: none.
 using Weight = std::span<const float>;
 
 // Matrices are [out, in], row-major.
@@ -33,13 +33,13 @@ struct ModelWeights {
   std::shared_ptr<const BigArray<float>> memory;  // in order of use; copies share it
   Weight embedding;                               // [vocab_size, hidden_dim]
   Weight final_norm;                              // [hidden_dim]
-  Weight untied_head;                             // [vocab_size, hidden_dim]; empty: the head is the embedding
+  Weight untied_head;                             // [vocab_size, hidden_dim]; empty: tied to the embedding
   std::vector<LayerWeights> layers;
 
   [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
 
-// By Hugging Face name and shape. All that follow throw InputError if memory is short.
+// By Hugging Face name and shape. The following throw InputError if memory is short.
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
@@ -48,7 +48,7 @@ ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
 class WeightFiles;
 
-// Mapped safetensors (F32, BF16, F16), converted to float32: exactly the model's tensors, RoPE buffers ignored.
+// Mapped safetensors (F32, BF16, F16) as float32: exactly the model's tensors, except RoPE buffers.
 class WeightReader {
  public:
   // Throws InputError as WeightFiles, for missing, unexpected or wrong tensors, or a head unlike its tied embedding.

@@ -144,7 +144,7 @@ StepExecutor::Options executor_options(const ServeSetup& setup) {
   return options;
 }
 
-// Without the scheduler's bounds, the longest request and a guess.
+// Without scheduler bounds, the longest request and a guess.
 EngineModel::Load largest_load(const ServeSetup& setup, const Scheduler& scheduler) {
   constexpr std::int32_t kRequests = 256;
   const MemorySetup& memory = setup.memory;
@@ -203,7 +203,7 @@ void EngineDevice::on_event(const EventRecord& event) {
   if (event.event == RequestEvent::kPreempted && found->second != kNotStarted) {
     job_.actions.push_back({Kind::kForget, event.request});
     found->second = kNotStarted;
-  } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // directly follows its kPreempted
+  } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // follows its kPreempted
     job_.actions.back().kind = Kind::kSwapOut;
     found->second = 0;
   } else if (event.event == RequestEvent::kFinished || event.event == RequestEvent::kRejected) {
@@ -216,7 +216,7 @@ Picoseconds EngineDevice::copy(const SwapCopy& copy, Picoseconds at) {
   if (copy.to_host) return at;  // see on_event()
   const Request& r = state_->table()[copy.request];
   std::int64_t& handed = handed_blocks_.at(r.number);
-  if (handed == kNotStarted) return at;  // preempted in the plan that admitted it: nothing was computed
+  if (handed == kNotStarted) return at;  // preempted by its plan: nothing was computed
   job_.actions.push_back({ExecutorAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
   handed = std::ssize(r.blocks);
   submit({}, false);

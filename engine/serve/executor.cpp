@@ -19,7 +19,7 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   return cache;
 }
 
-// Growth copies, and would count as step time. A GPU's pool starts with all blocks.
+// Growth copies, which counts as step time. A GPU's pool starts with all blocks.
 constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBytes = std::int64_t{1} << 30;
 
 }  // namespace
@@ -141,7 +141,7 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// `back`: full pages go into the given blocks.
+// `back`: full pages go into the blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -173,7 +173,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
-// Blocks are only memory if it owns its pages.
+// Blocks are only memory if the sequence owns its pages.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
   if (!s.is_in_blocks) {
     for (const TakenBlock& block : blocks) blocks_.drop(block.id);

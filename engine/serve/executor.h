@@ -14,13 +14,13 @@
 
 namespace kvlab {
 
-// `takes` counts takings and identifies the content.
+// `takes` identifies the content.
 struct TakenBlock {
   BlockId id{};
   std::uint32_t takes = 0;
 };
 
-// A pool's blocks as pages, kept until the block is taken again or dropped. Rows that read them are further users.
+// A pool's blocks as pages until they are taken again or dropped. Rows that read them are further users.
 class BlockPages {
  public:
   BlockPages(KvPages& pages, std::int64_t num_blocks, std::int32_t pages_per_block);
@@ -28,7 +28,7 @@ class BlockPages {
   BlockPages(const BlockPages&) = delete;
   BlockPages& operator=(const BlockPages&) = delete;
 
-  // Fresh if the block was taken since.
+  // Fresh if taken since.
   const std::vector<std::int32_t>& pages_of(TakenBlock block);
   // Tokens computed, or to be by the next step.
   [[nodiscard]] std::int32_t filled(TakenBlock block) const;
@@ -51,14 +51,14 @@ class BlockPages {
   std::vector<Entry> blocks_;
 };
 
-// Requests are identified by trace number: replicas reuse slots.
+// Requests have trace numbers: replicas reuse slots.
 
 struct ExecutorAction {
   enum class Kind : std::uint8_t {
     kFinish,
     kForget,   // to be recomputed
     kSwapOut,  // to CPU memory
-    kSwapIn,   // into `blocks` if it is in blocks
+    kSwapIn,   // into `blocks`, if in blocks
     kRun,
   };
   Kind kind = Kind::kFinish;
@@ -90,14 +90,14 @@ class StepExecutor {
     bool shares_blocks = true;        // rows may be published
     std::int32_t longest_tokens = 0;  // 0: unknown
   };
-  // Throws InputError as PolicyCache, also for blocks beyond GPU memory.
+  // Throws InputError as PolicyCache, and for blocks beyond GPU memory.
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
-  // Throws InputError for a refused sequence or an unannounced cut.
+  // Throws InputError for refused sequences and unannounced cuts.
   void run(StepJob job);
-  // Runs made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps everything; frees the
+  // Runs made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps everything. Frees the
   // pages.
   void warm_up(const EngineModel::Load& most);
 
@@ -109,9 +109,9 @@ class StepExecutor {
   [[nodiscard]] std::int64_t explained_pages() const;
   // Prefix hits recomputed: their writer was preempted.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
-  // Block pages count once per reader, swapped KV not.
+  // Block pages count per reader, swapped KV not.
   [[nodiscard]] PolicyCache::HeldBytes held() const;
-  // With the requests that could not be packed.
+  // With requests that could not be packed.
   [[nodiscard]] std::string remark() const;
 
  private:
@@ -121,7 +121,7 @@ class StepExecutor {
     std::vector<std::int32_t> emitted;
     bool has_started = false, is_swapped = false;
     bool is_in_blocks = false;  // shares its blocks, or is never packed
-    bool is_uncut = false;      // so far, as planned; it has blocks
+    bool is_uncut = false;      // so far, as planned
   };
   Served& at(std::uint64_t request);
   void apply(const ExecutorAction& action);

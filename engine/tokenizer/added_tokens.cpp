@@ -134,7 +134,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     if (token.takes_right) end = behind_white_space(text, end);
     if (begin >= end) continue;  // an earlier token took its white space
     rest_until(begin);
-    // A token in white space already taken is still found, as in Hugging Face tokenizers.
+    // Tokens in white space already taken are still found, as in Hugging Face tokenizers.
     out.push_back({"", false, 0, found.id});
     done = end;
   }

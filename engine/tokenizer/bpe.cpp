@@ -91,7 +91,7 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
   // The error names the first missing one.
   const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
   const std::int32_t both = id(std::string(left) + std::string(right));
-  // The later rank applies, as in Hugging Face tokenizers.
+  // The later rank, as in Hugging Face tokenizers.
   merges_.add(pair_key(left_id, right_id)).value = {rank, both};
   merged_ids_.push_back(both);
 }
@@ -131,7 +131,7 @@ std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
       unknown_waits = false;
       ids.push_back(id);
     } else if (falls_back_to_bytes_ && std::all_of(character.begin(), character.end(), has_byte)) {
-      // A waiting unknown token comes after, as in Hugging Face tokenizers.
+      // A waiting unknown token comes later, as in Hugging Face tokenizers.
       for (const char c : character) ids.push_back(bytes_[static_cast<unsigned char>(c)]);
     } else if (unknown_) {
       if (unknown_waits && !fuses_unknown_) ids.push_back(unknown_id());

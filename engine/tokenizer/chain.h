@@ -8,7 +8,7 @@
 
 namespace kvlab::tokenization {
 
-// The value, or the flattened list `key` of a "Sequence".
+// The node, or the flattened list `key` of a "Sequence".
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
 // Exactly one code point.
@@ -28,7 +28,7 @@ class GrowthLimit {
   std::string chain_;
 };
 
-// Part `name` of tokenizer.json as a function: applies the steps of `make` in place and in order, limited in units of `size(value)`.
+// Part `name` of tokenizer.json: applies the steps of `make` in place and in order, limited in units of `size(value)`.
 template <class Make, class Size>
 auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
   std::vector<decltype(make(node))> steps;

@@ -19,7 +19,7 @@ std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
   return bytes;
 }
 
-// A token with a character that is no byte is appended as written.
+// Tokens with a character that is no byte are appended as written.
 void append_bytes_of_token(const std::string& token, std::string& bytes) {
   const std::size_t size = bytes.size();
   for (std::size_t at = 0; at < token.size();) {
@@ -47,7 +47,7 @@ int byte_of_token(const std::string& token) {
   return static_cast<int>(std::strtol(token.substr(3, 2).c_str(), nullptr, 16));
 }
 
-// A run of byte tokens is text if it is UTF-8; else each byte becomes U+FFFD.
+// Byte tokens in a run are text if UTF-8; else each becomes U+FFFD.
 void decode_byte_fallback(std::vector<std::string>& tokens) {
   std::vector<std::string> out;
   std::string run;

@@ -57,7 +57,7 @@ Normalizer strip(bool left, bool right) {
   };
 }
 
-// A replacement comes from the match's last character; an empty one at the start from the character after it, once the piece is cut out.
+// A replacement comes from the match's last character; an empty one at the start from the next character, once the piece is cut out.
 Normalizer replace(const JsonNode& node) {
   return
       [pattern = Pattern::read(node.at("pattern")), content = node.text("content"), limit = GrowthLimit(node, kNormalizer)](Piece& piece) {

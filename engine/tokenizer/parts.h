@@ -33,7 +33,7 @@ struct Piece {
   }
 };
 
-// "normalizer": null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence. Input and output are well-formed UTF-8.
+// "normalizer": null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence. Well-formed UTF-8.
 using Normalizer = std::function<void(Piece&)>;
 Normalizer read_normalizer(const JsonNode& node);
 
@@ -42,11 +42,11 @@ Normalizer read_normalizer(const JsonNode& node);
 using PreTokenizer = std::function<void(std::vector<Piece>&)>;
 PreTokenizer read_pre_tokenizer(const JsonNode& node);
 
-// "post_processor": null, ByteLevel (only offsets), TemplateProcessing ("single") or a Sequence. Adds special tokens around the ids.
+// "post_processor": null, ByteLevel (only offsets), TemplateProcessing ("single") or a Sequence. Adds special tokens.
 using PostProcessor = std::function<void(std::vector<std::int32_t>& ids, bool add_special)>;
 PostProcessor read_post_processor(const JsonNode& node);
 
-// "decoder": null (joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence. Rewrites each token, to be
+// "decoder": null (joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence. Rewrites tokens, to be
 // joined.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 Decoder read_decoder(const JsonNode& node);

@@ -28,7 +28,7 @@ class Pattern {
   // {"String": ...} or {"Regex": ...}.
   static Pattern read(const JsonNode& node);
 
-  // Well-formed UTF-8 into matches, leftmost first, and non-empty stretches between. Throws InputError at Oniguruma's step limit.
+  // Well-formed UTF-8 into matches, leftmost first, and non-empty text between. Throws InputError at Oniguruma's step limit.
   void cut(std::string_view text, std::vector<Slice>& slices) const;
   std::string replaced(std::string_view text, std::string_view content) const;
 

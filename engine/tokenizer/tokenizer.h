@@ -11,10 +11,10 @@
 namespace kvlab {
 
 // tokenizer.json with BPE: byte-level (GPT-2, Llama 3, Qwen) or SentencePiece-like (Llama 2, Mistral), with the ids of Hugging Face
-// `tokenizers`. "truncation" and "padding" are not applied. Copies share tables; thread-safe.
+// `tokenizers`. Ignores "truncation" and "padding". Copies share tables; thread-safe.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json. Throws InputError with file and key.
+  // DIR/tokenizer.json. Throws InputError with file and key.
   static Tokenizer load(const std::string& dir);
   static Tokenizer from_json(std::string_view json, const std::string& name);  // name: for messages
 

@@ -9,17 +9,16 @@
 
 namespace kvlab {
 
-// Counts entries of each row, with sums in double:
+// Counts entries of each row, summed in double:
 //   kAtLeast, kAbove  scores at least, or above, `limit`, without NaN
-//   kLeadingMass      of a descending row without negative scores the leading ones that hold the share `limit` of the sum; at least 1
-//   kListedMass       of the listed tokens' words (float32, not negative) the fewest that hold this share: the important tokens of ZipVL,
-//                     He et al. 2024, arXiv:2410.08584, eq. 4
-//   kListedFrom       list entries that are at least `limit`
-// or says how many each row of a pool takes, at least 1, from all of the pool's scores:
+//   kLeadingMass      the leading ones with share `limit` of the sum, at least 1; rows descend and are not negative
+//   kListedMass       the fewest of the listed tokens' words (float32, not negative) with this share: ZipVL, He et al. 2024,
+//     arXiv:2410.08584, eq. 4
+//   kListedFrom       list entries of at least `limit`
+// or computes how many each row of a pool takes, at least 1:
 //   kMeanAbove        those above `limit`, mean over the rows, rounded down, at most given[r]: InfiniGen, Lee et al. 2024, section 4.3
-//   kEntropyShare     given[r] times the entropy of the scores as probabilities, mean over the rows, over the mean of the entropies known
-//                     for the pool's layers; at most twice given[r] and the row's length. ActQKV, Xiao et al. 2025, arXiv:2502.13542; the
-//                     formulas are our definition
+//   kEntropyShare     given[r] times the scores' mean entropy over the rows, over the mean of the known entropies of the pool's layers; at
+//     most twice given[r] and the row's length. ActQKV, Xiao et al. 2025, arXiv:2502.13542; the formulas are our definition
 struct CountScores {
   enum class Kind : std::uint8_t { kAtLeast, kAbove, kLeadingMass, kListedMass, kListedFrom, kMeanAbove, kEntropyShare };
   std::int32_t num_rows = 0;
@@ -27,16 +26,15 @@ struct CountScores {
   const float* scores = nullptr;        // [first[num_rows]]
   Kind kind = Kind::kAtLeast;
   double limit = 0;
-  std::int32_t* count = nullptr;  // [num_rows] out, in CPU memory; not written where only shapes are known
+  std::int32_t* count = nullptr;  // [num_rows] out, in CPU memory; not written on shapes
   std::int32_t rows_per_pool = 1;
   const std::int32_t* given = nullptr;  // [num_rows]
-  const std::int32_t* index = nullptr;  // [first[num_rows]] of kListed...; entries of -1 are at the lists' ends
+  const std::int32_t* index = nullptr;  // [first[num_rows]] of kListed...; -1 at the lists' ends
   KvRows kv = {};                       // of kListedMass
   std::int32_t word = 0;
-  float* const* entropies = nullptr;  // [pools] -> [num_layers] of kEntropyShare, 0: not known yet
+  float* const* entropies = nullptr;  // [pools] -> [num_layers] of kEntropyShare, 0: unknown
   std::int32_t layer = 0, num_layers = 0;
 
-  // Entries and words are read; a mass is a sum and a search, an entropy four operations per score.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = first[num_rows], written = 4LL * num_rows;
     OpCall c{.op = "count_scores", .rows = num_rows, .tokens = n, .outputs = num_rows, .bytes = 4 * n + written, .flops = n};
@@ -84,7 +82,6 @@ struct CountScores {
     wanted = wanted < 1 ? 1 : wanted;
     return most < wanted ? most : wanted;
   }
-  // The entropy over the mean of the known ones.
   template <class Team>
   [[nodiscard]] KVLAB_BODY double entropy_scale(const Team& team, std::int64_t pool, std::int64_t n, double entropy) const {
     float* const of_layers = entropies[pool];
@@ -117,7 +114,7 @@ struct CountScores {
     }
     return held < least ? least : held;
   }
-  // Without an order: finds the least mass that is taken, bit by bit.
+  // Finds the least mass that is taken, bit by bit.
   template <class Team>
   [[nodiscard]] KVLAB_BODY static std::int32_t count_by_cut(const Team& team, const float* mass, std::int32_t n, double wanted) {
     const auto key = [&](std::int64_t i) { return std::bit_cast<std::uint32_t>(mass[i]); };

@@ -6,10 +6,10 @@
 
 namespace kvlab {
 
-// A number of each pool of rows, from sums of its scores in double:
-//   kMass      mean over rows of factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), tokens counted
-//   once kVariance  of finite scores (divisor: their number); 0 without any kEntropy   of finite scores as shares of their sum, over the
-//   logarithm of their number; 0 of fewer than two; scores below 0 count as 0
+// A number per pool of rows, from sums of scores in double:
+//   kMass      mean over rows of factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), each token once
+//   kVariance  of finite scores (divisor: their number); 0 without any
+//   kEntropy   of finite scores as shares of their sum, over the logarithm of their number; 0 of fewer than two; scores below 0 count as 0
 struct PoolNumbers {
   enum class Kind : std::uint8_t { kMass, kVariance, kEntropy };
   std::int32_t num_pools = 0, rows_per_pool = 1;
@@ -52,7 +52,7 @@ struct PoolNumbers {
 
  private:
   [[nodiscard]] std::int64_t num_rows() const { return std::int64_t{num_pools} * rows_per_pool; }
-  // The row's tokens are [0, head(r)), all of them except for masses, and those from tail(r) on.
+  // A row's tokens are [0, head(r)), all but for masses, and those from tail(r) on.
   [[nodiscard]] KVLAB_BOTH std::int64_t head(std::int64_t r) const { return kind == Kind::kMass ? head_end[r] : first[r + 1] - first[r]; }
   [[nodiscard]] KVLAB_BOTH std::int64_t tail(std::int64_t r) const { return tail_begin[r] < head_end[r] ? head_end[r] : tail_begin[r]; }
   [[nodiscard]] KVLAB_BOTH std::int64_t tokens(std::int64_t r) const {
@@ -62,7 +62,6 @@ struct PoolNumbers {
     return kind == Kind::kMass || (std::isfinite(x) && (kind != Kind::kEntropy || x > 0));
   }
 
-  // Sum of f(score) over the pool.
   template <class T, class Team, class F>
   [[nodiscard]] KVLAB_BODY T total(const Team& team, std::int64_t pool, F&& f) const {
     T sum{};

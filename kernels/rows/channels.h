@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// f(line, c, width) for the channels [c, c + width) of each line, width a std::integral_constant. The CPU takes 16 channels at a time, to
-// be added as a vector; a device one per thread.
+// f(line, c, width) for the channels [c, c + width) of each line, width a std::integral_constant. The CPU takes 16 channels, to be added as
+// a vector; a device thread one.
 template <class Team, class F>
 KVLAB_BODY void each_channels(const Team& team, std::int64_t lines, std::int64_t channels, F&& f) {
   constexpr int kWide = Team::kOnDevice ? 1 : 16;

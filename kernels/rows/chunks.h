@@ -3,7 +3,7 @@
 #include "kernels/kv_rows.h"
 #include "kernels/rows/body.h"
 
-// Chunks of rows, for operations on tokens by themselves: a team takes one chunk, so that a long row is spread over many.
+// Chunks of rows, for operations on single tokens: a team takes a chunk, so a long row is spread over many.
 namespace kvlab {
 
 constexpr std::int32_t kChunkTokens = 256;

@@ -4,7 +4,7 @@
 #include "kernels/parted_rows.h"
 #include "kernels/rows/body.h"
 
-// K and V in bodies of row operations: element types known at run time.
+// K and V in row operations: element types known at run time.
 namespace kvlab {
 
 KVLAB_BODY inline float element_at(const void* data, std::int64_t i, ElementType type) {

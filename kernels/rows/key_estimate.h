@@ -5,7 +5,7 @@
 #include "kernels/element.h"
 #include "kernels/rows/body.h"
 
-// A key in few bits, decoded: by one thread.
+// Keys in few bits, decoded by one thread.
 namespace kvlab {
 
 // With zero and scale.
@@ -29,7 +29,7 @@ KVLAB_BODY void write_levels(const Vector& key, std::int64_t d, std::int32_t bit
 }
 
 // x [d] after a normalised Hadamard rotation in blocks of the largest power of two that divides d, in e4m3 with one scale, the smallest
-// power of two that brings the largest number to <= 448. DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its projections.
+// power of two that brings the maximum to <= 448. DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without projections.
 template <class Vector>
 KVLAB_BODY void write_rotated(const Vector& key, std::int64_t d, float* x) {
   const std::int64_t block = d & ~(d - 1);

@@ -5,9 +5,8 @@
 
 namespace kvlab {
 
-// team.best(), where the CPU leaves equal scores as torch.topk does there: put(i) for `count` <= n indices in [0, n), those of largest
-// f(i). The first ones come in the order of a call for `ranked` of them, `ranked` >= count; 0: of a call for count. A device breaks ties by
-// the index.
+// team.best(), where the CPU leaves equal scores as torch.topk: put(i) for `count` <= n indices in [0, n), those of largest f(i). The first
+// ones come in the order of a call for `ranked` >= count of them; 0: for count. Devices break ties by index.
 template <class Team, class F, class Put>
 KVLAB_BODY void peer_best(const Team& team, std::int32_t n, std::int32_t count, std::int32_t ranked, F&& f, Put&& put) {
   if constexpr (Team::kOnDevice) {

@@ -10,20 +10,20 @@
 #include "kernels/ops.h"
 #include "kernels/rows/team.h"
 
-// Operations over ragged rows: one body for the CPU, for CUDA and for the emulator.
+// Operations over ragged rows: one body for the CPU, CUDA and the emulator.
 //
 //   struct Op {
 //     OpCall cost() const;                              // reads shapes only
 //     std::int64_t rows() const;
-//     void shapes(auto&& visit);                        // visit(array, count) for each array in CPU memory, visit(kv) for KvRows
-//     // KVLAB_EACH_OP: body for element i of a row, elements in no order
+//     void shapes(auto&& visit);                        // visit(array, count) per array in CPU memory, visit(kv) for KvRows
+//     // KVLAB_EACH_OP: body for element i of a row, in no order
 //     KVLAB_BOTH std::int64_t count(std::int64_t row) const;
 //     KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const;
-//     // KVLAB_ROW_OP: body for a row, by a team of threads (kernels/rows/team.h)
+//     // KVLAB_ROW_OP: body for a row, by a team (kernels/rows/team.h)
 //     template <class Team> KVLAB_BODY void operator()(const Team& team, std::int64_t row) const;
 //     std::int64_t room(std::int64_t row) const;        // floats of scratch memory; optional
-//     void results(auto&& visit);                       // visit(array, count) for each array in CPU memory that the body writes, if any
-//     static constexpr bool kInParallel = true;         // rows on all cores of the CPU; optional
+//     void results(auto&& visit);                       // visit(array, count) per array in CPU memory that the body writes; optional
+//     static constexpr bool kInParallel = true;         // rows on all CPU cores; optional
 //   };
 //   KVLAB_ROW_OP(Op)
 //
@@ -76,7 +76,7 @@ void run_each(const Op& op) {
 
 }  // namespace kvlab
 
-// Each header is compiled twice more: as CPU code for vector units and as kernels.
+// Headers are compiled twice more: as CPU code for vector units and as kernels.
 #if defined(KVLAB_ROW_KERNELS)
 #define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
   inline OpCall call(const Op& op) { return op.cost(); } \

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Leading values in [0, n) for which the monotone `holds` is true.
+// Number of leading values in [0, n) with the monotone `holds`.
 template <class Holds>
 KVLAB_BODY std::int32_t count_first(std::int32_t n, Holds&& holds) {
   std::int32_t low = 0, high = n;

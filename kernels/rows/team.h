@@ -11,14 +11,14 @@
 
 namespace kvlab {
 
-// A team of one thread. BlockTeam (kernels/device/cuda/block_team.cuh) is one of a block. Every thread of the team calls each function with
-// the same arguments; all writes are visible after it.
+// A team of one thread. BlockTeam (kernels/device/cuda/block_team.cuh): a block. Every thread calls each function with the same arguments;
+// all writes are visible after it.
 class OneThread {
  public:
   static constexpr bool kOnDevice = false;
   explicit OneThread(float* room) : room_(room) {}
 
-  // Scratch memory of the row: room() floats, aligned to 16 bytes. Not initialised.
+  // The row's scratch memory: room() floats, aligned to 16 bytes, not initialised.
   [[nodiscard]] float* room() const { return room_; }
   [[nodiscard]] double* doubles() const { return reinterpret_cast<double*>(room_); }
 
@@ -28,8 +28,8 @@ class OneThread {
     return dot_in_lanes(x, y, n);
   }
 
-  // put(i, sum of term(of(i), c) over c in [0, width)) for i in [0, n), in any order, with the bits of sum_in_lanes: half a warp of a
-  // device has its sixteen lanes.
+  // put(i, sum of term(of(i), c) over c in [0, width)) for i in [0, n), in any order, with the bits of sum_in_lanes: half a warp has its
+  // sixteen lanes.
   template <class Of, class Term, class Put>
   void sums(std::int64_t n, std::int64_t width, Of&& of, Term&& term, Put&& put) const {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -54,7 +54,7 @@ class OneThread {
   void once(F&& f) const {
     f();
   }
-  // `total` + sum of f(i). The CPU adds in order; a block adds partial sums of threads.
+  // `total` + sum of f(i). The CPU adds in order, blocks add partial sums of threads.
   template <class T = float, class F>
   [[nodiscard]] T sum(std::int64_t n, F&& f, T total = T{}) const {
     for (std::int64_t i = 0; i < n; ++i) total += f(i);

@@ -7,13 +7,13 @@
 // Steps that bodies of row operations share.
 namespace kvlab {
 
-// The largest of z [n], -infinity if there are none.
+// The largest of z [n], -infinity for none.
 template <class Team>
 [[nodiscard]] KVLAB_BODY float largest(const Team& team, std::int64_t n, const float* z) {
   return team.max(n, n > 0 ? z[0] : -INFINITY, [&](std::int64_t i) { return z[i]; });
 }
 
-// z [n] become exp(z - top). Returns their sum.
+// z [n] become exp(z - top). Returns the sum.
 template <class Team>
 KVLAB_BODY float exp_sum(const Team& team, std::int64_t n, float top, float* z) {
   team.each(n, [&](std::int64_t i) { z[i] = std::exp(z[i] - top); });

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// Likeness of every key to an anchor: the mean of the normalised keys of tokens [begin[r], end[r]) of its row.
+// Likeness of keys to an anchor: the mean of the normalised keys of tokens [begin[r], end[r]).
 //   out[i] = factor * cos(k_i, anchor)                  (cosine)
 //   out[i] = factor * mean over the anchor's tokens j of cos(k_i, k_j) = factor * k_i . anchor / |k_i|
-// Norms are taken as at least 1e-8. No anchor token: 0.
+// Norms are taken as at least 1e-8. Without anchor token: 0.
 struct AnchorCosine {
   KvRows kv;
   const std::int32_t *begin = nullptr, *end = nullptr;  // [num_rows]
@@ -18,7 +18,6 @@ struct AnchorCosine {
   float factor = 1.0F;
   float* out = nullptr;  // [kv.total()]
 
-  // Anchor tokens are read once more than the others; per token two products over the channels (norm, dot), per anchor token two.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), d = kv.head_dim;
     std::int64_t anchors = 0;
@@ -32,7 +31,6 @@ struct AnchorCosine {
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) { visit(kv), visit(begin, kv.num_rows), visit(end, kv.num_rows); }
-  // Sums of normalised keys as doubles, the anchor, the norms.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return (2 * kParts + 1) * std::int64_t{kv.head_dim} + kv.len[row]; }
 
   template <class Team>

@@ -9,26 +9,25 @@
 
 namespace kvlab {
 
-// Scores of a sequence's n_s = first[s + 1] - first[s] candidates, the tokens of its rows from begin[s] on, by all heads of its last query;
-// k_i is the key of candidate i in the head's row:
-//   kVotes      out[first[s] + i] = sum over query heads h of softmax_i(q_h . k_i / sqrt(d)), the softmax over the candidates only. Soft
-//               voting of TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2
-//   kLogits     mean over query heads h of q_h . k_i / sqrt(d); averaged per KV head before the product. PromptDistill, Jin et al. 2025,
+// Scores of a sequence's n_s = first[s + 1] - first[s] candidates, its rows' tokens from begin[s] on, by all heads of its last query; k_i
+// is candidate i's key in the head's row:
+//   kVotes      out[first[s] + i] = sum over query heads h of softmax_i(q_h . k_i / sqrt(d)) over the candidates. Soft voting of
+//               TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2
+//   kLogits     mean over query heads h of q_h . k_i / sqrt(d), averaged per KV head before the product. PromptDistill, Jin et al. 2025,
 //               arXiv:2503.23274
-//   kRectified  sum over query heads h of ReLU(q_h . k_i), k_i rotated estimates (EstimateKeys), q_h rounded in the same way. DeepSeek's
-//               lightning indexer, 2025
+//   kRectified  sum over query heads h of ReLU(q_h . k_i), k_i rotated estimates (EstimateKeys), q_h rounded alike. DeepSeek's lightning
+//               indexer, 2025
 struct HeadScores {
   enum class Kind : std::uint8_t { kVotes, kLogits, kRectified };
   KvRows kv;
-  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each; a sequence without query has no candidates
+  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each; without query no candidates
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1]
   float* out = nullptr;                 // [first[kv.num_sequences()]]
   Kind kind = Kind::kVotes;
   const std::int32_t* begin = nullptr;     // [kv.num_sequences()], null: 0
   const float* const* estimate = nullptr;  // [kv.num_rows] -> [tokens, head_dim] of kRectified
 
-  // Candidates' keys are read once per KV head at their precision, scores written; products, and the softmax or maximum as one more
-  // multiply-add.
+  // Keys are read once per KV head.
   [[nodiscard]] OpCall cost() const {
     const bool logits = kind == Kind::kLogits;
     OpCall c{.op = logits ? "head_logits" : kind == Kind::kVotes ? "head_votes" : "index_scores", .rows = kv.num_rows};
@@ -46,7 +45,6 @@ struct HeadScores {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return kv.num_sequences(); }
-  // A KV head's scores, a query head's weights, the compared queries.
   [[nodiscard]] std::int64_t room(std::int64_t s) const { return 2 * (first[s + 1] - first[s]) + per_head() * kv.head_dim; }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_sequences();
@@ -76,14 +74,14 @@ struct HeadScores {
   }
 
  private:
-  // Vectors per KV head that are compared with a key.
+  // Vectors per KV head for each key.
   [[nodiscard]] KVLAB_BOTH std::int64_t per_head() const { return kind == Kind::kLogits ? 1 : kv.group; }
   template <class Team>
   [[nodiscard]] KVLAB_BODY KvVector<Team> key(const Team& team, std::int64_t row, std::int64_t i) const {
     if (kind == Kind::kRectified) return {estimate[row], ElementType::kF32, i * kv.head_dim};
     return key_of(team, kv, row, i);
   }
-  // q as it is, its scaled mean, or its rotated estimates.
+  // q, its scaled mean, or its rotated estimates.
   template <class Team>
   [[nodiscard]] KVLAB_BODY const float* compared(const Team& team, const float* q, float* to) const {
     const std::int64_t d = kv.head_dim, group = kv.group;

@@ -8,18 +8,18 @@
 
 namespace kvlab {
 
-// The tokens of largest score of each row, counts[r] of them, get `value` in `marked`, which may be `scores`; the others stay. Ties go to
-// the lower index, NaN counts as -infinity. With `by_span` each span of a row has a count (all if fewer are held) and scores only rise.
-// Span j of sequence s is positions from span_begin[span_first[s] + j] to the next span.
+// The counts[r] tokens of largest score of each row get `value` in `marked`, which may be `scores`; the others stay. Ties go to the lower
+// index, NaN counts as -infinity. With `by_span` each span of a row has a count (all if fewer are held) and scores only rise. Span j of
+// sequence s: positions from span_begin[span_first[s] + j] to the next span.
 struct MarkTop {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;   // [num_rows + 1]
   const float* scores = nullptr;         // [first[num_rows]]
-  const std::int32_t* counts = nullptr;  // [num_rows], at most the row's length; with spans row r's from counts_first[r] on
+  const std::int32_t* counts = nullptr;  // [num_rows], at most the row's length; spans: row r's from counts_first[r] on
   float* marked = nullptr;               // [first[num_rows]]
   float value = std::numeric_limits<float>::infinity();
   bool peer_ties = false;  // as in TopK, on the CPU only
-  // [num_rows] of a peer that ranks this many in one call of torch.topk and takes the first counts[r]; null: does not. On the CPU only
+  // [num_rows]: the peer ranks so many in one call of torch.topk and takes the first counts[r]; null: no. CPU only
   const std::int32_t* ranked = nullptr;
   bool by_span = false;
   const std::int64_t* counts_first = nullptr;  // [num_rows + 1]
@@ -27,7 +27,6 @@ struct MarkTop {
   const std::int64_t* span_first = nullptr;  // [num_sequences + 1]
   const std::int32_t* span_begin = nullptr;  // [span_first[num_sequences]] ascending from 0
 
-  // Scores are read once, with spans positions too, the marked ones written; a selection like top_k.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = num_rows == 0 ? 0 : first[num_rows], all = by_span ? counts_first[num_rows] : num_rows;
     std::int64_t chosen = 0;
@@ -77,7 +76,6 @@ struct MarkTop {
       team.best(n, count, score, put);
     }
   }
-  // Positions ascend.
   [[nodiscard]] KVLAB_BODY std::int32_t tokens_before(std::int64_t row, std::int32_t position) const {
     return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), i)] < position; });
   }

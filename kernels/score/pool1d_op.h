@@ -6,15 +6,14 @@
 
 namespace kvlab {
 
-// Scores pooled over windows of `width` tokens among [begin, begin + len) of each row; the others stay. In place.
-//   kAvg, kMax  of the window around each token (width is odd). The average divides by `width` at the ends too, as if zeros followed; the
-//     maximum sees the range only
-// The other kinds part the range into windows, the last of which may be shorter. A token gets
-//   kMean, kMeanOfTopHalf  its window's mean, or that of the larger half (rounded up)
-//   kShare                 its share of the window's sum; 0 leaves the scores
+// Scores pooled in place over windows of `width` tokens in [begin, begin + len) of each row.
+//   kAvg, kMax  of the window around each token (width is odd). The average divides by `width` at the ends too
+// Others part the range into windows; the last may be shorter. A token gets
+//   kMean, kMeanOfTopHalf  the mean of its window, or of its larger half (rounded up)
+//   kShare                 its share of the sum; 0 leaves the scores
 //   kBestUnit              the largest mean of a unit of `unit_tokens` (len and width are whole units)
-// kBlockMax reads `units` and writes a score per block: scores[first[r] + b] = max of the row's units [b * stride - before,
-// b * stride - before + width): LServe's logical pages (Yang et al. 2025), InfLLM v2's kernels.
+// kBlockMax reads `units`: scores[first[r] + b] = max of the row's units [b * stride - before, b * stride - before + width): LServe's
+// logical pages (Yang et al. 2025), InfLLM v2's kernels.
 struct Pool1d {
   enum class Kind : std::uint8_t { kAvg, kMax, kMean, kMeanOfTopHalf, kShare, kBestUnit, kBlockMax };
   std::int32_t num_rows = 0;
@@ -24,13 +23,12 @@ struct Pool1d {
   float* scores = nullptr;
   std::int32_t width = 1;
   Kind kind = Kind::kAvg;
-  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there
+  bool peer_sums = false;  // of kMean: sums as torch on a CPU with AVX2, for equal ties
   std::int32_t unit_tokens = 1;
-  std::int32_t stride = 1, before = 0;       // of kBlockMax, as are `units`
+  std::int32_t stride = 1, before = 0;       // of kBlockMax, as `units`
   const std::int64_t* unit_first = nullptr;  // [num_rows + 1]
   const float* units = nullptr;              // [unit_first[num_rows]]
 
-  // Scores are read and written once. Per token an operation for each one in the window, or a sum; with units a comparison each.
   [[nodiscard]] OpCall cost() const {
     if (of_blocks()) {
       const std::int64_t read = unit_first[num_rows], blocks = first[num_rows];
@@ -54,7 +52,6 @@ struct Pool1d {
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
   void shapes(auto&& visit) { visit(first, num_rows + 1), visit(begin, num_rows), visit(len, num_rows), visit(unit_first, num_rows + 1); }
   static constexpr bool kInParallel = true;
-  // A number per window, and the scores sorted.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return windows(row) + (kind == Kind::kMeanOfTopHalf ? len[row] : 0); }
 
   template <class Team>
@@ -88,7 +85,7 @@ struct Pool1d {
   }
 
  private:
-  static constexpr std::int32_t kLongWindow = 1024;  // beyond it a sum by the whole team
+  static constexpr std::int32_t kLongWindow = 1024;  // beyond it the team sums
 
   [[nodiscard]] KVLAB_BOTH bool of_blocks() const { return kind == Kind::kBlockMax; }
   [[nodiscard]] KVLAB_BOTH bool slides() const { return kind == Kind::kAvg || kind == Kind::kMax; }
@@ -105,7 +102,7 @@ struct Pool1d {
     const std::int64_t most = of_blocks() ? unit_first[row + 1] - unit_first[row] : len[row];
     return end < most ? end : most;
   }
-  // Place of token i after a sort of each window, the largest first.
+  // Token i's place in its window, the largest first.
   [[nodiscard]] KVLAB_BODY std::int64_t place(std::int64_t row, const float* x, std::int64_t i) const {
     const std::int64_t from = window_begin(i / width), end = window_end(row, i / width);
     std::int64_t at = from;
@@ -146,8 +143,7 @@ struct Pool1d {
     for (std::int32_t i = 0; i < n; ++i) total += x[i];
     return total;
   }
-  // Fewer than 512 terms as torch adds a contiguous line with AVX2: vectors of 8, four of them at a time in separate sums, then the
-  // terms that fill no vector, then the lanes.
+  // Under 512 terms as torch adds a contiguous line with AVX2: four sums of vectors of 8, then single terms, then lanes.
   [[nodiscard]] static KVLAB_BODY float sum_as_torch(const float* x, std::int32_t n) {
     constexpr std::int32_t kLanes = 8, kSums = 4;
     float lanes[kSums][kLanes] = {};

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// Scores of tokens that must stay become `value`: of those at positions outside [begin[s], end[s]), or inside. With `above_max` the value
-// is the largest score of the sequence's other tokens, over all KV heads, plus 1, or 1 where there are none, so that these scores can still
-// be averaged or multiplied. With `lowers` tokens of one id go first: their scores fall by the range of the row's finite scores and 1.
-// LOOK-M, Wan et al. 2024, section 3.2, adds a large negative number.
+// Scores of tokens at positions outside (or inside) [begin[s], end[s]) become `value`. With `above_max` the value is the largest score of
+// the sequence's other tokens, over all KV heads, plus 1, or 1 if there are none: such scores can be averaged or multiplied. With `lowers`
+// tokens of one id go first: their scores fall by the range of the row's finite scores and 1. LOOK-M, Wan et al. 2024, section 3.2, adds a
+// large negative number.
 struct Protect {
   KvRows kv;
   const std::int32_t *begin = nullptr, *end = nullptr;  // [num_sequences] positions
@@ -22,7 +22,7 @@ struct Protect {
   const std::int32_t* ids = nullptr;        // sequence s from ids_first[s] on, by position; CPU memory
   std::int32_t id = 0;
 
-  // Positions are read, with above_max the scores too, with `lowers` the scores twice and ids; scores are written, counted as if all were.
+  // Counts all scores as written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = lowers ? "lower_images" : "protect",

@@ -10,18 +10,17 @@
 
 namespace kvlab {
 
-// Attention of the last min(count, steps) queries of a sequence: of each the softmax over the listed tokens that it sees (without lists all
-// of the row), per query head.
-//   kTokens  the mean over the row's query heads, in words of the cache: `steps` values from channel first_word on, in the next channel the
-//            number of values so far. Tokens that are not listed keep their values. ALISA, Zhao et al. 2024
+// Attention of a sequence's last min(count, steps) queries: a softmax per query head over the visible (listed) tokens.
+//   kTokens  mean over the row's query heads in the cache's words: `steps` values from channel first_word on, then the number of values so
+//            far. Unlisted tokens keep theirs. ALISA, Zhao et al. 2024
 //   kBlocks  a history [blocks, steps]: slot (start + t) % steps of a block has the largest probability over its tokens and the row's query
-//            heads at query t, 0 without any. AttentionPredictor, Yang et al. 2025, arXiv:2502.04077
-//   kScores  scores of all but the last min(count, steps) tokens of a row, which get 0: the mean over the queries, of the softmax of a
-//            token's largest logit over the row's query heads. R-KV, Cai et al. 2025, arXiv:2505.24133
+//            heads at query t, or 0. AttentionPredictor, Yang et al. 2025, arXiv:2502.04077
+//   kScores  scores of all but the last min(count, steps) tokens, which get 0: mean over queries, of the softmax of a token's largest logit
+//            over the row's query heads. R-KV, Cai et al. 2025, arXiv:2505.24133
 struct RecentAttention {
   enum class Kind : std::uint8_t { kTokens, kBlocks, kScores };
   KvRows kv;
-  const Queries* queries = nullptr;  // [kv.num_sequences()]; a count of 0 adds nothing. kScores: query t is element t % steps
+  const Queries* queries = nullptr;  // [kv.num_sequences()]; kScores: query t is element t % steps
   Kind kind = Kind::kTokens;
   std::int32_t steps = 0;
   bool lists_tokens = false;
@@ -31,11 +30,10 @@ struct RecentAttention {
   // For kBlocks.
   std::int32_t block_tokens = 16;
   const std::int32_t* start = nullptr;  // [kv.num_rows] CPU memory
-  const std::int32_t* fresh = nullptr;  // [kv.num_rows] CPU memory, 1: the history is 0 before
+  const std::int32_t* fresh = nullptr;  // [kv.num_rows] CPU memory, 1: clears the history
   float* const* history = nullptr;      // [kv.num_rows]
   float* scores = nullptr;              // [kv.total()] of kScores
 
-  // Keys of the listed tokens are read once, values written; 2 FLOPs per channel and 3 for the softmax per query head, query and token.
   [[nodiscard]] OpCall cost() const {
     if (of_scores()) return cost_of_scores();
     OpCall c{.op = of_blocks() ? "push_block_attention" : "push_attention", .rows = of_blocks() ? 0 : kv.num_rows};
@@ -54,7 +52,6 @@ struct RecentAttention {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  // A weight of a head, and of kTokens the mean, of each token; of kScores a sum in double and a weight.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return of_scores() ? 3 * older(row) : (of_blocks() ? 1 : 2) * tokens(row); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
@@ -141,12 +138,12 @@ struct RecentAttention {
   [[nodiscard]] KVLAB_BODY std::int32_t token(std::int64_t row, std::int64_t i) const {
     return lists_tokens ? index[index_first[row] + i] : static_cast<std::int32_t>(i);
   }
-  // The leading tokens up to a position; positions ascend.
+  // Positions ascend.
   [[nodiscard]] KVLAB_BODY std::int64_t visible(std::int64_t row, std::int32_t position) const {
     return count_first(static_cast<std::int32_t>(tokens(row)),
                        [&](std::int32_t i) { return kv.position[kv.slot(static_cast<std::int32_t>(row), token(row, i))] <= position; });
   }
-  // Over a block's tokens among the n leading ones.
+  // Among the n leading tokens.
   [[nodiscard]] KVLAB_BODY float largest_of(std::int64_t row, std::int64_t block, std::int64_t n, const float* weight) const {
     const std::int64_t begin = block * block_tokens;
     std::int64_t i = count_first(static_cast<std::int32_t>(n), [&](std::int32_t at) { return token(row, at) < begin; });

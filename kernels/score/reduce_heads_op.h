@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over the KV heads that hold them. In
-// place. kFirstMax: the first of kv_heads rows of equal length gets their largest, entry by entry.
+// Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over the KV heads that hold them.
+// kFirstMax: the first of kv_heads rows of equal length gets their largest, entry by entry.
 struct ReduceHeads {
   enum class Kind : std::uint8_t { kSum, kMean, kRootOfSum, kFirstMax };
   KvRows kv;

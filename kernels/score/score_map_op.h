@@ -7,13 +7,13 @@
 
 namespace kvlab {
 
-// Maps of scores, element by element. An infinite a[i] (a protected token) is copied; a divisor is at least 1e-12.
+// Maps of scores, by element. An infinite a[i] (a protected token) is copied; divisors are at least 1e-12.
 //   kPlus, kTimes, kOver  out[i] = (a_factor * a[i] + a_plus) op b[i], or without b; out may be a or b
 //   kFill    out of token j of those in [begin[r], end[r]), or of the others: a_plus + a_factor * j
 //   kPart    copies row r of a to out + start[r]
 //   kGather  out[i] = a[start[r] + index[i]]; out is not a
-//   kPowers  out[i] = a[i]^a_power * b[i]^b_power, in CPU memory: a layer's share of the budget, unnormalised, from its entropy and
-//            variance. CAKE, Qin et al. 2025
+//   kPowers  out[i] = a[i]^a_power * b[i]^b_power, in CPU memory: a layer's unnormalised budget share from entropy and variance. CAKE, Qin
+//            et al. 2025
 struct ScoreMap {
   enum class Kind : std::uint8_t { kPlus, kTimes, kOver, kFill, kPart, kGather, kPowers };
   std::int32_t num_rows = 0;
@@ -47,7 +47,7 @@ struct ScoreMap {
     if (kind == Kind::kPowers) return {.op = "layer_preference", .rows = n, .outputs = n, .bytes = 12 * n, .flops = 3 * n};
     return {.op = "score_map", .rows = num_rows, .tokens = n, .outputs = n, .bytes = n * (uses_b ? 12 : 8), .flops = n * (uses_b ? 4 : 2)};
   }
-  // A team takes kPartTokens elements of a row.
+  // Per team, of a row.
   static constexpr std::int64_t kPartTokens = 1024;
   [[nodiscard]] std::int64_t rows() const {
     std::int64_t most = 0;
@@ -86,7 +86,7 @@ struct ScoreMap {
     const std::int64_t all = first[row + 1] - first[row];
     return kind != Kind::kFill ? all : outside ? all - (end[row] - begin[row]) : end[row] - begin[row];
   }
-  // Elements before the gap, then those after it.
+  // Before the gap, then after it.
   template <class Team>
   KVLAB_BODY void fill_part(const Team& team, std::int64_t row, std::int64_t from, std::int64_t n) const {
     const std::int64_t gap = outside ? begin[row] : 0, gap_tokens = outside ? end[row] - gap : begin[row], left = gap - from;

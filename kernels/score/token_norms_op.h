@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// A norm of every cached token's key or value x, per KV head; or factor * x . vector, with one vector per row; or with kProject the key in
-// a basis, partial[r][i, j] = x_i . basis[r][j], for tokens [from[r], len[r]): InfiniGen, Lee et al. 2024.
+// A norm of each cached key or value x, per KV head; or factor * x . vector, one vector per row; or with kProject the key in a basis,
+// partial[r][i, j] = x_i . basis[r][j], for tokens [from[r], len[r]): InfiniGen, Lee et al. 2024.
 struct TokenNorms {
   enum class Of : std::uint8_t { kKey, kValue };
   enum class Kind : std::uint8_t { kL1, kL2, kL2Squared, kDot, kProject };
@@ -20,12 +20,11 @@ struct TokenNorms {
   const float* vectors = nullptr;  // [kv.num_rows, head_dim] of kDot
   float factor = 1.0F;
   std::int32_t width = 0;              // lines of the basis
-  bool copies_channels = false;        // a choice of channels: counts no products
+  bool copies_channels = false;        // the basis chooses channels: no products
   const std::int32_t* from = nullptr;  // [kv.num_rows]
   float* const* basis = nullptr;       // [kv.num_rows] -> [width, head_dim]
   float* const* partial = nullptr;     // [kv.num_rows] -> [len, width]
 
-  // Keys or values are read once, of kDot a vector per row, and a float per token is written; one multiply-add per channel.
   [[nodiscard]] OpCall cost() const {
     if (kind == Kind::kProject) return cost_to_project();
     const std::int64_t n = kv.total();
@@ -60,7 +59,6 @@ struct TokenNorms {
   }
 
  private:
-  // Keys are read, projected ones written at the keys' precision.
   [[nodiscard]] OpCall cost_to_project() const {
     OpCall c{.op = "project_keys", .rows = kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) c.tokens += kv.len[r] > from[r] ? kv.len[r] - from[r] : 0;

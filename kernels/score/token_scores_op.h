@@ -11,8 +11,8 @@ namespace kvlab {
 
 constexpr std::uint32_t kTokenMark = 1;  // in a word
 
-// A score per cached token from its position and from the words that policies keep, from `first_word` on, such as the statistics of
-// TokenStats; higher stays. age = end_position[s] - position: the queries that saw the token, its own included.
+// A score per cached token from its position and its words from `first_word` on (TokenStats); higher stays. age = end_position[s] -
+// position: queries that saw the token, with its own.
 //   kPosition    position
 //   kRandom      uniform in [0, 1), a function of seeds[s], KV head and position
 //   kSum         f0
@@ -24,8 +24,8 @@ constexpr std::uint32_t kTokenMark = 1;  // in a word
 //     LazyEviction, Zhang et al. 2025
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
-//   kProbeMean   f0 / age, or 0 where age = 0, the number of probes at or after the position: ZipCache, He et al. 2024, arXiv:2405.14256,
-//     eq. 8. Probes of sequence s are the positions [probes.begin[j], probes.end[j]), probes.first[s] <= j < probes.first[s + 1]
+//   kProbeMean   f0 / age, 0 for age 0; age: number of probes at or after the position: ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8.
+//     Probes of sequence s: positions [probes.begin[j], probes.end[j]), probes.first[s] <= j < probes.first[s + 1]
 // Without end_position:
 //   kWord        f0                     kWordSum  f0 + f1 + ... of `words`
 //   kMark        -infinity where u0 has the mark; other scores, and +infinity, stay
@@ -63,8 +63,7 @@ struct TokenScores {
   Probes probes = {};
   const float* draws = nullptr;  // [most_draws()] in CPU memory
 
-  // Words and positions are read, scores written; four operations per token and word. Without positions kWordSum adds each word, kMark
-  // reads the scores and compares twice. A probe mean is a division; kDrawn counts a draw of MT19937.
+  // kDrawn counts a draw of MT19937.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), read = num_words();
     if (kind == Kind::kDrawn)
@@ -83,7 +82,7 @@ struct TokenScores {
     visit(draws, most_draws()), visit(kv), visit(end_position, sequences), visit(seeds, sequences);
     visit(probes.first, sequences + 1), visit(probes.begin, pieces), visit(probes.end, pieces);
   }
-  // Tokens of the longest sequence.
+  // For the longest sequence.
   [[nodiscard]] std::int64_t most_draws() const {
     std::int64_t most = 0;
     for (std::int32_t r = 0; r < kv.num_rows; r += kv.kv_heads) most = std::max(most, kv.first[r + kv.kv_heads] - kv.first[r]);
@@ -130,7 +129,6 @@ struct TokenScores {
  private:
   [[nodiscard]] KVLAB_BOTH bool is_of_words() const { return kind == Kind::kWord || kind == Kind::kWordSum || kind == Kind::kMark; }
 
-  // Word c of a token, its position and the queries that saw it.
   struct Token {
     const std::uint32_t* words;
     std::int64_t stride;

@@ -6,10 +6,10 @@
 
 namespace kvlab {
 
-// Copies queries of each sequence, all heads.
-//   kRing, kHalfRing  the last ring_tokens, the one at position p as element p % ring_tokens; kHalfRing is priced at 2 bytes per value
+// Copies a sequence's queries, all heads.
+//   kRing, kHalfRing  the last ring_tokens, position p as element p % ring_tokens; kHalfRing is priced at 2 bytes per value
 //   kTurned           all, rotated as if at `position`: RoPE turns channels (c, c + d/2) by position * frequency. A2ATS, He et al. 2025,
-//                     arXiv:2502.12665, section 3.1
+//     arXiv:2502.12665, section 3.1
 struct CopyQueries {
   enum class Kind : std::uint8_t { kRing, kHalfRing, kTurned };
   std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0;
@@ -21,7 +21,6 @@ struct CopyQueries {
   std::int32_t position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2] radians per position, CPU memory; null: no RoPE
 
-  // 3 FLOPs per rotated value.
   [[nodiscard]] OpCall cost() const {
     const bool turns = kind == Kind::kTurned, ring = kind == Kind::kRing;
     OpCall c{.op = turns ? "turn_queries" : ring ? "keep_queries" : "query_ring", .rows = num_sequences};

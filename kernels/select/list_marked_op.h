@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// Counts or lists each list's marked blocks with the query block's own, and the marked columns before the query block outside of these.
+// Counts or lists marked blocks with the query block's own, and marked columns before the query block outside of these.
 struct ListMarked {
   PromptBlocks prompt;                         // q and k are not read
   const std::int32_t* marks = nullptr;         // [num_lists, mark_words]
   const std::int32_t* column_marks = nullptr;  // [q_heads, column_words]
   bool has_columns = false;
-  // Counts (if not null, in CPU memory [num_lists]), or ascending lists.
+  // Counts (unless null, in CPU memory [num_lists]), or ascending lists.
   std::int32_t *num_blocks = nullptr, *num_columns = nullptr;
   const std::int64_t *block_first = nullptr, *column_first = nullptr;  // [num_lists + 1] in CPU memory
   std::int32_t *blocks = nullptr, *columns = nullptr;

@@ -8,13 +8,12 @@
 
 namespace kvlab {
 
-// One query for several of a sequence, all heads as one vector:
+// One query for several of a sequence, all heads as a vector:
 //   kMean      their mean; zeros without queries
-//   kSentence  the mean since the current sentence began: the step's newest query is added to `sums`, which is reset if the token before it
-//              ended a sentence (SplitSentences) or `fresh` is 1
+//   kSentence  the mean since the current sentence began: `sums` gets the step's newest query, after a reset if `fresh` is 1 or the token
+//              before it ended a sentence (SplitSentences)
 //   kProbe     sum_i w_i q_i with w = softmax_i(|q_i - mean q| / deviation), deviation^2 = mean_i |q_i - mean q|^2: ActQKV, Xiao et al.
-//   2025,
-//              arXiv:2502.13542, known from its abstract; the formula is our definition
+//              2025, arXiv:2502.13542, known from its abstract; the formula is our definition
 struct MeanQuery {
   enum class Kind : std::uint8_t { kMean, kSentence, kProbe };
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
@@ -24,9 +23,9 @@ struct MeanQuery {
   // For kSentence.
   const std::int32_t* const* sentence_of = nullptr;  // [num_sequences] -> by position, of SplitSentences
   const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
-  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries
+  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: sum, number of queries
 
-  // Queries are read at 2 bytes per value; the mean is written at 2, of kProbe at 4; the sum of kSentence is read and written at 4.
+  // Queries have 2 bytes per value.
   [[nodiscard]] OpCall cost() const {
     const bool sentence = kind == Kind::kSentence, probe = kind == Kind::kProbe;
     OpCall c{.op = sentence ? "sentence_query" : probe ? "probe_query" : "mean_query", .rows = num_sequences};
@@ -45,7 +44,6 @@ struct MeanQuery {
   void shapes(auto&& visit) {
     visit(queries, num_sequences), visit(sentence_of, num_sequences), visit(fresh, num_sequences), visit(sums, num_sequences);
   }
-  // Sums; of kProbe doubles, with the mean, a distance and a weight of each query.
   [[nodiscard]] std::int64_t room(std::int64_t part) const {
     return kind == Kind::kMean ? kPart * kChunks : kind == Kind::kSentence ? width : 4LL * (width + queries[part].count);
   }
@@ -79,7 +77,7 @@ struct MeanQuery {
     return fresh[s] == 1 || at == 0 || sentence_of[s][at] != sentence_of[s][at - 1];
   }
 
-  // put(c, sum of term(t, c) over queries [from, to)) for each of the channels.
+  // put(c, sum of term(t, c) over queries [from, to)).
   template <class T, class Team, class Term, class Put>
   KVLAB_BODY void add_up(const Team& team, T* sums, std::int64_t channels, std::int64_t from, std::int64_t to, const Term& term,
                          const Put& put) const {

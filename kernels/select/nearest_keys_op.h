@@ -8,17 +8,15 @@
 
 namespace kvlab {
 
-// The keep[r] keys of largest product with the query, of [begin[r], end[r]), ascending; ties go to the lower one.
-//   kTokens  a list per query head: h of row r is index[index_first[r * group + h] ..). visit_frac < 1 prices a search that visits this
-//   share
-//            of the keys per query head (RetrievalAttention, Liu et al. 2024, section 4: 1 to 3 %)
-//   kLeaves  a list per row, by the largest bound on a query head's product with the keys of a leaf: level 0 of a tree of PageSummaries. A
-//            search from the top would find them: the node of largest bound is split until enough leaves are at the top. All are scored
-//            here, the search is priced. LeoAM, Sun et al. 2025
+// The keep[r] keys in [begin[r], end[r]) of largest product with the query, ascending; ties go to the lower.
+//   kTokens  a list per query head: h of row r is index[index_first[r * group + h] ..). visit_frac < 1 prices a search of this share of the
+//            keys per query head (RetrievalAttention, Liu et al. 2024, section 4: 1 to 3 %)
+//   kLeaves  a list per row, by the largest bound on a query head's product with a leaf's keys: level 0 of a tree of PageSummaries. Scores
+//            all leaves, but prices a search from the top that splits the node of largest bound. LeoAM, Sun et al. 2025
 struct NearestKeys {
   enum class Kind : std::uint8_t { kTokens, kLeaves };
   KvRows kv;
-  const Queries* queries = nullptr;                                      // [kv.num_sequences()], uses the last query of each
+  const Queries* queries = nullptr;                                      // [kv.num_sequences()], the last query of each
   const std::int32_t *begin = nullptr, *end = nullptr, *keep = nullptr;  // [kv.num_rows], keep <= end - begin
   double visit_frac = 1;                                                 // of kTokens
   const std::int64_t* index_first = nullptr;                             // [rows() + 1]
@@ -27,8 +25,7 @@ struct NearestKeys {
   std::int32_t levels = 1;               // of kLeaves
   const float* const* bounds = nullptr;  // [kv.num_rows] -> [leaves, 2, head_dim] of kLeaves
 
-  // Reads visited keys once per row, or per query head if visit_frac < 1, or both bounds of nodes; 2 FLOPs per channel of these and query
-  // head.
+  // Visited keys are read once per row, or per query head if visit_frac < 1.
   [[nodiscard]] OpCall cost() const {
     const bool leaves = kind == Kind::kLeaves;
     OpCall c{.op = leaves ? "tree_select" : visit_frac < 1 ? "ann_search" : "nearest_keys", .rows = kv.num_rows};
@@ -49,7 +46,6 @@ struct NearestKeys {
     visit(queries, kv.num_sequences()), visit(begin, kv.num_rows), visit(end, kv.num_rows), visit(keep, kv.num_rows);
     visit(bounds, kv.num_rows), visit(index_first, rows() + 1), visit(kv);
   }
-  // A product and a mark of each key.
   [[nodiscard]] std::int64_t room(std::int64_t list) const { return keep[list / lists()] > 0 ? 2 * keys(list / lists()) : 0; }
 
   template <class Team>
@@ -79,10 +75,10 @@ struct NearestKeys {
   }
 
  private:
-  // In a row.
+  // Per row.
   [[nodiscard]] KVLAB_BOTH std::int64_t lists() const { return kind == Kind::kLeaves ? 1 : kv.group; }
   [[nodiscard]] KVLAB_BOTH std::int64_t keys(std::int64_t row) const { return end[row] - begin[row]; }
-  // That a search scores at most: the roots and both children of each ancestor of a chosen leaf, or all there are.
+  // Upper bound: the roots and both children of each ancestor of a chosen leaf.
   [[nodiscard]] std::int64_t most_nodes(std::int32_t row) const {
     std::int64_t all = 0, roots = 0;
     for (std::int32_t j = 0; j < levels; ++j) all += roots = (keys(row) + (std::int64_t{1} << j) - 1) >> j;

@@ -9,12 +9,12 @@
 
 namespace kvlab {
 
-// A summary of the keys of each window [j * stride_tokens, j * stride_tokens + span_tokens), j < ceil(len / stride_tokens). Folds in tokens
-// [from[r], len[r]): a begun window's summary replaces its older keys, which may be encoded.
-//   kMeans   mean key. Chunks (TriForce, Sun et al. 2024) if stride = span; otherwise InfLLM v2's kernels (MiniCPM4, 2025)
+// Summaries of the keys of windows [j * stride_tokens, j * stride_tokens + span_tokens), j < ceil(len / stride_tokens). Folds in tokens
+// [from[r], len[r]); summaries of begun windows replace older keys, which may be encoded.
+//   kMeans   mean key. Chunks (TriForce, Sun et al. 2024) if stride = span, else InfLLM v2's kernels (MiniCPM4, 2025)
 //   kBounds  minimum and maximum of each channel; stride = span. Quest, Tang et al. 2024, algorithm 1
-//   kNodes   as kBounds, of `len` bounds in `nodes`, not keys; from[r] a multiple of span: a level of a tree (LeoAM, Sun et al. 2025)
-//   kValues  sum of the values in place of the keys
+//   kNodes   kBounds of `len` bounds in `nodes`; from[r] a multiple of span: a level of a tree (LeoAM, Sun et al. 2025)
+//   kValues  sum of values
 struct PageSummaries {
   enum class Kind : std::uint8_t { kMeans, kBounds, kNodes, kValues };
   static constexpr std::int32_t kWholeRow = 1 << 30;  // a stride and span
@@ -30,13 +30,11 @@ struct PageSummaries {
     if (from[row] >= kv.len[row]) return windows(row);
     return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
   }
-  // Windows begun before this step, which come first.
+  // Begun before this step; they come first.
   [[nodiscard]] std::int32_t begun_windows(std::int64_t row) const {
     return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }
 
-  // Reads new keys (or nodes), and summaries of begun windows; writes summaries at the keys' precision. Per channel, window and new token
-  // or older summary an addition, or two comparisons per channel and token. Sums are read and written in fp32.
   [[nodiscard]] OpCall cost() const {
     const bool nodes_in = kind == Kind::kNodes, bounds = nodes_in || kind == Kind::kBounds, sums = kind == Kind::kValues;
     const std::int64_t number = sums ? 8 : (bounds ? 2 : 1) * kv.kv_bytes;  // bytes of a summary's channel
@@ -74,13 +72,13 @@ struct PageSummaries {
   }
 
  private:
-  // Of all windows, each time that a new token is added.
+  // Once per window that gets the token.
   [[nodiscard]] std::int64_t added_tokens(std::int64_t row) const {
     std::int64_t added = 0;
     for (std::int64_t j = first_window(row); j < windows(row); ++j) added += last_token(row, j) - first_token(row, j);
     return added;
   }
-  // New tokens of a window.
+  // New in a window.
   [[nodiscard]] KVLAB_BOTH std::int64_t first_token(std::int64_t row, std::int64_t window) const {
     return window * stride_tokens < from[row] ? from[row] : window * stride_tokens;
   }
@@ -89,13 +87,13 @@ struct PageSummaries {
     return end < kv.len[row] ? end : kv.len[row];
   }
 
-  // Token i's key or value, or the minimum of node i.
+  // Or the minimum of node i.
   template <class Team>
   [[nodiscard]] KVLAB_BODY KvVector<Team> vector(const Team& team, std::int64_t row, std::int64_t i) const {
     if (kind == Kind::kNodes) return {nodes[row], ElementType::kF32, i * 2 * kv.head_dim};
     return kind == Kind::kValues ? value_of(team, kv, row, i) : key_of(team, kv, row, i);
   }
-  // add(vector) for the window's new vectors, from channel c on.
+  // add(vector) for the window's new vectors, from channel c.
   template <class Team, class Add>
   KVLAB_BODY void each_vector(const Team& team, std::int64_t row, std::int64_t window, std::int64_t c, Add&& add) const {
     const auto end = static_cast<std::int32_t>(last_token(row, window));

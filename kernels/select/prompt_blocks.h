@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Block i holds positions [i * block, (i + 1) * block); the chunk's first query block holds position kv_before.
+// Block i: positions [i * block, (i + 1) * block); the first query block holds position kv_before.
 struct PromptBlocks {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]

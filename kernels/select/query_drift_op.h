@@ -11,13 +11,12 @@ namespace kvlab {
 struct QueryDrift {
   enum Rule : std::int32_t { kNever = 0, kAlways = 1, kIfTurned = 2 };
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
-  const Queries* queries = nullptr;           // [num_sequences], uses the last query of each
+  const Queries* queries = nullptr;           // [num_sequences], the last query of each
   const std::int32_t* rule = nullptr;         // [num_sequences] known beforehand
   float min_cosine = 0.9F;
   float* const* reference = nullptr;  // [num_sequences] -> [width]
   std::int32_t* refresh = nullptr;    // [num_sequences] out, 0 or 1, in CPU memory
 
-  // Reads queries (2 bytes per value) and, if compared, references (4); writes references.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "query_drift", .rows = num_sequences, .outputs = num_sequences};
     for (std::int32_t s = 0; s < num_sequences; ++s) {
@@ -45,7 +44,6 @@ struct QueryDrift {
   }
 
  private:
-  // By the whole team.
   template <class Team>
   [[nodiscard]] KVLAB_BODY float product(const Team& team, const float* x, const float* y) const {
     if constexpr (!Team::kOnDevice) return team.dot(x, y, width);

@@ -30,7 +30,7 @@ struct QueryGram {
     }
     return c;
   }
-  // A team takes abs_sum of a row, or kLines of its gram.
+  // Per team: abs_sum of a row, or kLines of its gram.
   static constexpr int kLines = 8;
   static constexpr bool kInParallel = true;
   [[nodiscard]] KVLAB_BOTH std::int64_t parts() const { return 1 + (wants_gram ? (head_dim + kLines - 1) / kLines : 0); }
@@ -52,7 +52,7 @@ struct QueryGram {
   }
 
  private:
-  // Channels from c on of the lines of `to`.
+  // Channels from c on of the lines.
   template <int kWide, int kCount, class Term>
   KVLAB_BODY void add(std::int64_t row, float* to, const std::int64_t (&line)[kCount], std::int64_t c, Term&& term) const {
     const std::int64_t s = row / kv_heads, d = head_dim;

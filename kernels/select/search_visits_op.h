@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Price of the entries that a search visited: keys of a graph (AnnSearch) or of buckets (LshSample). Their number is known only after the
-// search, so nothing runs.
+// Price of the entries that a search visited: keys of a graph (AnnSearch) or of buckets (LshSample). Nothing runs: their number is known
+// after the search.
 struct SearchVisits {
   enum class Kind : std::uint8_t { kGraph, kBuckets };
   std::int32_t num_rows = 0;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Lists of units (pages, chunks, clusters or tokens) in one array from first[r] on, or in separate arrays. Lists may be shorter than their
+// Lists of units (pages, chunks, clusters or tokens) in one array from first[r] on, or in separate arrays. They may be shorter than their
 // space.
 struct UnitLists {
   const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
@@ -23,7 +23,7 @@ struct UnitLists {
   }
 };
 
-// The arrays in CPU memory, for shapes(visit) of row operations.
+// In CPU memory, for shapes(visit) of row operations.
 void visit_lists(UnitLists& lists, std::int64_t num_rows, auto&& visit) {
   visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(lists.count, num_rows);
 }

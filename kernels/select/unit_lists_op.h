@@ -11,13 +11,12 @@
 
 namespace kvlab {
 
-// Copies lists, units of them, the units that they lack, or their tokens.
+// Copies lists, units or tokens of them, or the missing units.
 //   kKeep    to[r][i] = lists.row(r)[i]; rows with an empty list are unchanged
 //   kAll     out[first[r] + i] = lists.row(r)[i]
 //   kPick    out[first[r] + i] = lists.row(r)[pick[first[r] + i]]
-//   kOthers  out[first[r] + i] = the i-th unit that is not in lists.row(r), such as the dropped tokens of a row; all ascend
-//   kExpand  to `out` tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u is tokens base[r] + u * unit_tokens on,
-//            between head and tail
+//   kOthers  out[first[r] + i] = the i-th unit that is not in lists.row(r), ascending
+//   kExpand  to `out` tokens [0, head[r]), the listed units', then [tail[r], len[r]); unit u: tokens from base[r] + u * unit_tokens
 struct CopyUnits {
   enum class Kind : std::uint8_t { kKeep, kAll, kPick, kOthers, kExpand };
   std::int32_t num_rows = 0;
@@ -45,7 +44,7 @@ struct CopyUnits {
     visit_lists(lists, num_rows, visit), visit(to, num_rows), visit(first, num_rows + 1);
     visit(base, num_rows), visit(head, num_rows), visit(tail, num_rows), visit(len, num_rows);
   }
-  // Of kExpand.
+  // kExpand.
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
     return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
   }
@@ -69,7 +68,6 @@ struct CopyUnits {
     if (at >= chosen) return tail[row] + at - chosen;
     return (base == nullptr ? 0 : base[row]) + lists.row(row)[at / unit_tokens] * unit_tokens + at % unit_tokens;
   }
-  // list[k] - k others come before list[k].
   [[nodiscard]] KVLAB_BODY std::int32_t other(std::int64_t row, std::int32_t i) const {
     const std::int32_t* const list = lists.row(row);
     return i + count_first(static_cast<std::int32_t>(lists.size(row)), [&](std::int32_t k) { return list[k] - k <= i; });
@@ -113,7 +111,7 @@ struct UnionUnits {
   }
 
  private:
-  // Units of the row's other lists that come before this one of `list`.
+  // Units of the row's other lists before this one.
   [[nodiscard]] KVLAB_BODY std::int64_t in_others(std::int64_t row, std::int64_t list, std::int32_t own) const {
     std::int64_t n = 0;
     for (std::int64_t l = row * lists_per_row; l < (row + 1) * lists_per_row; ++l)
@@ -124,7 +122,7 @@ struct UnionUnits {
 KVLAB_ROW_OP(UnionUnits)
 
 // Lists in another order:
-//   kByScore  by falling score of the unit, equals in the list's order, NaN as -infinity; to to[r], rows with an empty list are unchanged
+//   kByScore  by falling score, equals in the list's order, NaN as -infinity; to to[r], rows with an empty list are unchanged
 //   kByUnit   its first units, ascending; to `unit` from first[r] on
 struct SortUnits {
   enum class Kind : std::uint8_t { kByScore, kByUnit };
@@ -132,12 +130,11 @@ struct SortUnits {
   UnitLists lists;
   Kind kind = Kind::kByScore;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
-  const float* scores = nullptr;              // of all units of the row
+  const float* scores = nullptr;              // all units of the row
   std::int32_t* const* to = nullptr;          // [num_rows]
-  const std::int64_t* first = nullptr;        // [num_rows + 1] of kByUnit: so many first units of each list
+  const std::int64_t* first = nullptr;        // [num_rows + 1] of kByUnit: numbers of first units
   std::int32_t* unit = nullptr;               // [first[num_rows]] out
 
-  // A sort counts n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = kind == Kind::kByScore ? "rank_units" : "take_ranked", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {
@@ -191,10 +188,10 @@ struct SelectUnits {
   const float* const* threshold = nullptr;      // [num_rows / kv_heads] -> [1]
   const std::int64_t* first = nullptr;          // [num_rows + 1]
   std::int32_t* unit = nullptr;                 // [first[num_rows]] out
-  std::int32_t* rest = nullptr;                 // [lists.first[num_rows] - first[num_rows]] out of kSplit, after lists.first - first
-  std::int32_t* count = nullptr;                // [num_rows] out of kClusters, in CPU memory
+  std::int32_t* rest = nullptr;   // [lists.first[num_rows] - first[num_rows]] out of kSplit, from lists.first[r] - first[r] on
+  std::int32_t* count = nullptr;  // [num_rows] out of kClusters, in CPU memory
 
-  // As if kClusters chose all tokens. kSentences sorts n scores in n log2(n) comparisons.
+  // kClusters counts all tokens, kSentences n log2(n) comparisons.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = lists.total(num_rows), all = score_first[num_rows], taken = first[num_rows];
     if (kind == Kind::kSplit) return {.op = "split_listed", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = 2 * n};
@@ -217,7 +214,6 @@ struct SelectUnits {
     visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(first, num_rows + 1), visit(threshold, num_rows / kv_heads);
   }
   void results(auto&& visit) { visit(count, num_rows); }
-  // A mark of each entry.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return lists.size(row); }
 
   template <class Team>
@@ -247,8 +243,8 @@ struct SelectUnits {
 };
 KVLAB_ROW_OP(SelectUnits)
 
-// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. With page_tokens: the
-// pages of so many neighbouring tokens that hold the asked-for ones. Diagnostic, free.
+// Counts asked-for units (ascending) that the last step read, then stores `now` (asked for or always read) in `last`. With page_tokens:
+// pages of neighbouring tokens that hold them. Diagnostic, free.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists asked = {}, now = {};

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// Turns lines of largest |x| per channel into divisors, in place.
-//   kSmooth: lambda_c = m_c^exponent, 1 for a channel of zeros; with `pairs` the channels c and c + d / 2 of RoPE take the larger m. The
-//     `outliers` channels of largest m_c / lambda_c (ties to the lower) are multiplied by its ratio to the median. QServe, Lin et al. 2024,
-//     arXiv:2405.04532, section 4.2.
+// Turns lines of largest |x| per channel into divisors.
+//   kSmooth: lambda_c = m_c^exponent, 1 for zeros; with `pairs` RoPE's channels c and c + d / 2 take the larger m. The `outliers` channels
+//     of largest m_c / lambda_c (ties to the lower) are multiplied by its ratio to the median. QServe, Lin et al. 2024, arXiv:2405.04532,
+//     section 4.2.
 //   kBalance: sqrt(max |k_c| / max |q_c|), 1 if either is 0. MiKV, Yang et al. 2024, arXiv:2402.18096, eq. 5 (its inverse).
 struct ChannelDivisors {
   enum class Kind : std::uint8_t { kSmooth, kBalance };
@@ -23,7 +23,7 @@ struct ChannelDivisors {
   std::int32_t outliers = 0;
   const float* largest_q = nullptr;  // [*, head_dim], of kBalance
 
-  // A power and a root count as 10 operations, the median as 2 more per channel.
+  // Powers and roots count as 10 operations.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t used = num_rows - std::count(line, line + num_rows, -1), elements = used * head_dim;
     const bool smooth = kind == Kind::kSmooth;

@@ -8,11 +8,11 @@
 
 namespace kvlab {
 
-// One number per channel and row: the largest |x| or the mean square of keys, values or queries (of all heads of the group). It is written
-// to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it to at least that; rows with line -1 are left out. Without
-// vectors it is 0.
-//   kRunningMean  mean = (n mean + sum of x) / (n + their number), with the n = before[r] vectors in it: of keys in `out`, and of values in
-//                 `values_out`. Without vectors it stays. RazorAttention, Tang et al. 2024, arXiv:2407.15891, eq. 3
+// One number per channel and row: the largest |x| or the mean square of keys, values or queries (all heads of the group); 0 without
+// vectors. It is written to line `line[r]` of a table [*, head_dim], multiplied into it, or raises it to at least that; line -1: row left
+// out.
+//   kRunningMean  mean = (n mean + sum of x) / (n + their number), n = before[r]: of keys in `out`, of values in `values_out`. Stays
+//     without vectors. RazorAttention, Tang et al. 2024, arXiv:2407.15891, eq. 3
 struct ChannelStats {
   enum class Source : std::uint8_t { kKeys, kValues, kQueries };
   enum class Kind : std::uint8_t { kMaxAbs, kMeanSquare, kRunningMean };
@@ -20,7 +20,7 @@ struct ChannelStats {
   KvRows kv;
   Source source = Source::kKeys;
   Kind kind = Kind::kMaxAbs;
-  ListedTokens listed = {};            // keys or values to include; first null: all that the rows hold
+  ListedTokens listed = {};            // keys or values; first null: all of the rows
   const Queries* queries = nullptr;    // [num_sequences]
   const std::int32_t* line = nullptr;  // [num_rows]
   Into into = Into::kWrite;
@@ -29,8 +29,7 @@ struct ChannelStats {
   const std::int32_t* before = nullptr;  // [num_rows]
   float* values_out = nullptr;           // as out
 
-  // Vectors are read once (queries at 2 bytes per element), lines written in fp32, means read and written at the vectors' precision; two
-  // operations per element, and per number of a mean.
+  // Queries have 2 bytes per element, lines fp32.
   [[nodiscard]] OpCall cost() const {
     if (is_mean()) return cost_of_means();
     const std::int64_t d = kv.head_dim, element = source == Source::kQueries ? 2 : kv.kv_bytes;
@@ -45,7 +44,7 @@ struct ChannelStats {
     }
     return c;
   }
-  // A team takes kChannels of a row.
+  // Per team, of a row.
   static constexpr std::int64_t kChannels = 32;
   [[nodiscard]] KVLAB_BOTH std::int64_t chunks() const { return (kv.head_dim + kChannels - 1) / kChannels; }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows * chunks() * (is_mean() ? 2 : 1); }
@@ -102,7 +101,7 @@ struct ChannelStats {
   }
 
   [[nodiscard]] KVLAB_BODY double join(double sum, double x) const { return kind != Kind::kMaxAbs ? sum + x : sum < x ? x : sum; }
-  // Listed ones by the room for them.
+  // Up to the listed ones.
   [[nodiscard]] KVLAB_BOTH std::int64_t most_vectors(std::int64_t row) const {
     if (source == Source::kQueries) return std::int64_t{queries[row / kv.kv_heads].count} * kv.group;
     return listed.first != nullptr ? listed.entries(row) : kv.len[row];

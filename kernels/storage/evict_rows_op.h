@@ -9,14 +9,13 @@
 
 namespace kvlab {
 
-// The last tokens of each row take the places of a few dropped ones: K, V, positions and statistics. Positions lose their order. The caller
-// updates the lengths.
+// The last tokens of each row replace a few dropped ones: K, V, positions and statistics. Positions lose their order. The caller updates
+// lengths.
 struct EvictRows {
-  // kLowest: the tokens of lowest score; of equal ones those at later positions, as in TopK on rows in order. NaN counts as -infinity.
-  // kPositions: the tokens at positions from[r], from[r] + 1, ..., which the row holds; guess[r] is the first place to try. kListed:
-  // `dropped` is given.
+  // kLowest: the tokens of lowest score; among equals the later positions, as TopK on rows in order. NaN counts as -infinity. kPositions:
+  // the tokens at positions from[r], from[r] + 1, ..., which the row holds; guess[r] is tried first. kListed: `dropped` is given.
   enum class Choice : std::uint8_t { kLowest, kPositions, kListed };
-  static constexpr std::int32_t kMost = 32;  // per row, of policies that cut few tokens: kLowest reads the scores twice for each
+  static constexpr std::int32_t kMost = 32;  // per row; kLowest reads the scores twice for each
   static constexpr bool kInParallel = true;
 
   KvRows kv;
@@ -26,9 +25,8 @@ struct EvictRows {
   const float* scores = nullptr;        // kLowest: [kv.total()]
   const std::int32_t* from = nullptr;   // kPositions: [num_rows]
   const std::int32_t* guess = nullptr;  // kPositions: [num_rows]
-  bool moves = true;                    // false: only `dropped` is written
+  bool moves = true;                    // false: writes only `dropped`
 
-  // Scores; or the position at the guessed place, or all positions of a row that loses several.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t total = kv.num_rows == 0 ? 0 : first[kv.num_rows];
     OpCall c{.op = "evict", .rows = kv.num_rows, .outputs = total};
@@ -44,7 +42,6 @@ struct EvictRows {
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  // Sources of the moves, and their number.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return count(row) + 1; }
   void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1), visit(from, kv.num_rows), visit(guess, kv.num_rows); }
 
@@ -79,13 +76,13 @@ struct EvictRows {
     return kv.position[kv.slot(row, static_cast<std::int32_t>(i))];
   }
 
-  // Positive; larger for lower scores.
+  // Larger for lower scores; positive.
   [[nodiscard]] KVLAB_BODY std::uint32_t key(std::int32_t row, std::int64_t i) const {
     const float score = scores[kv.first[row] + i];
     const auto bits = std::bit_cast<std::uint32_t>(std::isnan(score) ? -INFINITY : score + 0.0F);  // of -0 those of 0
     return (bits & 0x80000000U) != 0 ? bits : ~bits & 0x7FFFFFFFU;
   }
-  // Positions are read only of scores that equal the lowest one left or the last one found.
+  // Reads positions of scores that equal the lowest left or the last found.
   template <class Team>
   KVLAB_BODY void list_lowest(const Team& team, std::int32_t row, std::int32_t d, std::int32_t* going) const {
     const std::int32_t n = kv.len[row];
@@ -119,7 +116,7 @@ struct EvictRows {
     if (d == 1 && place >= 0 && place < n && goes(place)) return team.once([&] { going[0] = place; });
     team.pack(n, goes, [&](std::int64_t k, std::int64_t i) { going[k] = static_cast<std::int32_t>(i); });
   }
-  // The i-th free place among the first `keep` gets the i-th kept token of the others. Returns the number of moves.
+  // Free place i among the first `keep` gets kept token i of the others. Returns the number of moves.
   static KVLAB_BODY std::int32_t plan_moves(const std::int32_t* going, std::int32_t d, std::int32_t keep, std::int32_t* source) {
     std::int32_t holes = 0;
     while (holes < d && going[holes] < keep) ++holes;

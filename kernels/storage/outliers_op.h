@@ -13,8 +13,7 @@
 
 namespace kvlab {
 
-// Places of outliers within their vectors. One of the arrays is null, with only shapes both: 2 bytes are enough for vectors of up to
-// 65,535 numbers.
+// Places of outliers within their vectors. One array is null, on shapes both.
 struct OutlierPlaces {
   std::uint16_t* narrow = nullptr;  // 65,535: none
   std::int32_t* wide = nullptr;     // -1: none
@@ -31,32 +30,30 @@ struct OutlierPlaces {
   }
 };
 
-// Outliers of one vector of n numbers: 0 for a share of 0 or n < 2.
+// Per vector of n numbers.
 KVLAB_BOTH inline std::int32_t outliers_of(double share, std::int64_t n) {
   if (share <= 0 || n < 2) return 0;
   const auto half = static_cast<std::int32_t>(std::floor(share / 2 * static_cast<double>(n) + 1e-9));
   return half < 1 ? 2 : 2 * half;
 }
-// True if places in a vector of n numbers need `wide`.
+// Vectors of n numbers need `wide`.
 constexpr bool has_wide_places(std::int64_t n) { return n > 65535; }
-// Stored bytes of all outliers: the number and its place.
+// The numbers and their places.
 inline std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double share) {
   return vectors * outliers_of(share, length) * (has_wide_places(length) ? 6 : 4);
 }
 
-// Takes the `share` / 2 largest and the `share` / 2 smallest numbers (each rounded down, at least one) out of each listed vector, the
-// outermost first, stores them in fp16 with their places, and replaces them by the vector's mean (GEAR, Kang et al. 2024,
-// arXiv:2403.05527, eq. 3). Of equal numbers the earlier counts as the larger. A vector is a token's channels, or a channel of all entries
-// of the row.
+// Replaces the `share` / 2 largest and smallest numbers of each listed vector (rounded down, at least one) by its mean, and stores them in
+// fp16 with their places, the outermost first (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). Of equal numbers the earlier counts as
+// larger. A vector is a token's channels, or a channel of all entries of the row.
 struct Outliers {
   ListedTokens tokens;
   bool per_channel = false;  // K; else per token
   double share = 0.02;
   std::uint16_t* value = nullptr;  // [outlier_numbers()] out, fp16, vector by vector
   OutlierPlaces place;             // [outlier_numbers()] out
-  bool unpacks = false;            // puts the outliers back into their places
+  bool unpacks = false;            // restores the outliers
 
-  // Vectors are read, outliers written, and their places filled; three operations per element. Unpacking reads and writes outliers.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = tokens.total(), d = tokens.kv.head_dim, taken = first_of(tokens.kv.num_rows);
     return {.op = unpacks ? "restore_outliers" : "outliers",
@@ -66,13 +63,12 @@ struct Outliers {
             .bytes = (unpacks ? 0 : tokens.dense_bytes()) + tokens.list_bytes() + taken * (4 + tokens.kv.kv_bytes),
             .flops = unpacks ? 0 : 3 * n * d};
   }
-  // A team takes one vector of a row, of short ones kPart.
+  // A team takes a vector, or kPart short ones.
   [[nodiscard]] std::int64_t rows() const {
     std::int64_t most = 0;
     for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) most = std::max(most, ceil_div(vectors(r), together(r)));
     return most * tokens.kv.num_rows;
   }
-  // Ranks of short vectors' numbers and means, or places of a vector's outliers.
   [[nodiscard]] std::int64_t room(std::int64_t item) const {
     const std::int64_t row = item % tokens.kv.num_rows;
     return unpacks ? 0 : together(row) > 1 ? kPart * (2 * length(row) + 1) : outliers_of(share, length(row));
@@ -80,7 +76,7 @@ struct Outliers {
   static constexpr bool kInParallel = true;
   void shapes(auto&& visit) { visit(tokens.kv), visit(tokens.first, tokens.kv.num_rows + 1); }
 
-  // Outliers of the rows before `row`.
+  // Before `row`.
   [[nodiscard]] KVLAB_BOTH std::int64_t first_of(std::int64_t row) const {
     if (!per_channel) return row == 0 ? 0 : (tokens.first[row] - tokens.first[0]) * outliers_of(share, tokens.kv.head_dim);
     std::int64_t first = 0;
@@ -117,13 +113,12 @@ struct Outliers {
   }
   [[nodiscard]] KVLAB_BOTH std::int64_t together(std::int64_t row) const { return length(row) <= kShort ? kPart : 1; }
 
-  // Of a row, with their outliers from `first` on.
+  // Of a row, with outliers from `first` on.
   struct Vectors {
     std::int32_t row, room;  // room: of each
     std::int64_t begin, count, first = 0;
     std::int32_t tokens = 0;  // used entries of the row
   };
-  // Numbers of vector i that belong to tokens.
   [[nodiscard]] KVLAB_BODY std::int32_t numbers(const Vectors& v, std::int64_t i) const {
     return per_channel ? v.tokens : v.begin + i < v.tokens ? tokens.kv.head_dim : 0;
   }
@@ -142,7 +137,6 @@ struct Outliers {
   KVLAB_BODY void set_number(const Vectors& v, std::int64_t i, std::int64_t j, float x) const {
     set_element(data(), element(v, i, j), tokens.kv.type, x);
   }
-  // Number j of vector i becomes its outlier `at`.
   KVLAB_BODY void take(const Vectors& v, std::int64_t i, std::int64_t j, std::int64_t at, float mean) const {
     place.set(v.first + i * v.room + at, static_cast<std::int32_t>(j));
     value[v.first + i * v.room + at] = stored_half(number(v, i, j)).bits;
@@ -153,12 +147,11 @@ struct Outliers {
     const auto bits = std::bit_cast<std::uint32_t>(x + 0.0F);  // of -0 those of 0
     return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
   }
-  // Ascending in these means: larger numbers first, and of equal ones those that come first.
+  // Ascending: larger numbers first, then earlier ones.
   [[nodiscard]] static KVLAB_BODY std::uint64_t rank(float x, std::int64_t j) {
     return std::uint64_t{~ascending(x)} << 32 | static_cast<std::uint32_t>(j);
   }
 
-  // A number's place follows from the count of smaller ranks.
   template <class Team>
   KVLAB_BODY void take_by_rank(const Team& team, const Vectors& v) const {
     const std::int64_t n = length(v.row);
@@ -181,7 +174,7 @@ struct Outliers {
       if (before < half || before >= used - half) take(v, i, at % n, before < half ? before : half + used - 1 - before, mean[i]);
     });
   }
-  // The CPU's, of a long vector.
+  // For long vectors on the CPU.
   template <class Team>
   KVLAB_BODY void take_sorted(const Team& /*team*/, const Vectors& v) const {
     const std::int32_t n = numbers(v, 0), half = half_of(v, 0);
@@ -202,7 +195,7 @@ struct Outliers {
       take(v, 0, static_cast<std::int64_t>(low[i] & 0xFFFFFFFFU), half + i, static_cast<float>(sum / n));
     }
   }
-  // A device's, which reads a long vector a fixed number of times.
+  // For devices: reads long vectors a fixed number of times.
   template <class Team>
   KVLAB_BODY void take_by_cut(const Team& team, const Vectors& v) const {
     const std::int32_t n = numbers(v, 0), half = half_of(v, 0);
@@ -225,7 +218,7 @@ struct Outliers {
     });
     team.each(2LL * half, [&](std::int64_t i) { set_number(v, 0, found[i], mean); });
   }
-  // put(k, j) for the `count` indices j in [0, n) of largest key(j), ties to the lower.
+  // put(k, j) for the `count` largest key(j), j in [0, n); ties to the lower.
   template <class Team, class Key, class Put>
   KVLAB_BODY static void find_largest(const Team& team, std::int32_t n, std::int32_t count, const Key& key, const Put& put) {
     std::uint32_t cut = 0;
@@ -253,12 +246,11 @@ struct Outliers {
 KVLAB_ROW_OP(Outliers)
 
 inline std::int64_t outlier_numbers(const Outliers& a) { return a.first_of(a.tokens.kv.num_rows); }
-// True if some vector of the lists needs `wide`.
 inline bool has_wide_places(const Outliers& a) {
   return has_wide_places(a.per_channel ? std::max(a.tokens.kv.head_dim, a.tokens.most_entries()) : a.tokens.kv.head_dim);
 }
 
-// As stored K and V (kernels/storage/stored/stored_code.h).
+// As in kernels/storage/stored/stored_code.h.
 template <class Arrays>
 void stored_arrays(Outliers& o, Arrays& arrays) {
   const std::int64_t d = o.tokens.kv.head_dim;

@@ -14,23 +14,23 @@ namespace kvlab {
 
 struct RowList;
 
-// A packed token has a header per tile of kSparseTile channels, a bitmap of 64 bits and an offset of 4 bytes, then each tile's numbers in
-// fp16, filled with zeros to a multiple of kSparsePad.
+// A packed token: per tile of kSparseTile channels a bitmap of 64 bits and an offset of 4 bytes, then each tile's fp16 numbers, zero-padded
+// to a multiple of kSparsePad.
 inline constexpr std::int32_t kSparseTile = 64, kSparsePad = 8, kSparseHeader = 8 + 4;
 KVLAB_BOTH constexpr std::int64_t sparse_tiles(std::int64_t head_dim) { return (head_dim + kSparseTile - 1) / kSparseTile; }
 KVLAB_BOTH constexpr std::int64_t sparse_padded(std::int64_t numbers) { return (numbers + kSparsePad - 1) / kSparsePad * kSparsePad; }
 
-// The most bytes of a packed token, for any split of the kept channels over tiles.
+// For any split of kept channels over tiles.
 KVLAB_BOTH constexpr std::int64_t most_sparse_bytes(std::int64_t head_dim, std::int64_t keep) {
   const std::int64_t tiles = sparse_tiles(head_dim);
   return tiles * kSparseHeader + 2 * ((keep + (kSparsePad - 1) * tiles) / kSparsePad * kSparsePad);
 }
-// With the kept channels split evenly over tiles, counted when only shapes are known.
+// For an even split over tiles, counted on shapes.
 constexpr std::int64_t even_sparse_bytes(std::int64_t head_dim, std::int64_t keep) {
   const std::int64_t tiles = sparse_tiles(head_dim), share = keep / tiles, more = keep % tiles;
   return tiles * kSparseHeader + 2 * (more * sparse_padded(share + 1) + (tiles - more) * sparse_padded(share));
 }
-// Of a packed token, from its bitmaps.
+// From the bitmaps.
 inline std::int64_t sparse_bytes(std::int64_t head_dim, const std::uint8_t* token) {
   std::int64_t bytes = 0;
   for (std::int64_t t = 0; t < sparse_tiles(head_dim); ++t) {
@@ -44,8 +44,8 @@ inline std::int64_t sparse_bytes(std::int64_t head_dim, const std::uint8_t* toke
 // Keeps `keep` channels of each listed vector; ties go to the lower channel.
 //   kPack    packs those of largest |x| (Mustafar, Joo et al. 2025, arXiv:2505.22913, section 3.2); the vectors stay
 //   kUnpack  writes packed tokens into the listed vectors: the other channels become 0
-//   kPrune   those of largest score, the same ones for a whole row: the others become 0 (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7).
-//            kernels/storage/stored/stored_channels.h has its stored form
+//   kPrune   those of largest score, equal for a whole row: the others become 0 (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7). Stored
+//            form: kernels/storage/stored/stored_channels.h
 struct Sparsify {
   enum class Kind : std::uint8_t { kPack, kUnpack, kPrune };
   ListedTokens tokens;
@@ -55,8 +55,7 @@ struct Sparsify {
   const float* channel_score = nullptr;  // kPrune: [*, head_dim]; line line[r] is row r's
   const std::int32_t* line = nullptr;    // kPrune: [num_rows]
 
-  // Vectors in the model's precision and even_sparse_bytes(), or kept channels and a line of scores per row; two comparisons per ranked
-  // number.
+  // Two comparisons per ranked number.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = tokens.total(), num_rows = tokens.kv.num_rows, d = tokens.kv.head_dim;
     const bool prunes = kind == Kind::kPrune;
@@ -106,7 +105,7 @@ struct Sparsify {
     return tokens.kv.slot(part.row, tokens.index[part.first + i]) * tokens.kv.head_dim + c;
   }
 
-  // Entries of a row that a team takes, and vectors of numbers that it ranks for n of them.
+  // Entries per team, and ranked vectors for n of them.
   [[nodiscard]] KVLAB_BOTH std::int64_t part() const { return kind == Kind::kPrune ? 32 : 8; }
   [[nodiscard]] KVLAB_BOTH std::int64_t ranked(std::int64_t n) const { return kind == Kind::kPrune ? 1 : n; }
 
@@ -171,7 +170,7 @@ struct Sparsify {
 };
 KVLAB_ROW_OP(Sparsify)
 
-// As stored K and V (kernels/storage/stored/stored_code.h): each token has the room of most_sparse_bytes().
+// As in kernels/storage/stored/stored_code.h.
 template <class Arrays>
 void stored_arrays(Sparsify& a, Arrays& arrays) {
   arrays.rows(a.packed, [&](std::int64_t entries) { return entries * most_sparse_bytes(a.tokens.kv.head_dim, a.keep); });

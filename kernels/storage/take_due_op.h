@@ -6,10 +6,9 @@
 
 namespace kvlab {
 
-// Lists the tokens of each row that are due to be encoded, oldest first, and marks them: of the u tokens without the mark `bit` in word
-// `channel` the oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; its other entries become -1. Tokens that
-// sequences of one prefix share (the same pages from the first one on) are listed for the first of these. With `of_listed` only listed
-// tokens, such as the dropped ones, can be due.
+// Lists (oldest first) and marks each row's tokens that are due to be encoded: of the u tokens without the mark `bit` in word `channel` the
+// oldest max(0, u - residual_tokens), in whole blocks, as far as the list has room; other entries become -1. Tokens that sequences of one
+// prefix share (equal pages from the first on) are listed for the first of these. With `of_listed` only listed tokens can be due.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;
@@ -21,7 +20,6 @@ struct TakeDue {
   const std::int64_t* listed_first = nullptr;  // [num_rows + 1]
   const std::int32_t* listed = nullptr;        // [listed_first[num_rows]] tokens, ascending
 
-  // All marks are read, the listed ones' written, with 4 bytes per entry.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t due = first[kv.num_rows];
     if (of_listed) {
@@ -33,7 +31,7 @@ struct TakeDue {
   [[nodiscard]] std::int64_t rows() const { return first[kv.num_rows] == first[0] ? 0 : kv.num_rows; }
   void shapes(auto&& visit) { visit(kv), visit(first, kv.num_rows + 1), visit(listed_first, kv.num_rows + 1); }
 
-  // The first of the rows with the same pages takes for all of them, in order.
+  // The first of the rows with the same pages takes for all, in order.
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t heads = kv.kv_heads, head = row % heads;

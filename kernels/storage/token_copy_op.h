@@ -7,12 +7,11 @@
 
 namespace kvlab {
 
-// Copies tokens between pages and consecutive memory, in list order. kVectors and kWords are bit for bit and not logged.
-//   kVectors  K or V, [total(), width()] of the pages' type: all channels, or those of a row's mask; kIntoPages sets the others to 0.
-//             Entries of -1 are skipped
+// Copies tokens between pages and consecutive memory, in list order. kVectors and kWords: bit for bit, not logged.
+//   kVectors  K or V, [total(), width()] of the pages' type: all channels, or a row's mask (kIntoPages: others 0). Skips entries of -1
 //   kWords    positions and statistics of all tokens: [1 + num_words, len] per row
-//   kDropped  from pages: K before V, [total(), 2, head_dim] of the pages' type, and positions [total()], for another tier
-//   kFloats   from pages: K and V of all tokens of rows of equal length, [len, num_rows, head_dim] each in float32. Not logged by a policy
+//   kDropped  from pages: K before V, [total(), 2, head_dim] of the pages' type, and positions [total()]
+//   kFloats   from pages: K and V of all tokens, [len, num_rows, head_dim] each in float32; equal lengths. Not logged by a policy
 //   kNumbers  into the pages' positions: the token's number in its row
 struct TokenCopy {
   enum class Kind : std::uint8_t { kVectors, kWords, kDropped, kFloats, kNumbers };

@@ -5,8 +5,8 @@
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
-// A key's place is the position of its RoPE angle. A row's places are consecutive and end at the sequence's last position: token i of n at
-// end - n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
+// A key's place is the position of its RoPE angle. A row's places are consecutive up to the sequence's last position: token i of n at end -
+// n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 namespace kvlab {
 
 struct Places {
@@ -16,8 +16,8 @@ struct Places {
   const float* frequencies = nullptr;         // [num_sequences, head_dim / 2] radians per position, in CPU memory; null: no RoPE
 };
 
-// Turns listed keys that are at the front of their rows (lengths are those before the move), or copies K, V and positions to other rows and
-// turns the copies. fp32 with one rounding. head_dim is even.
+// Turns listed keys at the front of their rows (lengths are those before the move), or copies K, V and positions to other rows and turns
+// the copies. fp32 with one rounding. head_dim is even.
 struct TurnKeys {
   KvRows kv;
   Places places;
@@ -42,7 +42,7 @@ struct TurnKeys {
     if (copies) visit(out);
   }
 
-  // Radians between token i of n and entry j of m. Products in fp32, as in Rotary.
+  // Radians between token i of n and entry j of m, in fp32 as Rotary.
   [[nodiscard]] KVLAB_BOTH static double angle_of(std::int64_t end, std::int64_t n, std::int64_t i, std::int64_t m, std::int64_t j,
                                                   float frequency) {
     const float from = static_cast<float>(end - n + i) * frequency, to = static_cast<float>(end - m + j) * frequency;

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Mean over the pool's rows of the row's j-th largest score. A pool is as long as its shortest row. KVCompose's composite tokens (Akulov et
-// al. 2025). NaN counts as -infinity.
+// Mean over the pool's rows of the j-th largest score, up to the shortest row. KVCompose's composite tokens (Akulov et al. 2025). NaN
+// counts as -infinity.
 struct RankMeans {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;      // [num_pools * rows_per_pool + 1]

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Attention `own` over n tokens against `truth` over all; token i is column[i] of the truth, -1: none. Not logged.
+// Attention `own` over n tokens against `truth` over all; token i: column[i], -1: none. Not logged.
 struct Agreement {
   const float* truth = nullptr;
   const float* own = nullptr;            // [n]

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// kBoth: a block encodes a row's page, then writes the window of its tokens. Else two launches.
+// kBoth: a block encodes a page, then writes its tokens' window. Else two launches.
 enum class Work : std::uint8_t { kBoth, kEncode, kWindow };
 
 struct Side {

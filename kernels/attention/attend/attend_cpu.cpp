@@ -42,9 +42,9 @@ struct Tokens {
   std::vector<ByQuery> by_query;  // weighted per query
 };
 
-// Maps the column-th token, in segment order, to reading order.
+// Maps token `column`, in segment order, to reading order.
 struct Columns {
-  std::int64_t each, longer;  // the first `longer` streams have one token more
+  std::int64_t each, longer;  // the first `longer` streams have one more
   std::int64_t stream = 0, at = 0;
   explicit Columns(std::int64_t n) : each(n / kStreams), longer(n % kStreams) {}
   std::int64_t next() {
@@ -189,7 +189,7 @@ void fill_logits(LineBlock& b) {
   }
 }
 
-// Returns the log of the denominator. Calls meanwhile() per vector.
+// Returns the log of the denominator; meanwhile() per vector.
 template <class Meanwhile>
 float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   Lanes top = Lanes::Constant(kMasked), sum = Lanes::Zero();

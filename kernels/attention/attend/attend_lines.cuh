@@ -25,7 +25,7 @@ struct DeviceSegment {
   __device__ __forceinline__ std::int64_t begin(int row) const { return index_first != nullptr ? index_first[row] : kv.first[row]; }
 };
 
-// Line t * group + g of a row is query head g of the group in query t.
+// Line t * group + g of a row: query head g of the group in query t.
 struct AttendArgs {
   const DeviceSegment* segments;
   const float* const* q;         // [sequences]
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load8(const T* p, int channel, int head_dim, flo
   for (int c = 0; c < kEach; ++c) x[c] = channel + c < head_dim ? to_float(p[channel + c]) : 0.0F;
 }
 
-// Lane l has channels [8 l, 8 l + 8) of sums and of queries, times scale log2(e).
+// Lane l: channels [8 l, 8 l + 8) of sums and of queries, times scale log2(e).
 template <int Width, int Count>
 struct LineState {
   float q[Count][kEach], out[Count][kEach], top[Count], sum[Count];

@@ -23,7 +23,7 @@ struct PagedDecode {
   std::int32_t* counters = nullptr;           // [num_rows] zeros, also at the end; may be null
   std::int32_t q_heads = 0;                   // kv.kv_heads * group
   std::int32_t longest = 0;                   // upper bound
-  std::int64_t kv_tokens = 0;                 // sum of kv.len; an estimate without probabilities
+  std::int64_t kv_tokens = 0;                 // sum of kv.len; estimated without probabilities
   float scale = 0;                            // 0: 1 / sqrt(head_dim)
   ElementType out_type = ElementType::kBf16;  // kv.type, or kF32 for DeviceMergePartials
   int tuning = -1;                            // index into decode_tunings(); -1: automatic

@@ -23,7 +23,7 @@ struct Bytes {
     return index / kRun * 8 * kRun + lane_index() / 4 * kRun + index % kRun;
   }
 
-  // K is read four columns of two rows at a time, V two columns of every second row.
+  // Reads K four columns of two rows at a time, V two columns of every second row.
   static __device__ __forceinline__ SharedPlace k_place(int row, int column) {
     return 16 * (row * kRow + (kRow % 8 == 0 ? column ^ row % 2 * 4 : column));
   }

@@ -175,7 +175,7 @@ struct Codes {
   }
 };
 
-// The ring of a row's newest tokens, with lanes as in Codes, which ldmatrix cannot give.
+// The ring of newest tokens, with lanes as in Codes, which ldmatrix cannot give.
 template <class T, int Tiles, int D>
 struct Window : Plain<T, Tiles, D> {
   using Base = Plain<T, Tiles, D>;

@@ -6,8 +6,8 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 
-// A block attends to a stretch of a row; each warp has its own stages and softmax. Tensor-core products, tokens or channels in rows of 16,
-// query heads in columns of 8:
+// A block attends to a stretch of a row; warps have separate stages and softmax. Tensor-core products, rows of 16 tokens or channels,
+// columns of 8 query heads:
 //   scores [16 tokens, 8 heads] = K q^T            out [16 channels, 8 heads] += V^T p^T
 // Lane 4 g + t holds rows g and g + 8 of heads 2t and 2t + 1.
 namespace kvlab::decode {
@@ -28,7 +28,7 @@ struct Args {
   ElementType out_type;
 };
 
-// The softmax base changes only beyond this many log2 units.
+// The softmax base changes beyond this many log2 units.
 constexpr float kSlack = 8.0F;
 
 struct Stretch {
@@ -51,9 +51,9 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
 // A tile has 8 heads.
 template <int Tiles, int D>
 struct State {
-  float top[Tiles][2];        // largest q.k, or nearly (kSlack)
+  float top[Tiles][2];        // largest q.k, within kSlack
   float base[Tiles][2] = {};  // top in log2 units; 0: none
-  float sum[Tiles][2] = {};   // of this lane's tokens
+  float sum[Tiles][2] = {};   // the lane's
   float out[Tiles][D / 16][4] = {};
 
   __device__ __forceinline__ State() {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void raise(const float (&s)[Tiles][4], float scale, S
     }
 }
 
-// Probabilities are transposed for the second product.
+// For the second product, transposed.
 template <class P, int Tiles, int D>
 __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, State<Tiles, D>& state, std::uint32_t (&p)[Tiles][2]) {
   const float slack = kSlack / scale;
@@ -166,7 +166,7 @@ __device__ __forceinline__ void load_query(const Args& a, std::int32_t row, std:
   }
 }
 
-// Pages of every Warps-th unit from `unit` on, read 32 ahead.
+// Pages of every Warps-th unit, read 32 ahead.
 template <int Warps>
 struct PagesAhead {
   const std::int32_t* page;
@@ -178,7 +178,6 @@ struct PagesAhead {
     next = load(32 + lane_index());
   }
   __device__ __forceinline__ std::int32_t load(std::int32_t i) const { return i < count ? page[(unit + i * Warps) >> shift] : 0; }
-  // i counts up from 0.
   __device__ __forceinline__ std::int32_t at(std::int32_t i) {
     if (i % 32 == 0 && i > 0) {
       held = next;
@@ -197,7 +196,7 @@ __device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::in
   return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
 }
 
-// A warp's share of units [first, last): units.issue() starts copies, units.use() attends.
+// Units [first, last) of a warp: units.issue() starts copies, units.use() attends.
 template <class Tune, class Units, class S>
 __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
                                        std::int32_t last, SharedPlace stages, S& state) {
@@ -214,7 +213,7 @@ __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, 
   int from = 0, to = kStages - 1;
   for (std::int32_t i = 0; i < count; ++i) {
     cp_async_wait<kStages - 2>();
-    __syncwarp();  // unit i is visible, and the next stage is free
+    __syncwarp();  // unit i is visible, the next stage free
     const std::int32_t coming = i + kStages - 1;
     if (coming < count) units.issue(stages + to * Units::kBytes, unit + coming * Tune::kWarps, ahead.at(coming));
     cp_async_commit();

@@ -80,7 +80,7 @@ __device__ __forceinline__ void combine(const Args& a, const Stretch& at, float 
 template <class Tune, int Tiles, int D>
 struct WarpResults {
   static constexpr int kHeads = 8 * Tiles, kRow = D + 4;  // padded against bank conflicts
-  float *tops, *sums;                                     // [warps, kHeads]; weigh() replaces tops by factors
+  float *tops, *sums;                                     // [warps, kHeads]; weigh() turns tops into factors
   float* all;                                             // [2, kHeads] largest logit, sum of probabilities
   float* outs;                                            // [warps, kHeads, kRow] times the warp's factor
 

@@ -9,7 +9,7 @@ namespace kvlab::decode {
 constexpr int kMostGroup = 16;
 constexpr int kMostSplits = 128;
 
-// By head_dim 64 or 96, 128, 256; the first that fits in shared memory.
+// By head_dim 64 or 96, 128, 256; the first that fits shared memory.
 inline constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
 inline constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {4, 0, 3}, {2, 2, 1}};
 inline constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}},

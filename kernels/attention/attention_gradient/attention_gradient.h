@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Gradient of AttentionPrefill for the new tokens; cached tokens are constants. ds = scale p (dp - sum(p dp)) with dp = d_out v^T; dq = ds
-// k; summed over queries and heads that see a token, dk = ds^T q, dv = p^T d_out. Float32.
+// Gradient of AttentionPrefill for the new tokens; cached ones are constants. ds = scale p (dp - sum(p dp)) with dp = d_out v^T; dq = ds k;
+// summed over queries and heads, dk = ds^T q, dv = p^T d_out. Float32.
 struct AttentionGradient {
   const float* q = nullptr;      // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;      // [kv_before + new_tokens, kv_heads, head_dim]

@@ -38,7 +38,7 @@ std::int64_t resident_warps(const Compiled<PrefillArgs>& c, const GpuInfo& gpu) 
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Two row tiles, which reuse operands, and most warps; or small blocks if multiprocessors would be idle.
+// Two row tiles (operands are reused) and most warps; or small blocks against idle multiprocessors.
 Compiled<PrefillArgs> choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled<PrefillArgs>> all = kernels(a.head_dim);
   const Compiled<PrefillArgs>* best = tuned("attention_prefill", all, a);

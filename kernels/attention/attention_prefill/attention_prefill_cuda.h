@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// FlashAttention-2 (Dao 2023) on tensor cores. Pages as in PagedKv (row = prompt * kv_heads + KV head); new tokens, already cached, are the
-// last. Query t sees tokens 0 .. kv_before[r] + t. Sums in fp32; probabilities are rounded to `type` for the product with V.
+// FlashAttention-2 (Dao 2023) on tensor cores. Pages as in PagedKv (row = prompt * kv_heads + KV head), with the new tokens last. Query t
+// sees tokens 0 .. kv_before[r] + t. Sums in fp32; probabilities are rounded to `type`.
 struct DevicePrefill {
   const void* q = nullptr;                    // [tokens, q_heads, head_dim], tokens q_stride elements apart
   const void* k = nullptr;                    // [pages, page_tokens, head_dim]
@@ -31,7 +31,7 @@ struct DevicePrefill {
   ElementType type = ElementType::kBf16;  // f16, or bf16 from compute capability 8.0
   int tuning = -1;                        // index into prefill_variants(head_dim); -1: automatic
   std::int32_t splits = 0;                // parts of the keys; 0: splits_of()
-  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]. Null: out.
+  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]; null: out.
   float* parts = nullptr;
 };
 

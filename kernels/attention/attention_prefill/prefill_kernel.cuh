@@ -57,7 +57,7 @@ __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   return true;
 }
 
-// Lane 4 g + t holds columns 2t, 2t + 1 of rows g and g + 8 of each 16 x 8 tile.
+// Lane 4 g + t: columns 2t, 2t + 1 of rows g and g + 8 of each 16 x 8 tile.
 template <int D, int RowTiles, int Keys>
 struct State {
   float s[RowTiles][Keys / 8][4];  // logits, then probabilities relative to `top`
@@ -114,7 +114,7 @@ __device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillA
   }
 }
 
-// The reference moves only for logits larger by a factor of 2^8; sums still fit f16.
+// The reference moves for logits larger by a factor of 2^8; sums still fit f16.
 template <int D, int RowTiles, int Keys>
 __device__ __forceinline__ void move_top(State<D, RowTiles, Keys>& x, float scale) {
   constexpr float kRoom = 8.0F;

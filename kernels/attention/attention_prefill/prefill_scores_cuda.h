@@ -5,7 +5,7 @@
 namespace kvlab {
 
 // Attention that cached tokens received: p_t^h[i] from the prefill's log_sum, over the last `last` queries (SnapKV) or all (H2O). For KV
-// head row r with n tokens and its token i
+// head row r with n tokens and token i
 //   scores[first[r] + i] = factor * sum over query heads h of the group and queries t of p_t^h[i]
 //   by_head: scores[first[r] * group + h * n + i] = factor * sum over queries t of p_t^h[i]
 struct DevicePrefillScores {

@@ -5,7 +5,7 @@
 
 #include "kernels/lanes_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab::prefill_cpu {
 
 using TileMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -46,7 +46,7 @@ struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// exp(score - max), hidden scores 0; rescales for a new maximum.
+// exp(score - max), 0 if hidden; rescales for a new maximum.
 inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::int64_t keys) {
   float* const whole = tile.scores + row * keys;
   float* const s = whole + seen.begin;

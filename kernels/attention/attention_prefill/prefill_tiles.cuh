@@ -10,7 +10,7 @@ constexpr int kListed = 256;   // units of a row listed at once
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xFF800000U)); }
 
-// D 16-bit numbers per row, 16-byte chunks permuted by row against bank conflicts of ldmatrix.
+// D 16-bit numbers per row, 16-byte chunks permuted against bank conflicts of ldmatrix.
 template <int D>
 __device__ __forceinline__ int place(int row, int chunk) {
   return row * D + (chunk ^ (row & 7)) * 8;
@@ -33,7 +33,7 @@ struct Place {
   int prompt = 0, tile = 0;
 };
 
-// prompt == prompts: beyond the last tile. The same for the whole warp.
+// prompt == prompts: beyond the last tile. Equal in a warp.
 template <class TilesOf>
 __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& tiles_of) {
   for (int base = 0; base < prompts; base += kWarpSize) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Copies tokens [token, token + Keys) into a tile of keys and, with Values, one of values; zeros outside of [low, high). list begins at the
+// Copies tokens [token, token + Keys) into tiles of keys and, with Values, of values; zeros outside of [low, high). `list` begins at the
 // token's unit.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const
   }
 }
 
-// Copies rows [first, first + Rows): row t * group + g is query head g at token t. Zeros beyond the last.
+// Rows [first, first + Rows): row t * group + g is query head g at token t. Zeros beyond the last.
 template <int D, int Rows, int Threads, class T>
 __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q_stride, int group, int first, int rows) {
   constexpr int kChunks = D / 8;

@@ -61,7 +61,7 @@ __device__ __forceinline__ Column find_column(const ScoreArgs<T>& a, const Score
   return c;
 }
 
-// For two successive tiles; unread arrays take no room.
+// For two successive tiles.
 struct Columns {
   float *log_sum, *weight;
   int* seen;

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Weight of a query's vote for a token: 1 + rise * (query - begin). With groups `begin` is the end of the token's group, and only the
-// `recent` queries from there on vote, for tokens from position `begin` on; 0: no vote.
+// A query's vote for a token: 1 + rise * (query - begin). With groups `begin` is the end of the token's group, and the `recent` queries
+// from there on vote, for tokens from position `begin` on; 0: no vote.
 struct VoteWeight {
   std::int32_t begin = 0, group_tokens = 0, recent = 0;
   float rise = 0.0F;
@@ -20,15 +20,14 @@ struct VoteWeight {
   }
 };
 
-// Attention probabilities per token, fp32: p_t^h[i] = softmax of q.k_i / sqrt(d) over positions up to the query's. p_t[i] is their mean,
-// max or sum over h; then
-//   sum    += sum_t w_t p_t[i]        (w_t = 1, or the number of tokens visible to t: FINCH)
+// Attention probabilities per token, fp32: p_t^h[i] = softmax of q.k_i / sqrt(d) up to the query's position. p_t[i]: mean, max or sum over
+// h; then
+//   sum    += sum_t w_t p_t[i]        (w_t = 1, or tokens visible to t: FINCH)
 //   sum_sq += sum_t p_t[i]^2          max = max(max, max_t p_t[i])
-// Outputs [kv.total()] are updated, for prompts in chunks. With `votes` instead means over all rows of a sequence, which hold the same
-// tokens; w_t rises evenly from 1 for the first vote to last_weight for the last. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+// Outputs [kv.total()] are updated, for prompts in chunks. `votes`: instead means over a sequence's rows, which hold the same tokens; w_t
+// rises evenly from 1 to last_weight. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
 //   without groups: out[first[s] + i] = mean over t of w_t p_t[i]
-//   with groups of group_tokens from position base[s] on: the recent[s] queries after a group's end add w_t p_t[i] to a float in channel
-//   `word`
+//   with groups of group_tokens from position base[s] on: the recent[s] queries after a group's end add w_t p_t[i] in channel `word`
 struct AttentionStats {
   enum class Group : std::uint8_t { kMean, kMax, kSum };
   struct Votes {
@@ -43,7 +42,7 @@ struct AttentionStats {
   Group group = Group::kMean;
   bool weigh_by_visible = false;
   std::int32_t visible_offset = 0;
-  bool wants_sum = true, wants_sum_sq = false, wants_max = false;  // flags: pointers are null on shapes
+  bool wants_sum = true, wants_sum_sq = false, wants_max = false;  // pointers are null on shapes
   float* sum = nullptr;
   float* sum_sq = nullptr;
   float* max = nullptr;
@@ -62,8 +61,8 @@ struct AttentionStats {
 
 OpCall call(const AttentionStats&);
 void run_cpu(const AttentionStats&);
-// CPU memory: queries, but not their data (float32). Tensor cores if K is f16 or bf16, page_tokens % 16 == 0 and head_dim is 64, 128 or
-// 256; queries are then within 2^-17 (bf16) of float32.
+// CPU memory: queries without their data (float32). Tensor cores if K is f16 or bf16, page_tokens % 16 == 0 and head_dim is 64, 128 or 256:
+// queries within 2^-17 (bf16) of float32.
 void run_cuda(const AttentionStats&, CudaContext&);
 
 }  // namespace kvlab

@@ -11,12 +11,12 @@
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/dot_tiles_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen.
+// For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Others take (logit, query head, query's position, token of the row).
+// Others take (logit, query head, query position, token).
 struct NoLogitChange {
   float operator()(float z, std::int32_t /*head*/, std::int32_t /*position*/, std::int32_t /*token*/) const { return z; }
 };
@@ -55,7 +55,7 @@ class ProbabilityStrip {
   [[nodiscard]] std::int32_t visible(std::int32_t t) const { return visible_[static_cast<std::size_t>(t)]; }
   [[nodiscard]] std::int32_t tokens() const { return visible(count_ - 1); }  // visible to the last query
 
-  // sums [tokens()] = sum over queries of weight(t) times the group's mean (or sum).
+  // sums [tokens()] = sum over queries of weight(t) times the group's mean or sum.
   template <class Weight>
   void sum_queries(bool mean, Weight&& weight, float* sums);
   // p [count, tokens()], 0 where masked.
@@ -72,7 +72,7 @@ class ProbabilityStrip {
   void count_visible() {
     std::int32_t n = first_ == 0 ? 0 : seen_;
     for (std::int32_t t = 0; t < count_; ++t) {
-      while (n < kv_.len[row_] && kv_.position[kv_.slot(row_, n)] <= position(t)) ++n;  // positions ascend along a row
+      while (n < kv_.len[row_] && kv_.position[kv_.slot(row_, n)] <= position(t)) ++n;  // positions ascend
       visible_[static_cast<std::size_t>(t)] = n;
     }
     seen_ = n;

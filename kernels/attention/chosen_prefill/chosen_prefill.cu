@@ -13,7 +13,7 @@ struct PromptKv {
   std::int64_t kv_heads, head_dim;
 };
 
-// Online softmax of one query over n keys, the j-th at position at(j), by a block: put(c, output) for each channel. Returns the log of the
+// Online softmax of a query over n keys, the j-th at position at(j), by a block: put(c, output) per channel. Returns the log of the
 // denominator.
 template <class At, class Put>
 __device__ float attend_row(const float* q, const PromptKv& kv, std::int64_t kv_head, std::int64_t n, float scale, const At& at,

@@ -8,12 +8,12 @@
 
 namespace kvlab {
 
-// softmax(scale q k^T) v in float32 of chosen queries over chosen keys: a query sees keys up to its own, or of its last `window` positions.
-// A list, per KV head or for all, chooses the keys [0, head), base + index[j] and [tail, end()); by default all. The queries:
+// softmax(scale q k^T) v in float32 of chosen queries over chosen keys up to the query's own, or in its last `window` positions. A list,
+// per KV head or for all, chooses the keys [0, head), base + index[j] and [tail, end()); default: all. The queries:
 //   without stride  at the last queries[list] chosen keys; other queries get zeros and log_sum -infinity
-//   with stride     every `stride`-th of the first corrected() ones, and the last rest(). Corrects the sparse outputs S in `out`: dense
-//                   outputs D replace the last; of the others D[r] - S[r] is added to rows r .. r + stride - 1. Delta Attention, Willette
-//                   et al. 2025, arXiv:2505.11254
+//   with stride     every `stride`-th of the first corrected(), and the last rest(). Corrects sparse outputs S in `out`: dense outputs D
+//     replace the last; for others D[r] - S[r] is added to rows r .. r + stride - 1. Delta Attention, Willette et al. 2025,
+//     arXiv:2505.11254
 struct ChosenPrefill {
   static constexpr std::int64_t kNone[2] = {0, 0};
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
@@ -35,14 +35,14 @@ struct ChosenPrefill {
 
   [[nodiscard]] KVLAB_BOTH std::int64_t end() const { return kv_before + new_tokens; }
   [[nodiscard]] KVLAB_BOTH std::int64_t keys(std::int64_t list) const { return head + first[list + 1] - first[list] + end() - tail; }
-  // A whole number of strides comes before it.
+  // The strides before it are whole.
   [[nodiscard]] KVLAB_BOTH std::int64_t rest() const {
     return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride));
   }
   [[nodiscard]] KVLAB_BOTH std::int64_t corrected() const { return new_tokens - rest(); }
   [[nodiscard]] KVLAB_BOTH std::int64_t strides() const { return (corrected() + stride - 1) / stride; }
   [[nodiscard]] KVLAB_BOTH std::int64_t num_queries(std::int64_t list) const { return stride == 0 ? queries[list] : strides() + rest(); }
-  // The last key that query t sees, an index into the list's keys.
+  // Index in the list's keys of the last that query t sees.
   [[nodiscard]] KVLAB_BOTH std::int64_t last_key(std::int64_t list, std::int64_t t) const {
     if (stride == 0) return keys(list) - queries[list] + t;
     return kv_before + (t < strides() ? t * stride : corrected() + t - strides());
@@ -53,7 +53,7 @@ struct ChosenPrefill {
   }
 };
 
-// Over all query heads; without stride as if there were no window.
+// Over all query heads; without stride ignores the window.
 std::int64_t chosen_pairs(const ChosenPrefill&);
 OpCall call(const ChosenPrefill&);
 void run_cpu(const ChosenPrefill&);

@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Merges attention over parts of the tokens (Flash-Decoding, Dao et al. 2023; Hydragen, Juravsky et al. 2024): log_sum = log sum_p
-// exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. Empty parts have log_sum -inf; without parts: zeros and -inf.
+// exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. Empty parts: log_sum -inf; no parts: zeros and -inf.
 struct DeviceMergePartials {
   const float* parts = nullptr;     // [num_parts, rows, head_dim]
   const float* log_sums = nullptr;  // [num_parts, rows]

@@ -9,8 +9,8 @@
 namespace kvlab {
 
 // Attention from an extra pass, fp32. A chunk's query t sees cached positions < min(sinks, ctx_begin) and in [ctx_begin, ctx_end), and the
-// pass's tokens 0..t. Scores in the range reduce queries, then the group, then chunks (max or sum); others are 0. `norms` multiplies by
-// |W_o^h v_i| / |hidden_t| (kHidden: KVzip+, Kim et al. 2025) or |W_o^h v_i| gradient_t (kGradient: KVgrad).
+// pass's tokens 0..t. Scores in the range reduce queries, group, then chunks (max or sum); others are 0. `norms` multiplies by |W_o^h v_i|
+// / |hidden_t| (kHidden: KVzip+, Kim et al. 2025) or |W_o^h v_i| gradient_t (kGradient: KVgrad).
 struct PassAttention {
   enum class Reduce : std::uint8_t { kMax, kSum };
   enum class Group : std::uint8_t { kMax, kMean };
@@ -25,7 +25,7 @@ struct PassAttention {
   std::int32_t hidden_dim = 0;
   float* scores = nullptr;  // [kv.total()] out
 };
-// As if no token of a chunk were evicted.
+// As if no chunk's token were evicted.
 OpCall call(const PassAttention&);
 void run_cpu(const PassAttention&);
 void run_cuda(const PassAttention&, CudaContext&);

@@ -17,7 +17,7 @@ struct SparseArgs {
   std::int32_t block;
 };
 
-// Blocks, in units of kPageUnit keys, then single keys (columns); both in whole tiles.
+// Blocks, in units of kPageUnit keys, then single keys (columns), in whole tiles.
 struct SparseWork {
   Work tile;
   const std::int32_t *blocks, *columns;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void list_entries(const SparseWork& w, bool singles, 
   }
 }
 
-// Copies Keys keys from entry 0, values after them, and positions. Zeros for none.
+// Keys keys from entry 0, values after them, and positions. Zeros for none.
 template <int D, int Keys, int Threads, class T>
 __device__ __forceinline__ void copy_entries(T* tile, std::int32_t* positions, const PrefillArgs<T>& a, const Entries& from, bool singles,
                                              int high) {

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Block i holds positions [i * block, (i + 1) * block); a chunk may hold parts of its first and last. List h * query_blocks + b: query head
-// h, the chunk's query block b.
+// Block i: positions [i * block, (i + 1) * block); chunks may cut their first and last. List h * query_blocks + b: query head h, the
+// chunk's query block b.
 struct SparseKeys {
   std::int32_t block = 64;
   const std::int64_t* block_first = nullptr;   // [q_heads * query_blocks + 1]
@@ -21,9 +21,8 @@ constexpr std::int64_t query_blocks(std::int64_t new_tokens, std::int64_t kv_bef
   return new_tokens == 0 ? 0 : (kv_before + new_tokens - 1) / block - kv_before / block + 1;
 }
 
-// Block-sparse attention of a prompt, float32: query i sees listed keys at positions 0 .. kv_before + i, or the last `window` of these.
-// MInference (Jiang et al. 2024); online softmax as FlashAttention (Dao et al. 2022). A query that sees nothing gets zeros and log_sum
-// -infinity.
+// Block-sparse attention of a prompt, float32: query i sees listed keys at positions 0 .. kv_before + i, or the last `window`. MInference
+// (Jiang et al. 2024); online softmax as FlashAttention (Dao et al. 2022). Queries that see nothing get zeros and log_sum -infinity.
 struct SparsePrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
@@ -49,7 +48,7 @@ inline std::span<const std::int32_t> listed_columns(const SparseKeys& k, std::in
   return {k.columns + k.column_first[list], k.columns + k.column_first[list + 1]};
 }
 
-// Exact without a window if lists end with the own block. `tokens`: keys per query head and block.
+// Exact without window if lists end with the own block. `tokens`: keys per query head and block.
 OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);
 // block_first and column_first are in CPU memory. block % 16 == 0; head_dim 64, 128 or 256. Rounds to f16 (magnitudes below 65,504).

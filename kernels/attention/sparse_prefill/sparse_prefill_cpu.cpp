@@ -13,7 +13,7 @@ namespace {
 using prefill_cpu::kTileKeys;
 using prefill_cpu::QueryTile;
 
-// Heads [head, head + heads) with one list at tokens [first, first + tokens). Tile row t * heads + h: head `head + h` at token first + t.
+// Heads [head, head + heads) with one list, tokens [first, first + tokens). Tile row t * heads + h: head `head + h`, token first + t.
 struct SparseQueries {
   std::int64_t head, heads, first, tokens, list;
 };

@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// Several prompts over pages, on tensor cores. Lists [q_heads, query blocks] per prompt; a prompt's KV heads have the same kv_before.
+// Several prompts over pages, on tensor cores. Lists [q_heads, query blocks] per prompt; a prompt's KV heads have equal kv_before.
 struct DeviceSparsePrefill {
   DevicePrefill prefill;  // causal; tuning: index into sparse_prefill_variants(head_dim); no splits or parts
   SparseKeys keys;        // block % 16 == 0
 };
 
-// Rows are queries of one head and block.
+// Rows: queries of one head and block.
 std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim);
 
 // Throws CudaError for unsupported shapes and types.

@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) add_variances(Window a, double* spre
   if (threadIdx.x == 0) spread[row] = sum;
 }
 
-// entropy [query heads, most]: over earlier tokens; a block per query. Weights are relative to the largest logit; e: their sum, e_before:
-// of earlier tokens, ez_before: times relative logit. Entropy = (e_before log e - ez_before) / e.
+// entropy [query heads, most] over earlier tokens; a block per query. Weights are relative to the largest logit; e: their sum, e_before:
+// over earlier tokens, ez_before: times relative logit. Entropy = (e_before log e - ez_before) / e.
 struct Part {
   float top = -INFINITY, e = 0, e_before = 0, ez_before = 0;
 };

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Spread of attention of w window queries over earlier tokens, fp32. p_t^h[i] = softmax over all visible tokens; var has divisor w - 1 (w =
-// 1: 0). CAKE, Qin et al. 2025, eq. 9, 3 and 4.
+// Spread of attention of w window queries over earlier tokens, fp32. p_t^h[i] = softmax over visible tokens; var has divisor w - 1 (w = 1:
+// 0). CAKE, Qin et al. 2025, eq. 9, 3 and 4.
 //   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's tokens
 //   entropy[s]  = sum over query heads, queries and earlier tokens of -p log p
 //   variance[s] = sum over query heads and earlier tokens of var_t p_t[i]

@@ -103,7 +103,7 @@ struct Plan {
   }
 };
 
-// The heuristics' first choice, if any.
+// The heuristics' first choice.
 std::optional<cublasLtMatmulAlgo_t> best_algorithm(const Plan& plan, const MatrixProduct& p, cublasLtHandle_t handle) {
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");

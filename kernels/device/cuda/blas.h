@@ -25,7 +25,7 @@ struct MatrixProduct {
   bool c_is_f32 = false;  // without a bias
 };
 
-// Rows for the choice of an algorithm: exact up to 16, multiples of 8 up to 128, then eight per doubling.
+// For the choice of an algorithm: exact up to 16, multiples of 8 up to 128, then eight per doubling.
 constexpr std::int64_t algorithm_rows(std::int64_t m) {
   if (m <= 16) return m;
   const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(m - 1)));
@@ -34,7 +34,7 @@ constexpr std::int64_t algorithm_rows(std::int64_t m) {
 }
 
 // cuBLASLt chooses for algorithm_rows(m) rows, or m if that does not fit or batch > 1. Deterministic. Throws CudaError without an
-// algorithm, and for bf16 before compute capability 8.0.
+// algorithm, or for bf16 before compute capability 8.0.
 void multiply(const MatrixProduct& p, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -10,7 +10,7 @@ struct BlockCut {
   std::int32_t equal;  // number of equals chosen
 };
 
-// `shared` [33] is scratch; all threads call it and get the same.
+// `shared` [33]: scratch; all threads call it and get the same.
 template <class Key>
 __device__ __forceinline__ BlockCut block_cut(std::int32_t n, std::int32_t keep, const Key& key, std::int32_t* shared) {
   if (keep <= 0) return {~0U, 0};
@@ -27,7 +27,7 @@ __device__ __forceinline__ BlockCut block_cut(std::int32_t n, std::int32_t keep,
   return {cut, keep - count([&](std::uint32_t k) { return k > cut; })};
 }
 
-// f(i, chosen, chosen ones before i) for i < n. `shared` [33] is scratch; all threads call it.
+// f(i, chosen, chosen ones before i) for i < n. `shared` [33]: scratch; all threads call it.
 template <class Key, class F>
 __device__ __forceinline__ void block_choose(std::int32_t n, BlockCut cut, const Key& key, std::uint64_t* shared, F&& f) {
   std::uint64_t before = 0;  // equals in the high half

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// The block as a team of a row operation (kernels/rows/team.h). Threads are a multiple of 32.
+// A block as a team of a row operation (kernels/rows/team.h). Threads are a multiple of 32.
 class BlockTeam {
  public:
   static constexpr bool kOnDevice = true;
@@ -81,7 +81,7 @@ class BlockTeam {
     __syncthreads();
     return before;
   }
-  // Every thread counts the indices before its own: n^2 comparisons.
+  // Threads count the indices before theirs: n^2 comparisons.
   template <class Before>
   __device__ void sort(std::int32_t n, std::int32_t* order, Before&& before) const {
     for (std::int32_t i = threadIdx.x; i < n; i += blockDim.x) {

@@ -4,11 +4,11 @@
 
 namespace kvlab {
 
-// Items of each row in lists by bucket, in item order. Device memory.
+// Items of each row by bucket, in item order. Device memory.
 struct BucketLists {
   const std::int64_t *item_first, *bucket_first;  // [rows + 1]
   const std::int32_t* bucket;                     // within the row; -1: none
-  std::int32_t *counts, *begin;                   // per bucket: items, list start relative to item_first
+  std::int32_t *counts, *begin;                   // per bucket: items, start relative to item_first
   std::int32_t* items;                            // item numbers within the row
   std::int32_t *next, *found;                     // scratch: [buckets], [items]
   __device__ std::int64_t count(int row) const { return item_first[row + 1] - item_first[row]; }

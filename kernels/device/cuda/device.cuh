@@ -51,7 +51,7 @@ __device__ __forceinline__ T warp_scan(T x) {
   return x;
 }
 
-// The same in all threads of the block (a multiple of 32, one-dimensional). `shared` [33] is scratch; all threads call it.
+// Equal in all threads of the block (a multiple of 32, one-dimensional). `shared` [33]: scratch; all threads call it.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T neutral, T* shared, Combine combine) {
   x = warp_reduce(x, combine);
@@ -72,7 +72,7 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return block_reduce(x, T{0}, shared, [](T a, T b) { return a + b; });
 }
 
-// Sum over earlier threads. `shared` [33] is scratch; all threads call it.
+// Sum over earlier threads. `shared` [33]: scratch; all threads call it.
 template <class T>
 __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
   const T sum = warp_scan(x);

@@ -98,8 +98,8 @@ __device__ __forceinline__ std::uint32_t load_shared4(SharedPlace shared) {
   return x;
 }
 
-// Four 8 x 8 matrices of 16-bit numbers: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned) and gets numbers 2 * (l
-// % 4) and the next of row l / 4 of each; transposed: of column l / 4.
+// Four 8 x 8 matrices of 16-bit numbers. Lane l gives the address (aligned to 16 bytes) of row l % 8 of matrix l / 8 and gets numbers 2 *
+// (l % 4) and the next of row l / 4 of each; transposed: of column l / 4.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

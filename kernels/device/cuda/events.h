@@ -18,7 +18,7 @@ class CudaTimer {
   void stop(CudaStream stream);
   // Waits for stop.
   [[nodiscard]] double seconds() const;
-  // During the last hold, which must be over; 0: unknown.
+  // During the last hold, after its end; 0: unknown.
   [[nodiscard]] double clock_ghz() const;
 
  private:

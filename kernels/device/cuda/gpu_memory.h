@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// cuda::allocate(): fewer than `bytes` are free; `bytes` 0: other calls.
+// In cuda::allocate(): fewer than `bytes` are free; `bytes` 0: other calls.
 class GpuMemoryError : public CudaError {
  public:
   GpuMemoryError(const std::string& what, std::int64_t bytes_) : CudaError(what), bytes(bytes_) {}

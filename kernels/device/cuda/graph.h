@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Repeats a function's launches with the same arguments (CUDA graphs). It must have run before, must not copy from or wait for the CPU; its
+// Repeats launches with the same arguments (CUDA graphs). The function has run before and neither copies from nor waits for the CPU; its
 // memory stays allocated. Throws CudaError for other work, and GpuMemoryError.
 class CudaGraph {
  public:

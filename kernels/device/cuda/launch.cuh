@@ -39,14 +39,14 @@ void for_value(T value, F&& f) {
 
 #ifdef __CUDACC__
 namespace cuda {
-// The default limit, static and dynamic, is 48 KiB.
-constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: such kernels have at most 32 KiB static
+// The default limit is 48 KiB in all.
+constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: static memory is at most 32 KiB
 void allow_shared(const void* kernel, std::size_t bytes);
 void check_launch(const char* name);
 }  // namespace cuda
 #endif
 
-// Asynchronous; a grid of zero blocks does nothing. Throws CudaError with `name`.
+// Asynchronous; zero blocks do nothing. Throws CudaError with `name`.
 template <class... P, class... A>
 void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void (*kernel)(P...), const A&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;

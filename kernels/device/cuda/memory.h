@@ -93,7 +93,7 @@ class DeviceBuffer {
   void copy_from(const std::vector<T>& host, CudaStream stream) {
     cuda::to_device(data(), host.data(), static_cast<std::int64_t>(host.size() * sizeof(T)), stream);
   }
-  // Waits for all earlier work; complete on return. Streams do not wait for one another.
+  // Waits for earlier work; complete on return. Streams do not wait for one another.
   void copy_from(const std::vector<T>& host) {
     cuda::synchronize_all();
     copy_from(host, nullptr);

@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// top = largest logit(i) of i < n, sum of exp(logit(i) - top); -infinity and 0 if n is 0. A whole warp calls logit. `shared` [33] is
-// scratch; all threads call it.
+// top = largest logit(i) of i < n, sum of exp(logit(i) - top); -infinity and 0 if n is 0. Whole warps call logit. `shared` [33]: scratch;
+// all threads call it.
 struct Softmax {
   float top, sum;
 };

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Replaces arrays of shapes by device copies in the current Frame, in one transfer.
+// Replaces shapes by device copies in the current Frame, in one transfer.
 class ShapesToDevice {
  public:
   explicit ShapesToDevice(CudaContext& cuda) : cuda_(cuda) {}

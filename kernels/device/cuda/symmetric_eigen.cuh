@@ -57,7 +57,7 @@ struct JacobiRound {
 };
 
 // Symmetric [d, d], d <= kMostEigenDim, by one block: cyclic Jacobi rotations (Golub and Van Loan, section 8.5). The matrix becomes
-// diagonal; column j of `vectors` belongs to element j. `shared` [2 * kMostEigenDim + 33] is scratch.
+// diagonal; column j of `vectors` belongs to element j. `shared` [2 * kMostEigenDim + 33]: scratch.
 __device__ __forceinline__ void block_symmetric_eigen(double* matrix, double* vectors, int d, double* shared) {
   constexpr int kMostSweeps = 30;
   const int players = d + d % 2, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);

@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// z [kTileSide, kTileSide] += A [kTileSide, depth] B^T in fp32. Thread t has rows from t / 16 * 4 and columns from t % 16 * 4. Neighbouring
-// threads load neighbouring k, or rows. `shared` [kTileFloats / 4] is scratch; all threads call it.
+// z [kTileSide, kTileSide] += A [kTileSide, depth] B^T in fp32. Thread t: rows from t / 16 * 4, columns from t % 16 * 4. Neighbouring
+// threads load neighbouring k, or rows. `shared` [kTileFloats / 4]: scratch; all threads call it.
 constexpr int kTileSide = 64, kTileThreads = 256, kTileDepth = 32, kTileStride = kTileSide + 4, kTileFloats = 2 * kTileDepth * kTileStride;
 
 template <bool AcrossRows, class A, class B>

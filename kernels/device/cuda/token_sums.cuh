@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_row_vectors(const F& f, int row, int d, flo
   }
 }
 
-// Sums over the channels of each key or value. F:
+// Sums over the channels of keys or values. F:
 //   kSums, kVectors              sums per token, vectors per row
 //   begin(row), end(row)         tokens
 //   vector(row, v)               [head_dim] float, or null: zeros

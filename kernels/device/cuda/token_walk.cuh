@@ -8,13 +8,13 @@ namespace kvlab {
 
 constexpr int kTokenThreads = 256, kTokenChunk = 256, kTokensInFlight = 4, kMostTokenDim = 512;
 
-// As stored, so that several loads are in flight.
+// As stored: several loads are in flight.
 template <class T>
 struct Raw8 {
   uint4 part[sizeof(T) / 2];
 };
 
-// n of eight elements; the rest 0. Wide: p is aligned to 16 bytes, n >= 8 or n <= 0.
+// n of eight elements, then 0. Wide: p is aligned to 16 bytes, n >= 8 or n <= 0.
 template <class T, bool Wide>
 __device__ __forceinline__ Raw8<T> load_raw8(const T* p, int n) {
   constexpr int kParts = sizeof(T) / 2;
@@ -71,7 +71,7 @@ struct TokenWalk {
   static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens per warp
 
   T* data;
-  int d, lane, group;  // of the token's lanes, of the warp's groups
+  int d, lane, group;  // of the token, of the warp
   __device__ __forceinline__ TokenWalk(const DeviceRows& kv, bool values)
       : data(static_cast<T*>(values ? kv.v : kv.k)), d(kv.head_dim), lane(lane_index() % Lanes), group(lane_index() / Lanes) {}
 
@@ -83,8 +83,8 @@ struct TokenWalk {
     for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
   }
 
-  // take(token, x) for kStep tokens from `at` on of every `stride` before `end`. Lanes beyond pass a token >= end and zeros or, without
-  // Zeros, the last token's numbers.
+  // take(token, x) for kStep tokens from `at` on of every `stride` before `end`. Lanes beyond pass a token >= end and zeros, or without
+  // Zeros the last token's numbers.
   template <bool Zeros, class Slot, class Take>
   __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
     for (; at < end; at += stride) {

@@ -54,7 +54,7 @@ inline bool aligned16(std::initializer_list<const void*> arrays) {
   for (const void* p : arrays) bits |= reinterpret_cast<std::uintptr_t>(p);
   return bits % 16 == 0;
 }
-// f(zero of a piece of the vectors): 16 bytes if all arrays allow it, else 2.
+// f(zero of a piece): 16 bytes if all arrays allow it, else 2.
 template <class F>
 void for_piece(std::int64_t vector_bytes, std::initializer_list<const void*> arrays, F&& f) {
   if (vector_bytes % 16 == 0 && aligned16(arrays)) return f(uint4{});

@@ -50,7 +50,7 @@ namespace {
 constexpr std::size_t kGuard = 256;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kAddresses = std::size_t{1} << 36;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;  // changing the protection of few large pages is fast
+constexpr std::size_t kHugePage = std::size_t{2} << 20;  // protection changes fast on few large pages
 
 [[noreturn]] void end(const char* text) {
   static_cast<void>(write(STDERR_FILENO, text, std::strlen(text)));
@@ -85,7 +85,7 @@ void say_who_touched_it(int signal, siginfo_t* info, void*) {
     constexpr char kText[] = "host code followed a pointer to device memory: on a GPU this ends the program; use a kernel or a copy\n";
     static_cast<void>(write(STDERR_FILENO, kText, sizeof kText - 1));
   }
-  sigaction(signal, &before_us, nullptr);  // the access is repeated, and ends the program
+  sigaction(signal, &before_us, nullptr);  // the repeated access ends the program
 }
 
 Heap::Heap() {

@@ -101,7 +101,7 @@ thread_local unsigned most_grid_yz = kMostGridYZ;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
-// _setjmp and _longjmp switch without system calls. The address sanitizer needs swapcontext.
+// _setjmp and _longjmp need no system calls. The address sanitizer needs swapcontext.
 #if defined(KVLAB_SANITIZED)
 
 void leave_fiber(bool for_good) {
@@ -123,7 +123,7 @@ void fiber_main() {
 #if defined(KVLAB_SANITIZED)
   __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_bytes);
 #endif
-  while (true) {  // a thread of the next block continues here
+  while (true) {  // the next block's thread continues here
     (*machine.body)();
     self().done = true;
     machine.warps[machine.running / kWarp].done |= 1U << machine.running % kWarp;

@@ -7,7 +7,7 @@
 #include <vector>
 
 // CUDA kernels on the CPU: a fiber per thread, block after block. Fibers switch only at barriers and warp-wide instructions. Throws, with
-// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join alike, and grids
+// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask join differently, and grids
 // that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in shared memory, time.
 namespace kvlab::emulated {
 

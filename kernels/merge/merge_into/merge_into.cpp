@@ -73,7 +73,7 @@ void take_in(const MergeInto& a, std::int32_t row, std::int32_t token, bool valu
   for (std::int32_t c = 0; c < kv.head_dim; ++c) x[c] = (own * x[c] + sum[static_cast<std::size_t>(c)]) / all * scale;
 }
 
-// In target order; first[c] is target c's first place. Others are left out.
+// In target order; first[c]: target c's first place. Others are left out.
 void order_by_target(const MergeInto& a, std::int32_t row, std::vector<std::int32_t>& first, std::vector<std::int64_t>& places) {
   first.assign(static_cast<std::size_t>(a.rows.num_kept(row)) + 1, 0);
   const std::int64_t begin = a.rows.dropped_first[row], end = a.rows.dropped_first[row + 1];

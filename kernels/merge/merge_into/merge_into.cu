@@ -20,7 +20,7 @@ struct Merge {
   float* weights;  // [total_dropped()]
 };
 
-// Over the warp's lanes: |x|^2, |y|^2 and |x - y|^2.
+// Over the warp: |x|^2, |y|^2 and |x - y|^2.
 template <class T>
 __device__ __forceinline__ void measure(const T* x, const T* y, int d, double (&sums)[3]) {
   sums[0] = sums[1] = sums[2] = 0;
@@ -90,7 +90,7 @@ struct Taken {
   }
 };
 
-// places[0, count), by groups of a warp; `first` is the row's first place.
+// places[0, count), by groups of a warp; `first`: the row's first place.
 template <class T, int Lanes, int Spans, bool Wide>
 __device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, Lanes, Spans, Wide>& walk, const TokenPlaces& slots,
                                              std::int64_t first, const std::int32_t* places, std::int32_t count, Taken<Spans>& taken) {

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// In place: token c, the target of the set S of m dropped tokens, becomes for K and V
+// In place: K and V of token c, the target of the set S of m dropped tokens, become
 //   kMean          (x_c + sum_S w_i x_i) / (1 + m)
 //   kPivot         (x_c + sum_S w_i (x_i + x_c) / 2) / (1 + m)
 //   kWeightedMean  (x_c + sum_S w_i x_i) / (1 + sum_S w_i)

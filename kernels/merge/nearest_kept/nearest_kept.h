@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// The most similar kept key of the row, by cosine: target [total_dropped()] is a place in the kept list (-1: none). A key of norm 0 has
-// cosine 0 with all. Ties go to the lower place.
+// The row's most similar kept key, by cosine: target [total_dropped()] is a place in the kept list (-1: none). Norm 0: cosine 0. Ties go to
+// the lower place.
 struct NearestKept {
   PartedRows rows;
   std::int32_t* target = nullptr;  // out

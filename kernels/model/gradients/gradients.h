@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Gradients of a decoder layer's inputs, on the CPU in float32.
+// Gradients of a decoder layer's inputs, CPU, float32.
 
 // For y = x w^T: dx += dy w.
 struct LinearGradient {

@@ -16,7 +16,7 @@ using Row = Eigen::Map<Eigen::ArrayXf>;
 
 constexpr std::int64_t kTaskTokens = 128;
 
-// Calls part(first, count) for blocks of tokens.
+// part(first, count) for blocks of tokens.
 template <class Part>
 void for_token_blocks(std::int64_t tokens, Part&& part) {
   for_each_in_parallel(ceil_div(tokens, kTaskTokens), [&](std::int64_t i) {

@@ -16,7 +16,7 @@ using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 
 constexpr bool kManyRegisters = kPacket == 16;                               // AVX-512
 constexpr std::int64_t kFewTokens = 12;                                      // up to these, a lane has a channel
-constexpr std::int64_t kSomeTokens = 48;                                     // up to these, a lane has a token; above, a matrix product
+constexpr std::int64_t kSomeTokens = 48;                                     // up to these, a lane has a token
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // most per task
 
 // Outputs begin, begin + stride ... of tokens [first, first + Tokens).
@@ -65,7 +65,7 @@ void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin
 constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens adjacent in memory
 constexpr std::int64_t kNearChannels = 4096 / kPanel / kLanes * kLanes;  // of a panel, for the L1 cache
 
-// Each [in_dim, lanes]; lanes after the last token are 0.
+// [in_dim, lanes]; lanes after the last token are 0.
 struct Panels {
   explicit Panels(const LinearGroup& a) : tokens(a.tokens), in_dim(a.in_dim), x(Eigen::ArrayXf::Zero(in_dim * padded(tokens))) {
     for (std::int64_t t = 0; t < tokens; t += kPanel)
@@ -117,7 +117,7 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 // In whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
-// f(part, block of tokens, begin, end) for size_of(part) outputs each.
+// f(part, block of tokens, begin, end) for size_of(part) outputs.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Expert MLPs on one rank: `tokens` of the whole group, each to experts_per_token of `experts`, spread evenly over `ranks` GPUs. Matrices:
+// Expert MLPs on one rank: the group's `tokens`, each to experts_per_token of `experts`, spread evenly over `ranks` GPUs. Matrices:
 // [intermediate, hidden].
 struct MoeExpertsShape {
   std::int64_t tokens = 0, hidden = 0, intermediate = 0;

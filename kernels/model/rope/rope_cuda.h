@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Rotates by the angle of position[t] less that of from_position[t] (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2;
-// fp32, one rounding.
+// Rotates by the angle of position[t] less from_position[t]'s (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2; fp32,
+// one rounding.
 struct DeviceRope {
   const void* in = nullptr;                     // [tokens, heads, head_dim], in_stride apart
   void* out = nullptr;                          // out_stride apart; may be `in`

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Formulas and quoted names as in Hugging Face transformers.
+// Formulas and quoted names: Hugging Face transformers.
 struct RopeScaling {
   enum class Kind : std::uint8_t {
     kNone,     // "default"
@@ -33,12 +33,12 @@ struct RopeForm {
 // 0.1 m ln(factor) + 1 (Peng et al. 2023, section 3.4), or the ratio of two if 'mscale' and 'mscale_all_dim' are above 0.
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 
-// Rotary positions (Su et al. 2021), in float32 at every step, as models are trained.
+// Rotary positions (Su et al. 2021), float32 at every step, as models are trained.
 class Rotary {
  public:
   Rotary(const RopeForm& form, std::int32_t head_dim);
 
-  // Radians per position [head_dim / 2]. `tokens`: the pass's longest sequence, for kDynamic.
+  // Radians per position [head_dim / 2]. `tokens`: longest sequence, for kDynamic.
   [[nodiscard]] std::vector<float> frequencies(std::int64_t tokens) const;
   // cos, sin [positions, head_dim / 2].
   void fill(std::span<const std::int32_t> positions, float* cos, float* sin) const;

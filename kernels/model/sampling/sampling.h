@@ -14,10 +14,10 @@ constexpr std::int64_t bytes(const SamplingShape& s) { return s.rows * (s.vocabu
 constexpr std::int64_t flops(const SamplingShape& s) { return 5 * s.rows * s.vocabulary; }
 
 // Greedy, or from softmax(logits / temperature) by the Gumbel-max trick (Gumbel 1954; Maddison, Tarlow and Minka 2014, "A* sampling"): the
-// largest logit / temperature + noise, a pure function of key and token. CPU and GPU agree unless the two largest sums differ by a few
-// roundings. Ties: lowest token. NaN is never picked; only NaN and -inf: token 0.
+// largest logit / temperature + noise(key, token). CPU and GPU agree unless the two largest sums differ by a few roundings. Ties: lowest
+// token. NaN is never picked; only NaN and -inf: token 0.
 struct Sampling {
-  const float* logits = nullptr;       // row r begins at r * stride
+  const float* logits = nullptr;       // rows at r * stride
   const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy
   const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read if greedy
   std::int32_t* token = nullptr;       // [rows] out

@@ -18,13 +18,13 @@ constexpr std::int64_t kMostTogether = 64;                   // queries of a seq
 constexpr std::int64_t kMostLines = std::int64_t{16} << 20;  // floats of scratch memory
 constexpr std::int64_t kMostMarked = 512;                    // lines with marks: long ones need 24 KiB each
 
-// Queries of one sequence, at positions from `position` on.
+// At positions from `position` on.
 struct QuerySteps {
   std::int32_t position, count;
 };
 
-// p [steps, tokens]: a line per query, 0 if hidden; or one line with sums over all queries (`squares`: of their squares) as for the last
-// query. `tokens` is kv.total().
+// p [steps, tokens]: a line per query, 0 if hidden; or one line with sums over all queries (`squares`: of squares) as for the last.
+// `tokens`: kv.total().
 struct Update {
   TokenStats::Kind kind;
   DeviceRows kv;
@@ -94,7 +94,7 @@ void update(const TokenStats& a, const DeviceRows& kv, const std::vector<QuerySt
                           a.threshold_by_position, a.threshold, cuda.upload(steps.data(), a.kv.num_sequences())});
 }
 
-// Independent of the queries' order.
+// In any order of queries.
 void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t tokens = a.kv.total();
@@ -121,7 +121,7 @@ void mark_hits(const TokenStats& a, std::int32_t steps, float* lines, CudaContex
   mark_largest(rows, kHit, cuda);
 }
 
-// In query order. A range of one, as in a decode step, is summed, which splits long rows over blocks.
+// In query order. A range of one, as in decode steps, is summed: this splits long rows over blocks.
 void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t width = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * a.kv.head_dim;
@@ -144,7 +144,7 @@ void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, f
   update(a, kv, steps, lines, nullptr, cuda);
 }
 
-// Up to `most` queries with lines in the scratch memory.
+// Up to `most` queries with lines in scratch memory.
 std::int32_t taken_together(const TokenStats& a, std::int32_t most) {
   std::int64_t n = std::min({std::int64_t{most}, kMostTogether, kMostLines / a.kv.total()});
   if (a.kind == TokenStats::Kind::kTopHits) n = std::min(n, kMostMarked / a.kv.num_rows);

@@ -6,16 +6,15 @@
 
 namespace kvlab {
 
-// Attention that each cached token received, in word channels from first_word on. With p = p_t[i] as in AttentionStats (softmax over the
-// n_t visible tokens, reduced over the group), for each query t in order and each visible token i:
+// Attention that cached tokens received, in word channels from first_word on. With p = p_t[i] as in AttentionStats (softmax over the n_t
+// visible tokens, reduced over the group), for each query t in order and visible token i:
 //   kSum: f0 = decay * f0 + w_t p, w_t = 1 or n_t
 //   kMoments: f0 += p, f1 += p^2
 //   kRing: bit (t's position mod ring_tokens) = p >= 1 / n_t, or 1 / (t's position + 1); the bits fill ring_words() channels
-//   kRecurrence: if p >= threshold: u1 = max(u1, steps since the last such query, at first since the token), u0 = t's position + 1
+//   kRecurrence: if p >= threshold: u1 = max(u1, steps since the last such query or the token), u0 = t's position + 1
 //   kTopHits: the `top` tokens of largest p (ties to the lower index): u0 = t's position + 1, u1 += 1
-// f: float32, u: uint32; all begin at 0. With noise_seeds, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al.
-// 2024) with temperature 1 + noise_steps[s] * temperature_per_step; noise key: (noise_seeds[s], query head, query position, token
-// position).
+// f: float32, u: uint32, initially 0. With noise_seeds, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al.
+// 2024), temperature = 1 + noise_steps[s] * temperature_per_step; noise key: (noise_seeds[s], query head, query position, token position).
 struct TokenStats {
   enum class Kind : std::uint8_t { kSum, kMoments, kRing, kRecurrence, kTopHits };
   KvRows kv;
@@ -37,7 +36,7 @@ struct TokenStats {
   [[nodiscard]] std::int32_t num_words() const { return kind == Kind::kSum ? 1 : kind == Kind::kRing ? ring_words(ring_tokens) : 2; }
 };
 
-// Noise draws are not counted but dominate the time; the name then differs.
+// Does not count noise draws, which dominate the time.
 OpCall call(const TokenStats&);
 void run_cpu(const TokenStats&);
 void run_cuda(const TokenStats&, CudaContext&);  // without noise_seeds

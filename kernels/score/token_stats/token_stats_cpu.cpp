@@ -20,7 +20,7 @@ struct QueryLine {
 
 void add(std::uint32_t& word, float decay, float x) { word = std::bit_cast<std::uint32_t>(decay * std::bit_cast<float>(word) + x); }
 
-// Calls f(words of token i, i); channel c is at offset c * pool_tokens.
+// f(words of token i, i); channel c is at offset c * pool_tokens.
 template <class F>
 void for_each_token(const TokenStats& a, const QueryLine& line, F&& f) {
   for_each_run(a.kv, line.row, [&](const KvRun& run) {

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) assign_keys(Clusters a) {
   }
 }
 
-// Direction of each cluster's sum of unit keys, or (`means`) mean key and size. A warp per cluster.
+// Each cluster's direction of summed unit keys, or (`means`) mean key and size. A warp per cluster.
 struct Means {
   float* const* centroids;
   std::int32_t* const* sizes;

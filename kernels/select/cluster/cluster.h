@@ -8,8 +8,8 @@
 // Clusters of a prompt's keys: Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688.
 namespace kvlab {
 
-// k-means by angle: Lloyd's rounds on unit keys, started from keys spread evenly over the row. Empty clusters keep their direction; ties go
-// to the lower. Centroids are means of unscaled keys, 0 if empty.
+// k-means by angle: Lloyd's rounds on unit keys, from keys spread evenly over the row. Empty clusters keep their direction; ties go to the
+// lower. Centroids are means of unscaled keys, 0 if empty.
 struct ClusterKeys {
   KvRows kv;
   const std::int32_t* tokens = nullptr;    // [num_rows] first tokens; 0: row unchanged

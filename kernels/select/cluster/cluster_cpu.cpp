@@ -72,7 +72,6 @@ struct Weight {
   std::int32_t size;
 };
 
-// Weights of one row's clusters for one query.
 void weigh(const ClusterThreshold& a, std::int32_t row, const float* heads, std::vector<Weight>& all) {
   const std::int64_t d = a.head_dim;
   const auto k = static_cast<std::size_t>(a.clusters[row]);
@@ -92,7 +91,6 @@ void weigh(const ClusterThreshold& a, std::int32_t row, const float* heads, std:
     if (a.sizes[row][c] > 0) all.push_back({mean[c], a.sizes[row][c]});
 }
 
-// First weight in descending order with tokens that no longer fit.
 float threshold_of(std::vector<Weight>& all, double keep_frac) {
   std::stable_sort(all.begin(), all.end(), [](const Weight& x, const Weight& y) { return x.weight > y.weight; });
   double tokens = 0;

@@ -21,7 +21,7 @@ struct Line {
   std::int32_t n;
 };
 
-// Weight in the high half; place in the low half, earlier is larger. Skips clusters without tokens.
+// Weight in the high half, place in the low half, earlier is larger. Skips clusters without tokens.
 struct FillKeys {
   const Line* lines;
   std::int64_t width;
@@ -36,7 +36,7 @@ struct FillKeys {
   }
 };
 
-// First weight in descending order with tokens that no longer fit. One block per sequence.
+// First weight in descending order with tokens that do not fit. One block per sequence.
 __global__ void __launch_bounds__(kThreads) find_threshold(const std::uint64_t* keys, const std::int32_t* sizes, std::int64_t width,
                                                            const double* keep_frac, float* const* threshold) {
   KVLAB_SHARED(std::int64_t, shared, 33);

@@ -9,7 +9,7 @@ namespace kvlab {
 struct QueryWeights {
   const float* w = nullptr;     // [q_heads * head_dim, hidden_dim]
   const float* bias = nullptr;  // [q_heads * head_dim]; null: none
-  const float* norm = nullptr;  // [head_dim] of each head's RMS norm; null: none
+  const float* norm = nullptr;  // [head_dim] of RMS norms; null: none
   float epsilon = 0;
 };
 

@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// Heads that take part.
 struct MarkedHeads {
   std::int64_t q = 0, kv = 0;
 };
@@ -20,7 +19,7 @@ MarkedHeads marked_heads(const MarkBlocks& a) {
 // Visible pairs of the last w queries.
 std::int64_t window_pairs(const PromptBlocks& p, std::int64_t w) { return w * p.end() - w * (w - 1) / 2; }
 
-// Calls f(head, blocks up to the own one) for each list.
+// f(head, blocks up to the own one) per list.
 template <class F>
 void for_each_list(const MarkBlocks& a, F&& f) {
   for (std::int64_t h = 0; h < a.prompt.q_heads; ++h)

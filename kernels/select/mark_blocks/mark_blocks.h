@@ -4,17 +4,17 @@
 
 namespace kvlab {
 
-// Marks the key blocks that each query block of a prompt attends to, per query head. Equal scores go to the lower index.
+// Marks the key blocks that each query block of a prompt attends to, per query head. Ties go to the lower index.
 //   kLocal: key block j of query block i if j < ceil(first / block) or i - j <= ceil(second / block), in tokens. A-shape of MInference,
 //     Jiang et al. 2024, arXiv:2407.02490; StreamingLLM, Xiao et al. 2024.
-//   kPooled: the own block and `first` - 1 earlier ones with the largest products of mean key and mean query. MInference, Algorithm 3.
+//   kPooled: the own block and `first` - 1 earlier ones by largest mean key . mean query. MInference, Algorithm 3.
 //   kVerticalSlash: P = softmax(q k^T / sqrt(d)) of the chunk's last window_queries queries: the `first` largest columns (in column_marks)
-//     and the blocks on the `second` best diagonals (query - key); first_columns and near_diagonals go first. MInference, Algorithm 2; the
+//     and blocks on the `second` best diagonals (query - key); first_columns and near_diagonals go first. MInference, Algorithm 2; the
 //     authors cut ranges that start at the diagonal.
-//   kFlex: FlexPrefill, Lai et al. 2025, arXiv:2502.20766, Algorithms 1 to 4, as in the authors' code. P of the last `block` queries. The
-//     head is query-aware if sqrt(JSD(softmax(mean q . mean k_j / sqrt(d)), sums of P in block j)) < tau. n columns (diagonals) hold
-//     `share` of the mass: the n / 128 + 1 best blocks, min_blocks to max_blocks (query-aware: min_blocks), block 0 first. A query-aware
-//     head also takes pairs of blocks of all rows by falling softmax of their means' products, up to a sum of share * rows.
+//   kFlex: FlexPrefill, Lai et al. 2025, arXiv:2502.20766, Algorithms 1 to 4, as in the authors' code. P of the last `block` queries.
+//     Query-aware heads: sqrt(JSD(softmax(mean q . mean k_j / sqrt(d)), sums of P in block j)) < tau. n columns (diagonals) hold `share` of
+//     the mass: the n / 128 + 1 best blocks, min_blocks to max_blocks (query-aware: min_blocks), block 0 first. Query-aware heads add pairs
+//     of blocks of all rows by falling softmax of their means' products, up to a sum of share * rows.
 //   kAntidiagonal: z[I, J] = sum over u < stride of q[I stride + stride - 1 - u] . k[J stride + u] / (stride sqrt(d)), softmax over J,
 //     summed in blocks: the first and the own block, then others by falling sum up to `share`. Missing tokens are zeros. XAttention, Xu et
 //     al. 2025, arXiv:2503.16428, Algorithm 1.
@@ -36,7 +36,7 @@ struct MarkBlocks {
     return first == nullptr || first[head] > 0 || count(second, head) > 0;
   }
 };
-// kFlex: as if every head were query-aware.
+// kFlex: as if all heads were query-aware.
 OpCall call(const MarkBlocks&);
 void run_cpu(const MarkBlocks&);
 void run_cuda(const MarkBlocks&, CudaContext&);

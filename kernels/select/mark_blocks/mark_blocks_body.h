@@ -5,14 +5,15 @@
 #include "kernels/rows/team.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 
-// Bodies of MarkBlocks for a team (kernels/rows/team.h) that also has
-//   mark(words, i): sets bit i; several threads may set bits of one word
-//   dot(x, y, n): one thread's product of floats
+// Bodies of MarkBlocks for a team (kernels/rows/team.h) with
+//   mark(words, i): sets bit i; threads may share words
+//   dot(x, y, n): one thread's product
 //   soften(row, n): row = softmax(row)
-//   best(n, k, score, f): f(i) for the k largest score(i), equals to the lower index, in any order
-//   best_while(n, score, start, more, f): as best, while more(`start` + the scores before, score(i)), which stays false after the first
-//     false. Returns the number taken.
-//   falling_sum(n, score): sum of score(i) in double precision
+//   best(n, k, score, f): f(i) for the k largest score(i), ties to the lower index, in any order
+//   best_while(n, score, start, more, f): as best, while more(`start` + earlier scores, score(i)), which stays false after the first false.
+//   Returns the
+//     number taken.
+//   falling_sum(n, score): sum of score(i) in double
 namespace kvlab::mark_blocks {
 
 struct Room {
@@ -35,7 +36,7 @@ KVLAB_BODY inline std::int32_t* words_of(const MarkBlocks& a, std::int64_t head,
 
 KVLAB_BODY inline float score_scale(const PromptBlocks& p) { return 1.0F / std::sqrt(static_cast<float>(p.head_dim)); }
 
-// Block means [blocks, head_dim] of x [tokens, heads, head_dim]; block 0 holds position `first_position`.
+// Means [blocks, head_dim] of x [tokens, heads, head_dim]; block 0 holds position `first_position`.
 template <class Team>
 KVLAB_BODY float* block_means(const Team& team, const PromptBlocks& p, const float* x, std::int64_t tokens, std::int64_t heads,
                               std::int64_t head, std::int64_t first_position, Room& room) {
@@ -168,10 +169,10 @@ KVLAB_BODY double divergence_root(const Team& team, const float* a, const float*
   return sum > 0 ? std::sqrt(sum) : 0.0;
 }
 
-// As many columns or diagonals as the tokens that hold the share of the mass, over 128.
+// As many columns or diagonals as tokens that hold the share of the mass, over 128.
 template <class Team, class F>
 KVLAB_BODY void best_blocks(const Team& team, const MarkBlocks& a, const float* tokens, bool is_query_aware, float* sums, F&& f) {
-  constexpr std::int64_t kTokensPerBlock = 128;  // whatever the block, as in the authors' code
+  constexpr std::int64_t kTokensPerBlock = 128;  // for any block, as in the authors' code
   const auto score = [&](std::int64_t i) { return tokens[i]; };
   std::int64_t wanted = 0;
   if (!is_query_aware) {
@@ -242,7 +243,7 @@ KVLAB_BODY void mark_flex(const Team& team, const MarkBlocks& a, std::int64_t he
   if (is_query_aware) mark_pairs(team, a, head, means, room.floats(p.causal_blocks()));
 }
 
-// The first and the own block, then others by falling sum until they hold the share of the total.
+// First and own block, then others by falling sum up to the share.
 template <class Team>
 KVLAB_BODY void mark_mass(const Team& team, const MarkBlocks& a, const double* sums, std::int64_t own, std::int32_t* words) {
   const double wanted = a.share * team.template sum<double>(own + 1, [&](std::int64_t j) { return sums[j]; });

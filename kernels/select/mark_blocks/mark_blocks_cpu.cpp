@@ -58,7 +58,7 @@ class MarkingThread : public OneThread {
 
 using GroupMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Each group's tokens in one line, keys in order and queries in reverse: a product of two lines is an antidiagonal sum.
+// Each group's tokens in a line, keys in order, queries in reverse: a product of two lines is an antidiagonal sum.
 GroupMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride, std::int64_t head_dim, std::int64_t first_position,
                    std::int64_t stride, bool reverse) {
   const std::int64_t first = first_position / stride;

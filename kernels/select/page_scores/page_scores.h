@@ -7,12 +7,12 @@
 
 namespace kvlab {
 
-// A query's match with the summary of a page (chunk, cluster), per query head and unit, divided by sqrt(d):
+// A query's match with a page's (chunk's, cluster's) summary, per query head and unit, divided by sqrt(d):
 //   kBound  sum_c max(q_c min_c, q_c max_c) (Quest, Tang et al. 2024, algorithm 1)
 //   kBlend  sum_c (max_share q_c max_c + (1 - max_share) q_c min_c) (MPCache, Zeng et al. 2025)
 //   kDot    sum_c q_c mean_c
 // With `softmax`, exp(z_u) / sum_w size_w exp(z_w) over the row's scored units (Squeezed Attention, Hooper et al. 2024, eq. 1). Then
-// reduces the row's query heads, unless kEach.
+// reduces query heads, unless kEach.
 struct PageScores {
   enum class Kind : std::uint8_t { kBound, kBlend, kDot };
   enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };
@@ -21,7 +21,7 @@ struct PageScores {
   const float* const* summaries = nullptr;     // [num_rows] -> [units, 2, head_dim] (kDot: [units, head_dim])
   const std::int32_t* const* sizes = nullptr;  // [num_rows] -> [units]; null: 1
   bool weighs_sizes = false;                   // `sizes` is null on shapes
-  const std::int64_t* first = nullptr;         // [num_rows + 1]; none for rows without query
+  const std::int64_t* first = nullptr;         // [num_rows + 1]; none without query
   const std::int32_t* unit = nullptr;          // [first[num_rows]]
   bool lists_units = false;                    // false: units 0, 1, ...
   Kind kind = Kind::kBound;
@@ -30,7 +30,6 @@ struct PageScores {
   bool softmax = false;
   float* scores = nullptr;  // [first[num_rows]]; kEach: head h of row r at group * first[r] + h * (units of r)
 };
-// Summaries are at the keys' precision.
 OpCall call(const PageScores&);
 void run_cpu(const PageScores&);
 void run_cuda(const PageScores&, CudaContext&);

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// A row's products of query heads and unit summaries. Device pointers.
+// Products of a row's query heads and unit summaries. Device pointers.
 struct UnitRow {
   const float* query = nullptr;        // [group, head_dim]
   const float* summaries = nullptr;    // [units, 2, head_dim], or [units, head_dim]

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// The key of a given rank, by digits of 11, 11 and 10 bits from the highest. Integer counts make atomics deterministic.
+// The key of a given rank, by digits of 11, 11 and 10 bits from the highest. Integer counts: atomics are deterministic.
 namespace radix {
 
 constexpr int kDigits = 3, kBins = 2048;
@@ -25,7 +25,7 @@ __device__ __forceinline__ std::uint32_t bin_of(std::uint32_t key) {
   return key >> shift_of(Digit) & (bins_of(Digit) - 1);
 }
 
-// Adds the next digit of the key. All threads call it; shared [35] is scratch.
+// The key's next digit. All threads call it; shared [35]: scratch.
 template <int Digit, int Threads>
 __device__ __forceinline__ Search add_digit(const std::uint32_t* histogram, Search search, std::uint32_t* shared) {
   constexpr int kMine = bins_of(Digit) / Threads;
@@ -61,7 +61,7 @@ __device__ __forceinline__ std::uint32_t tally(std::uint32_t key, std::uint32_t 
   return (key > cut ? 1U : 0U) + (key == cut ? 0x10000U : 0U);
 }
 
-// Four consecutive keys; outside of [0, n) key 0, below all scores.
+// Four keys; outside of [0, n) key 0, below all scores.
 __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, std::int64_t n, std::uint32_t* key) {
   if (at >= 0 && at + 4 <= n) {
     const float4 x = *reinterpret_cast<const float4*>(scores + at);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void load_stretch(const float* scores, std::int64_t w
   for (int v = 0; v < PerThread / 4; ++v) load_keys(scores, warp_base + 4 * (v * kWarpSize + lane_index()), n, key + 4 * v);
 }
 
-// Calls put(place, token) for the chosen of a stretch; above, equal: counts in the row before it.
+// put(place, token) for the chosen of a stretch; above, equal: counts before it.
 template <int PerThread, class Put>
 __device__ __forceinline__ void put_chosen(const std::uint32_t (&key)[PerThread], std::int64_t warp_base, Cut cut, std::uint32_t above,
                                            std::uint32_t equal, Put put) {

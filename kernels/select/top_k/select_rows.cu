@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(Threads, 1) select_in_registers(const SelectRo
   radix::put_chosen<PerThread>(key, warp_base, cut, above, equal, [&](std::int32_t place, std::int32_t token) { put(row, place, token); });
 }
 
-// Long rows, and rows that share a budget: several blocks per row, histograms in global memory. Each kernel recomputes the known digits.
+// Long rows, and rows that share a budget: several blocks per row, histograms in global memory. Kernels recompute known digits.
 constexpr int kLongThreads = 512, kLongPerThread = 32, kStretch = kLongThreads * kLongPerThread;
 
 struct LongRow {
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kLongThreads) count_digits(LongSearch a) {
     atomicAdd(&out[radix::bin_of<Digit>(taken.key)], 0U - taken.need);
 }
 
-// tallies [rows, stretches]: numbers above (x) and equal to (y) the group's cut, with taken tokens if the row's own cut is not below it.
-// The block of a row's first stretch writes cuts [groups].
+// tallies [rows, stretches]: numbers above (x) and equal to (y) the group's cut, with taken tokens if the row's cut is not below it. A
+// row's first stretch writes cuts [groups].
 __global__ void __launch_bounds__(kLongThreads) count_chosen(LongSearch a, uint2* tallies, Cut* cuts) {
   KVLAB_SHARED(std::uint32_t, shared, 35);
   const int r = blockIdx.x / a.stretches, stretch = blockIdx.x % a.stretches;

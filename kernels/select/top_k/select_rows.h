@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// As in TopK. Scores and `out` are in device memory, the row list in CPU memory.
+// As TopK. Scores and `out`: device memory, row list: CPU memory.
 struct SelectRow {
   const float* scores = nullptr;  // [n]
   void* out = nullptr;
@@ -21,7 +21,7 @@ void select_indices(const std::vector<SelectRow>& rows, CudaContext& cuda);
 // out [n] float: `value` at chosen tokens. May be the scores.
 void mark_largest(const std::vector<SelectRow>& rows, float value, CudaContext& cuda);
 
-// Counts for budget[p] of pool p; `keep` is a row's floor, from 0 to n. Waits for the stream.
+// Counts for budget[p] of pool p; `keep`: a row's floor, 0 to n. Waits for the stream.
 std::vector<std::int32_t> count_pooled(const std::vector<SelectRow>& rows, std::int32_t rows_per_pool,
                                        const std::vector<std::int64_t>& budget, CudaContext& cuda);
 

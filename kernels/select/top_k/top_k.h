@@ -6,11 +6,11 @@
 
 namespace kvlab {
 
-// The largest scores. Ties go to the lower row, then the lower index; NaN is -infinity. peer_ties (CPU only): ties as torch.topk on a CPU,
-// by std::nth_element and std::partial_sort.
+// The largest scores. Ties go to the lower row, then the lower index; NaN is -infinity. peer_ties (CPU only): as torch.topk on a CPU, by
+// std::nth_element and std::partial_sort.
 //   kIndices  of each row the keep[r] largest, ascending by index
-//   kCounts   of each pool of rows (such as a layer's KV heads) the budget[p] largest: count[r] of them are the row's. A row's best
-//             floor_tokens[r] always count, first. On a GPU row_scores and `count` (complete on return) are in CPU memory
+//   kCounts   of each pool of rows (such as a layer's KV heads) the budget[p] largest: count[r] are the row's. Its best floor_tokens[r] go
+//             first. On a GPU row_scores and `count` (complete on return) are in CPU memory
 struct TopK {
   enum class Kind : std::uint8_t { kIndices, kCounts };
   std::int32_t num_rows = 0;
@@ -28,10 +28,9 @@ struct TopK {
   const std::int64_t* budget = nullptr;        // [num_rows / rows_per_pool]
   const std::int32_t* floor_tokens = nullptr;  // [num_rows], null: none
   std::int32_t* count = nullptr;               // [num_rows] out
-  // With peer_ties as kvpress's torch.topk: a row's floor scores highest, and the pool keeps its best scores, or drops its worst.
+  // With peer_ties as kvpress's torch.topk: a row's floor scores highest; the pool keeps its best scores, or drops its worst.
   bool drops = false;
-  // [first[num_rows]] with peer_ties, may be `scores`; null: not written. +infinity for floors, or with `drops` -infinity for dropped
-  // tokens.
+  // [first[num_rows]] with peer_ties, may be `scores` or null. +infinity for floors, or with `drops` -infinity for dropped tokens.
   float* marked = nullptr;
 };
 OpCall call(const TopK&);

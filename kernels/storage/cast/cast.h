@@ -12,7 +12,7 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Stores the listed vectors, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1 are stored as zeros.
+// Stores listed vectors, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1 are stored as zeros.
 // `unpacks` fills the listed vectors.
 struct Cast {
   ListedTokens tokens;

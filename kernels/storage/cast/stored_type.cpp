@@ -25,10 +25,10 @@ std::uint32_t to_fp8(const Fp8& f, float x) {
       static_cast<int>(std::bit_cast<std::uint32_t>(magnitude) >> 23) - 127;  // magnitude in [2^binade, 2^(binade+1)), or less
   const int lowest = std::max(binade, 1 - f.bias), unit = lowest - f.fraction_bits;
   const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(127 - unit) << 23);  // 2^-unit
-  // Rounds to the nearest integer, ties to even: sums this large have no fraction.
+  // Rounds to integers, ties to even: sums this large have no fraction.
   constexpr float kInteger = 0x1p23F;
   const auto units = static_cast<std::uint32_t>(magnitude * scale + kInteger - kInteger);
-  // A full fraction carries into the exponent: units counts from the start of the binade below, or from 0.
+  // Full fractions carry into the exponent: units counts from the binade below, or from 0.
   return sign | (units + (static_cast<std::uint32_t>(lowest + f.bias - 1) << f.fraction_bits));
 }
 

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Copies kept tokens to new pages, in the list's order: K, V, positions and statistics. No page of `to` is one of `from`.
+// Copies kept tokens to new pages, in list order: K, V, positions and statistics. `to` and `from` share no page.
 struct DeviceGather {
   DeviceRows from, to;                        // `to`: room for the lists; len and first are not read
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]

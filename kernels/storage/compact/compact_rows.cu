@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kInFlight = 4;                       // pieces per thread between the barriers of a chunk
+constexpr int kInFlight = 4;                       // pieces per thread between barriers
 constexpr int kMostTokens = kThreads * kInFlight;  // per chunk
 
 struct CompactArgs {
@@ -21,7 +21,7 @@ struct CompactArgs {
   std::int32_t pieces, slices;  // per vector; blocks per vector
 };
 
-// In place: one block moves its share of a row, a chunk of tokens at a time. Targets of a chunk are before the sources of later ones.
+// In place: a block moves its share of a row, chunk by chunk. A chunk's targets are before later sources.
 template <class Piece>
 __global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {
   KVLAB_SHARED(std::int64_t, from, kMostTokens);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) compact_words(CompactArgs a) {
   }
 }
 
-// At least two blocks per multiprocessor, of at least 32 bytes (a sector) each.
+// At least two blocks per multiprocessor, of at least 32 bytes (a sector).
 template <class Piece>
 void compact(CompactArgs a, std::int64_t vector_bytes, CudaContext& cuda) {
   a.pieces = static_cast<std::int32_t>(vector_bytes / static_cast<std::int64_t>(sizeof(Piece)));

@@ -7,13 +7,12 @@
 
 namespace kvlab {
 
-// Moves kept tokens to the row's front, in order: K, V, positions and statistics. The caller updates the lengths.
+// Moves kept tokens to the front, in order: K, V, positions and statistics. The caller updates lengths.
 struct CompactRows {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;        // ascending within a row
 };
-// As kernels/storage/compact/compact.h, plus the statistics.
 OpCall call(const CompactRows&);
 void run_cpu(const CompactRows&);
 // On a GPU index_first is in CPU memory.

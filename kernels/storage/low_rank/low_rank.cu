@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// First places of a matrix X [entries, width] and its factors.
+// Places of X [entries, width] and its factors.
 struct LowRankMatrix {
   std::int32_t row, entries;
   std::int64_t x, q, r, left, right;

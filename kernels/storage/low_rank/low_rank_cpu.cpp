@@ -31,7 +31,7 @@ Matrix gather(const LowRankFactor& a, const LowRankShape& s) {
   return x;
 }
 
-// Gram-Schmidt in order and twice; a column that depends on earlier ones becomes 0.
+// Gram-Schmidt in order and twice; dependent columns become 0.
 void orthonormalize(Matrix& m) {
   for (Eigen::Index c = 0; c < m.cols(); ++c) {
     const float before = m.col(c).norm();

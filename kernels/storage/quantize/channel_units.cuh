@@ -3,8 +3,7 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
-// Groups along tokens: units are up to 32 tokens of a group. A block takes kUnits units by up to 2 * kPairs channels, a thread two
-// channels.
+// Groups along tokens in units of up to 32 tokens. A block takes kUnits units by up to 2 * kPairs channels, a thread two channels.
 namespace kvlab {
 
 constexpr int kUnitTokens = 32, kUnits = 4, kPairs = 64;
@@ -37,10 +36,10 @@ inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int6
 }
 
 struct Unit {
-  std::int64_t begin = 0;          // first token's entry in the list
+  std::int64_t begin = 0;          // first token's entry
   std::int32_t tokens = 0;         // 0 to 32
-  std::int32_t group = 0, of = 0;  // numbers of the group, and of the unit in it
-  std::int64_t group_at = 0;       // bytes from the row's first to the group's
+  std::int32_t group = 0, of = 0;  // numbers of the group, of the unit in it
+  std::int64_t group_at = 0;       // bytes from the row's begin
   std::int64_t channel_bytes = 0;  // per channel of the group
 };
 
@@ -80,7 +79,7 @@ __device__ __forceinline__ void look_up(const CodecArgs& a, const UnitCut& cut, 
   }
 }
 
-// Two adjacent numbers in their memory layout.
+// As in memory.
 template <class T>
 struct PairOf {
   std::uint32_t bits;

@@ -15,7 +15,7 @@ constexpr float kMostHalf = 65504.0F;
 
 float clamped(float x) { return std::clamp(x, -kMostHalf, kMostHalf); }
 
-// Largest fp16 number not above x; half_above(): smallest not below it; x within the range of fp16.
+// Largest fp16 number not above x; half_above(): smallest not below it; x in fp16's range.
 std::uint16_t half_below(float x) {
   const std::uint16_t half = float_to_half(x);
   if (half_to_float(half) <= x) return half;
@@ -39,7 +39,7 @@ Step step_of(const GroupCodec& codec, const std::uint8_t* packed) {
   return {half_to_float(halves[0]), half_to_float(halves[1]), 0, (1 << codec.bits) - 1};
 }
 
-// Without NaN, within the range of fp16; 0 if there is none.
+// Without NaN, within fp16's range; 0 if none.
 void find_range(const float* x, std::int64_t n, float& least, float& most) {
   constexpr std::int64_t kLanes = 8;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -53,7 +53,7 @@ void find_range(const float* x, std::int64_t n, float& least, float& most) {
     }
   least = clamped(*std::min_element(low, low + kLanes)), most = clamped(*std::max_element(high, high + kLanes));
   if (least > most) least = most = 0.0F;
-  least += 0.0F, most += 0.0F;  // -0 becomes 0: the order of the numbers does not matter
+  least += 0.0F, most += 0.0F;  // -0 becomes 0: order does not matter
 }
 
 void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed) {
@@ -66,12 +66,12 @@ void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::u
   }
   const std::uint16_t zero = half_below(least);
   const float width = (most - half_to_float(zero)) / static_cast<float>((1 << codec.bits) - 1);
-  const std::uint16_t scale = half_above(std::min(width, kMostHalf));  // one bit may span more than fp16 does
+  const std::uint16_t scale = half_above(std::min(width, kMostHalf));  // one bit may exceed fp16
   std::memcpy(packed, &zero, 2);
   std::memcpy(packed + 2, &scale, 2);
 }
 
-// Into bytes that are 0.
+// Into zero bytes.
 template <int kBits>
 void put_in_bytes(const std::int32_t* code, std::int64_t n, std::uint8_t* bytes) {
   constexpr int kPerByte = 8 / kBits;
@@ -97,7 +97,7 @@ void put_codes(int bits, const std::int32_t* code, std::int64_t n, std::uint8_t*
   }
 }
 
-// A byte holds a whole number of codes.
+// Bytes hold whole numbers of codes.
 template <int kBits>
 void decode_bytes(const Step& step, const std::uint8_t* codes, std::int64_t n, float* x) {
   constexpr int kPerByte = 8 / kBits;
@@ -134,7 +134,7 @@ void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::
   const Step step = step_of(codec, packed);
   std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
   std::memset(codes, 0, static_cast<std::size_t>((n * codec.bits + 7) / 8));
-  const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // without extent all codes are that of zero
+  const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // without extent codes are zero's
   const auto least = static_cast<float>(step.least), span = static_cast<float>(step.most - step.least);
   constexpr std::int64_t kPart = 64;  // a whole number of bytes for any bits
   std::int32_t part[kPart];

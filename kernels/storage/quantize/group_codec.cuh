@@ -19,10 +19,10 @@ struct CodecArgs {
   std::uint8_t* packed = nullptr;
   const float* channel_scale = nullptr;
   const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling
-  std::int32_t bits = 4, header = 4;        // header: bytes before a group's codes
-  std::int32_t group = 0;                   // elements; 0: the length of a row's list
+  std::int32_t bits = 4, header = 4;        // header: bytes before the codes
+  std::int32_t group = 0;                   // elements; 0: the row's list
   bool symmetric = false, across = true;    // across: groups along channels
-  std::int32_t align = 1;                   // of such groups in bytes: 4, 2 or 1
+  std::int32_t align = 1;                   // of those groups in bytes: 4, 2 or 1
   std::int32_t tiles = 1;                   // blocks per row
 
   KVLAB_BOTH std::int64_t group_bytes(std::int64_t elements) const { return header + (elements * bits + 7) / 8; }
@@ -31,7 +31,7 @@ struct CodecArgs {
   }
 };
 
-// Valid until the context's current Frame ends.
+// Valid until the current Frame ends.
 inline CodecArgs codec_args(const Quantize& op, CudaContext& cuda) {
   const KvRows& kv = op.tokens.kv;
   if (kv.pool_tokens > std::numeric_limits<std::int32_t>::max())
@@ -53,13 +53,13 @@ inline CodecArgs codec_args(const Quantize& op, CudaContext& cuda) {
   a.group = op.codec.group > 0 ? op.codec.group : 0;
   if (!a.across) return a;
   if (a.group == 0 || a.group > kv.head_dim) a.group = kv.head_dim;
-  // Rows begin at multiples of a token's bytes.
+  // Rows begin at token boundaries.
   const std::int64_t all = reinterpret_cast<std::intptr_t>(op.packed) | a.header | a.group_bytes(a.group) | a.bits;
   a.align = all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
   return a;
 }
 
-// Groups along channels of 8 * 2^n numbers, n <= 5, in aligned vectors of 8: one per lane.
+// Groups along channels of 8 * 2^n numbers, n <= 5, aligned: a vector of 8 per lane.
 inline bool fits_lanes(const CodecArgs& a) {
   const std::int32_t d = a.list.rows.head_dim;
   const bool power_of_two = (a.group & (a.group - 1)) == 0;
@@ -73,18 +73,18 @@ void dequantize_channels(CodecArgs a, Quantize::Mode mode, ElementType type, Cud
 // Any groups.
 void dequantize_groups(const CodecArgs& a, Quantize::Mode mode, ElementType type, CudaContext& cuda);
 
-// The arithmetic of group_codec.cpp, bit for bit: no product is fused with a sum. A group's range is clamped to fp16; values outside of it
-// get the code of its end.
+// The arithmetic of group_codec.cpp, bit for bit: no fused multiply-add. Ranges are clamped to fp16; values outside get the code of the
+// end.
 constexpr float kMostHalf = 65504.0F;
 
-// NaN is skipped, because fminf and fmaxf return the other operand.
+// Skips NaN: fminf and fmaxf return the other operand.
 struct GroupRange {
   float least = kMostHalf, most = -kMostHalf;
   __device__ __forceinline__ void take(float x) { least = fminf(least, x), most = fmaxf(most, x); }
   __device__ __forceinline__ void join(float other_least, float other_most) {
     least = fminf(least, other_least), most = fmaxf(most, other_most);
   }
-  // Joins with the lane at distance `offset`, a power of two.
+  // With the lane at distance `offset`, a power of two.
   __device__ __forceinline__ void join_lane(int offset) {
     join(__shfl_xor_sync(kAllLanes, least, offset), __shfl_xor_sync(kAllLanes, most, offset));
   }
@@ -144,7 +144,7 @@ __device__ __forceinline__ std::uint32_t encode(const GroupStep& s, float top, f
   return static_cast<std::uint32_t>(code);
 }
 
-// Number i's code among eight; `bits` is Bits unless Bits is 0.
+// Number i's code of eight; Bits = 0: `bits`.
 template <int Bits>
 __device__ __forceinline__ void add_code(unsigned long long& codes, std::uint32_t code, int bits, int i) {
   if constexpr (Bits != 0 && Bits <= 4)
@@ -166,7 +166,7 @@ __device__ __forceinline__ float decode(const GroupScale& s, std::uint32_t code)
   return s.zero + __fmul_rn(s.scale, __uint_as_float(0x4B000000U | code) - s.offset);
 }
 
-// The first `bytes` (up to 8) bytes; p is a multiple of align: 1, 2 or 4.
+// Up to 8 bytes; p is a multiple of align: 1, 2 or 4.
 __device__ __forceinline__ void put_bytes(std::uint8_t* p, unsigned long long value, int bytes, int align) {
   int at = 0;
   if (align == 4)
@@ -188,7 +188,7 @@ __device__ __forceinline__ unsigned long long get_bytes(const std::uint8_t* p, i
 
 __device__ __forceinline__ int common_alignment(std::uint64_t bits) { return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1; }
 
-// f(bits, symmetric): 0 bits are any number.
+// f(bits, symmetric); bits 0: any number.
 template <bool kSpecial, class F>
 void for_code(const CodecArgs& a, F&& f) {
   const bool special = kSpecial && (a.bits == 2 || a.bits == 4 || a.bits == 8);

@@ -6,7 +6,7 @@ namespace kvlab {
 
 // b-bit codes of groups. Asymmetric: x ~ zero + scale * code with zero = min and scale = (max - min) / (2^b - 1) (KIVI, Liu et al. 2024,
 // arXiv:2402.02750, section 2). Symmetric: x ~ scale * code with scale = max |x| / (2^(b-1) - 1), b >= 2. fp16 rounds zero down and scale
-// up: no fp16 value is clamped, errors are at most half a step. A constant group that fp16 holds has scale 0 and is exact.
+// up: no fp16 value is clamped, errors are at most half a step. Constant groups that fp16 holds have scale 0 and are exact.
 struct GroupCodec {
   enum class Axis : std::uint8_t {
     kToken,   // `group` neighbouring channels of a token
@@ -19,18 +19,18 @@ struct GroupCodec {
   friend bool operator==(const GroupCodec&, const GroupCodec&) = default;
 };
 
-// fp16 zero (if asymmetric) and scale, then the codes, lowest bits first, filled up to a whole byte.
+// fp16 zero (if asymmetric) and scale, then codes, lowest bits first, in whole bytes.
 constexpr std::int64_t group_bytes(const GroupCodec& codec, std::int64_t elements) {
   return (codec.symmetric ? 2 : 4) + (elements * codec.bits + 7) / 8;
 }
 // K or V of one KV head.
 std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim);
 
-// x [n] <-> group_bytes(codec, n) bytes. NaN is stored as the group's zero, a number outside the fp16 range as the nearest in it.
+// x [n] <-> group_bytes(codec, n) bytes. NaN becomes the group's zero, numbers outside the fp16 range the nearest in it.
 void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed);
 void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x);
 
-// Units of consecutive tokens (the last may be shorter) by groups of `channels`.
+// Consecutive tokens (the last unit may be shorter) by groups of `channels`.
 struct GroupUnits {
   std::int32_t tokens = 1, channels = 1;
 };
@@ -40,7 +40,7 @@ constexpr GroupUnits units_of(const GroupCodec& codec, std::int32_t tokens, std:
   return across ? GroupUnits{1, size} : GroupUnits{size, 1};
 }
 
-// Calls f(first token, tokens, first channel, channels, byte offset) by unit, then by channel.
+// f(first token, tokens, first channel, channels, byte offset) by unit, then by channel.
 template <class F>
 void for_each_group(const GroupCodec& codec, std::int32_t tokens, std::int32_t head_dim, F&& f) {
   const GroupUnits unit = units_of(codec, tokens, head_dim);

@@ -6,10 +6,10 @@
 
 namespace kvlab {
 
-// Group number `group` in storage order, of any shape: element i is channel c + i of token t, or channel c of token t + i.
+// Group `group` in storage order, of any shape: element i is channel c + i of token t, or channel c of token t + i.
 struct AnyGroup {
   int t, c, n;      // n: elements; 0: no such group
-  std::int64_t at;  // bytes from the row's first to the group's
+  std::int64_t at;  // bytes from the row's begin
   bool across;
 
   __device__ __forceinline__ AnyGroup(const CodecArgs& a, int row, std::int64_t group, int per_line)
@@ -35,7 +35,7 @@ struct AnyGroup {
   __device__ __forceinline__ int channel(int i) const { return across ? c + i : c; }
 };
 
-// A warp's entries of a row's list: up to 32 from `begin` on; n <= 0: none.
+// A row's entries of a warp: up to 32 from `begin` on; n <= 0: none.
 struct WarpEntries {
   int row, begin, n;
   __device__ __forceinline__ WarpEntries(const CodecArgs& a, int warps)
@@ -62,7 +62,7 @@ struct LaneTile {
   }
   // For any token of the tile; -1: none. All lanes call it.
   __device__ __forceinline__ std::int64_t slot(int token) const { return __shfl_sync(kAllLanes, own_slot, token & 31); }
-  // First channel of the walk's group, and first byte in `packed`.
+  // First channel of the walk's group, first byte in `packed`.
   __device__ __forceinline__ int channel(const CodecArgs& a, const TileWalk& walk) const { return walk.part * a.group + part * 8; }
   __device__ __forceinline__ int bytes_before(const TileWalk& walk) const { return walk.token * token_bytes + walk.part * group_bytes; }
 };

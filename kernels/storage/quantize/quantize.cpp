@@ -32,7 +32,7 @@ KVLAB_WITHOUT_CUDA(Quantize)
 
 namespace {
 
-// Entries [first, first + room) of a row that are encoded together, from byte `at` on; `tokens` hold tokens.
+// Entries [first, first + room) encoded together, from byte `at` on; `tokens` hold tokens.
 struct EncodedUnit {
   std::int32_t row = 0, first = 0, room = 0, tokens = 0, channels = 0;
   std::int64_t at = 0;
@@ -100,7 +100,7 @@ void put(const Quantize& a, float value, float& x) {
   x = a.mode == Quantize::Mode::kWrite ? value : a.mode == Quantize::Mode::kAdd ? x + value : x - value;
 }
 
-// Tokens are written when all of the unit's channels are decoded.
+// Writes tokens when all channels are decoded.
 void decode_unit(const Quantize& a, const EncodedUnit& unit, std::vector<float>& scratch) {
   const std::int32_t d = a.tokens.kv.head_dim, count = unit.tokens;
   const float* const scale = scale_of(a, unit.row);

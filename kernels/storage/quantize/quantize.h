@@ -12,9 +12,9 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Encodes each row's listed tokens [entries, head_dim] into consecutive bytes, row after row; or decodes them (same list, codec and scales)
-// and replaces, subtracts from (quantization error) or adds to the listed vectors. With channel scales the codes are those of
-// x / channel_scale (smoothing). Entries of -1 take the space of a token.
+// Encodes each row's listed tokens [entries, head_dim] into consecutive bytes; or decodes them (same list, codec and scales) and replaces,
+// subtracts from (quantization error) or adds to the listed vectors. With channel scales codes are of x / channel_scale (smoothing).
+// Entries of -1 take a token's space.
 struct Quantize {
   enum class Mode : std::uint8_t { kEncode, kWrite, kSubtract, kAdd };
   ListedTokens tokens;
@@ -25,7 +25,7 @@ struct Quantize {
   Mode mode = Mode::kEncode;
 };
 std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
-// Named "quantize", or "dequantize" where it decodes.
+// "quantize" or "dequantize".
 OpCall call(const Quantize&);
 void run_cpu(const Quantize&);
 void run_cuda(const Quantize&, CudaContext&);

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(256) merge_ranges(CodecArgs a, UnitCut cut, fl
   first[0] = all;
 }
 
-// Joins a group's ranges in `exchange`; the thread's unit is number `of`.
+// Joins a group's ranges in `exchange`; `of`: the thread's unit.
 __device__ __forceinline__ void join_units(const UnitCut& cut, int of, const float4* exchange, GroupRange (&range)[2]) {
   for (int u = 0; u < cut.per_group; ++u) {
     const float4 other = exchange[threadIdx.x + (u - of) * cut.pairs];
@@ -79,7 +79,7 @@ __device__ __forceinline__ void join_units(const UnitCut& cut, int of, const flo
   }
 }
 
-// kStaged: groups are within a block, their bytes in shared memory; else ranges are given.
+// kStaged: groups fit a block, with bytes in shared memory; else ranges are given.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a, UnitCut cut, const float2* ranges, int room) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a,
     exchange[threadIdx.x] = make_float4(range[0].least, range[0].most, range[1].least, range[1].most);
     __syncthreads();
   }
-  // Only here: saves registers while numbers are loaded.
+  // Saves registers while numbers are loaded.
   const Unit unit = unit_at(a, cut, me.row, me.number);
   if constexpr (kStaged) {
     join_units(cut, unit.of, exchange, range);

@@ -12,7 +12,7 @@ struct TokenRun {
   std::int32_t begin = 0, count = 0;
 };
 
-// Tokens, ascending, and the spare entries after them.
+// Tokens, ascending, then spare entries.
 struct RowList {
   std::vector<TokenRun> runs;
   std::int32_t tokens = 0, entries = 0;
@@ -22,10 +22,10 @@ struct RowList {
   void append(const RowList& later);
 };
 
-// Rows [first_row, first_row + rows), from indices in CPU memory. A list without tokens has no entries.
+// Rows [first_row, first_row + rows), from indices in CPU memory. Lists without tokens have no entries.
 std::vector<RowList> row_lists(const ListedTokens& listed, std::int32_t first_row, std::int32_t rows);
 
-// Tokens [0, len) that are in none of `lists`.
+// Tokens [0, len) in none of `lists`.
 RowList tokens_outside(std::span<const RowList* const> lists, std::int32_t len);
 
 }  // namespace kvlab

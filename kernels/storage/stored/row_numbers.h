@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Several rows in one memory, in order.
+// Rows in one memory, in order.
 template <class T>
 class RowNumbers {
  public:
@@ -21,7 +21,7 @@ class RowNumbers {
   };
 
   explicit RowNumbers(const TensorMemory& memory) : data_(memory) {}
-  // Copies of ranges in the same memory.
+  // Copies ranges of the same memory.
   RowNumbers(const TensorMemory& memory, std::span<const Range> rows) : data_(memory) {
     std::vector<std::int64_t> counts;
     for (const Range& row : rows) counts.push_back(row.count);
@@ -30,7 +30,7 @@ class RowNumbers {
     copy(rows);
   }
 
-  // Not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
+  // Not initialised; loses earlier numbers. Grows by an eighth more.
   T* make_room(const std::vector<std::int64_t>& counts) {
     lay_out(counts);
     if (first_.back() > data_.capacity()) {
@@ -60,7 +60,7 @@ class RowNumbers {
     return first_[static_cast<std::size_t>(r + 1)] - first_[static_cast<std::size_t>(r)];
   }
   [[nodiscard]] std::int64_t bytes() const { return data_.size() * std::int64_t{sizeof(T)}; }
-  // Reads the numbers only if the lengths are equal.
+  // Reads numbers only if the lengths are equal.
   friend bool operator==(const RowNumbers& a, const RowNumbers& b) {
     return a.first_ == b.first_ && (a.data_.size() == 0 || a.data_.on_host() == b.data_.on_host());
   }
@@ -81,7 +81,7 @@ class RowNumbers {
       std::copy_n(later.row(r), later.count(r), row(r) + n);
     }
   }
-  // Neighbouring ranges are one copy.
+  // Neighbouring ranges in one copy.
   void copy(std::span<const Range> ranges) {
     std::vector<cuda::CopyRange> copies;
     T* to = data_.data();

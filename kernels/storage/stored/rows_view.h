@@ -38,11 +38,11 @@ class RowsView {
   KvRows rows_;
 };
 
-// On a GPU the indices are scratch of a frame.
+// On a GPU indices are a frame's scratch.
 class Listing {
  public:
   Listing(std::span<const RowList> lists, const TensorMemory& memory);
-  // Row r's tokens are index[first[r]] to index[first[r + 1] - 1].
+  // Row r: index[first[r]] to index[first[r + 1] - 1].
   Listing(std::vector<std::int64_t> first, std::vector<std::int32_t> index, const TensorMemory& memory);
   [[nodiscard]] ListedTokens of(const KvRows& rows, bool values) const { return {rows, first_.data(), index_, values}; }
 

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Vectors that Sparsify pruned as stored K and V: numbers of the channels that stay, and a bit for each channel.
+// Vectors pruned by Sparsify: numbers of the channels that stay, a bit per channel.
 class PrunedVectors final : public DecodeOp {
  public:
   explicit PrunedVectors(const Sparsify& op) : op_(op) {}

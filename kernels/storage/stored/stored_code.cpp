@@ -13,7 +13,6 @@ bool StoredCode::take_over(const StoredCode& later) {
   return true;
 }
 
-// Copies the rows' part of each array.
 class ArrayCopies::Copier final : public StoredArrays {
  public:
   Copier(const ListedTokens& listed, const EncodedRows& rows, std::vector<Copy>& copies) : listed_(listed), rows_(rows), copies_(copies) {}
@@ -67,7 +66,6 @@ class ArrayCopies::Copier final : public StoredArrays {
   std::vector<Copy>& copies_;
 };
 
-// Points the operation to the copies.
 class ArrayCopies::Pointer final : public StoredArrays {
  public:
   Pointer(const std::vector<Copy>& copies, std::int32_t first_row, std::int32_t num_rows)

@@ -12,10 +12,10 @@
 #include "kernels/storage/stored/rows_view.h"
 
 // An operation Op that decodes stored K and V has
-//   void stored_arrays(Op&, StoredArrays&)       its arrays of codes and of parameters
-// and, if the defaults below do not fit,
+//   void stored_arrays(Op&, StoredArrays&)       its codes and parameters
+// and optionally
 //   bool goes_on(const Op&, const Op& later, std::span<const RowList>)   default: false
-//   Decoder unpacking(const Op&)                 decodes later; default: Op with its flag `unpacks` set, if it has one
+//   Decoder unpacking(const Op&)                 decodes later; default: sets the flag `unpacks`
 //   std::unique_ptr<StoredCode> stored_code(const Op&, const EncodedRows&)   default: its arrays
 namespace kvlab {
 
@@ -34,13 +34,13 @@ class StoredCode {
   StoredCode& operator=(const StoredCode&) = delete;
   virtual ~StoredCode() = default;
 
-  // Without the lists of tokens.
+  // Without token lists.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
-  // Fills `listed`: rows [first_row, first_row + listed.kv.num_rows) with their lists.
+  // Fills `listed`: rows [first_row, first_row + listed.kv.num_rows).
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
-  // Appends each row's later tokens, if possible.
+  // Appends later tokens, if possible.
   bool take_over(const StoredCode& later);
-  // Codes must return to the memory of the rows before decode().
+  // Codes must return to the rows' memory before decode().
   void move_to(const TensorMemory& memory) {
     move_numbers(memory);
     memory_ = memory;
@@ -48,7 +48,6 @@ class StoredCode {
   [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
 
  protected:
-  // As take_over(), without the lists.
   [[nodiscard]] virtual bool append(const StoredCode& /*later*/) { return false; }
   virtual void move_numbers(const TensorMemory& memory) = 0;
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
@@ -62,7 +61,7 @@ class StoredArrays {
  public:
   using NumbersOf = std::function<std::int64_t(std::int64_t entries)>;
   virtual ~StoredArrays() = default;
-  // numbers_of(list entries) numbers per row, 0 without entries.
+  // Numbers per row, 0 without entries.
   template <class T>
   void rows(T*& array, const NumbersOf& numbers_of) {
     set(array, of_rows(array, sizeof(T), numbers_of));
@@ -99,13 +98,13 @@ class StoredArrays {
 class ArrayCopies {
  public:
   using Visit = std::function<void(StoredArrays&)>;
-  // `visit`: the operation's arrays for `listed`.
+  // `visit`: the operation's arrays.
   ArrayCopies(const ListedTokens& listed, const EncodedRows& rows, const Visit& visit);
   [[nodiscard]] std::int64_t bytes() const;
   void move_to(const TensorMemory& memory);
-  // Calls run() with `num_rows` rows from `first_row` on in the arrays of `visit`.
+  // Calls run() with these rows in the arrays of `visit`.
   void with(std::int32_t first_row, std::int32_t num_rows, const Visit& visit, const std::function<void()>& run) const;
-  // False, without a change, if arrays have sized rows or lines differ.
+  // False, unchanged, for sized rows or other lines.
   [[nodiscard]] bool append(const ArrayCopies& later);
 
  private:
@@ -124,7 +123,7 @@ Op unpacking(Op op) {
   if constexpr (requires { op.unpacks; }) op.unpacks = true;
   return op;
 }
-// True: joined codes equal codes of all tokens together. `lists`: the rows' so far.
+// True: joined codes equal codes of all tokens together.
 template <class Op>
 bool goes_on(const Op&, const Op&, std::span<const RowList>) {
   return false;
@@ -151,7 +150,7 @@ class ArrayCode final : public StoredCode {
   }
   void move_numbers(const TensorMemory& memory) override { copies_.move_to(memory); }
 
-  Op op_;  // pointers of the encoding step: read only for null
+  Op op_;  // read only for null pointers
   ArrayCopies copies_;
 };
 

@@ -28,7 +28,6 @@ OpCall cost_of(const ListedTokens& tokens, const VectorCode& code, std::string_v
           .flops = n * flops};
 }
 
-// Calls f(vector, place, its code) for each listed vector.
 template <class F>
 void for_each_code(const CodeVectors& a, F&& f) {
   const KvRows& kv = a.tokens.kv;
@@ -59,7 +58,6 @@ OpCall cost_to_fit(const CodeVectors& a) {
           .flops = n * a.code->fit_flops(kv.head_dim)};
 }
 
-// All vectors of a row, and their positions.
 struct RowVectors {
   std::vector<float> x;
   std::vector<std::int32_t> positions;

@@ -13,11 +13,11 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Codes single vectors of K or V, of fixed size. Pure: a vector in a place has one code.
+// Codes single vectors of K or V, of fixed size. A vector in a place has one code.
 class VectorCode {
  public:
   struct Place {
-    const float* parameters = nullptr;   // [num_parameters()] of the row, from fit()
+    const float* parameters = nullptr;   // [num_parameters()] of the row, by fit()
     const float* frequencies = nullptr;  // [head_dim / 2] radians per position of RoPE; null: no RoPE
     std::int32_t position = 0;
     std::int32_t head = 0;  // KV head
@@ -30,14 +30,14 @@ class VectorCode {
   [[nodiscard]] virtual std::int64_t bytes(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t encode_flops(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t decode_flops(std::int32_t head_dim) const = 0;
-  // x [head_dim]; code [bytes(head_dim)]. Called from several threads.
+  // x [head_dim]; code [bytes(head_dim)]. Called by several threads.
   virtual void encode(const float* x, std::int32_t head_dim, const Place& place, std::uint8_t* code) const = 0;
   virtual void decode(const std::uint8_t* code, std::int32_t head_dim, const Place& place, float* x) const = 0;
 
-  // fp32 numbers per row, fitted when its prompt is complete.
+  // fp32 numbers per row, fitted to the complete prompt.
   [[nodiscard]] virtual std::int32_t num_parameters(std::int32_t /*head_dim*/) const { return 0; }
   [[nodiscard]] virtual std::int64_t fit_flops(std::int32_t /*head_dim*/) const { return 0; }  // per vector
-  // True: fit() takes all KV heads of a sequence, vectors head after head.
+  // fit() then takes all KV heads of a sequence, head after head.
   [[nodiscard]] virtual bool fits_all_heads() const { return false; }
   // x [tokens, head_dim], at positions [tokens].
   virtual void fit(std::span<const float> /*x*/, std::int32_t /*head_dim*/, std::span<const std::int32_t> /*positions*/,
@@ -50,7 +50,7 @@ struct VectorTables {
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
 };
 
-// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0. CPU only.
+// Encodes listed vectors, [total(), bytes()] in list order; decodes them; or fits parameters of rows with line[row] >= 0. CPU only.
 struct CodeVectors {
   enum class Kind : std::uint8_t { kEncode, kDecode, kFit };
   ListedTokens tokens;  // of kFit only kv and values
