@@ -1,5 +1,3 @@
-#include "app/help_commands.h"
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include "app/commands/complete.h"
 #include "app/commands/describe.h"
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/schema/schema.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -22,6 +21,12 @@
 namespace kvlab {
 
 namespace {
+
+struct HelpArguments {
+  std::string kind, name, shell;
+  std::vector<std::string> cited, words;
+  bool json = false;
+};
 
 // Bash splits words at '=' and ':' (COMP_WORDBREAKS) and replaces only the last part.
 constexpr const char* kBash = R"sh(# Completion of kvlab. Load it with: source <(kvlab completion bash)
@@ -252,7 +257,8 @@ void add_completion(CLI::App& app, HelpArguments& a, Command& chosen) {
 
 }  // namespace
 
-void add_help_commands(CLI::App& app, HelpArguments& a, Command& chosen) {
+void add_help_commands(CLI::App& app, Command& chosen) {
+  auto& a = arguments_of<HelpArguments>(app);
   add_lists(app, a, chosen);
   CLI::App* schema = app.add_subcommand("schema", "print the JSON Schema of experiment files, for editors");
   print(schema, chosen, a, [](const HelpArguments&) { return experiment_schema(); });

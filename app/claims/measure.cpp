@@ -1,5 +1,3 @@
-#include "app/claims/measure.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "app/claims/claim.h"
 #include "base/error.h"
 #include "base/quantile.h"
 #include "base/text.h"

@@ -10,8 +10,6 @@
 #include <set>
 
 #include "app/claims/claim.h"
-#include "app/commands/describe_kv.h"
-#include "app/commands/describe_model.h"
 #include "app/export/export_format.h"
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"

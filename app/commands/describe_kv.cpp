@@ -1,11 +1,10 @@
-#include "app/commands/describe_kv.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "app/commands/describe.h"
 #include "base/text.h"
 #include "policies/kv/policy/in_place.h"
 #include "sim/kv_cost/shape_run.h"

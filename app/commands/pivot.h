@@ -23,6 +23,4 @@ struct PivotCommand {
 std::string pivot_table(const PivotCommand& command);
 int print_pivot(const PivotCommand& command, std::ostream& out);
 
-CLI::App* add_pivot_command(CLI::App& app, PivotCommand& command);
-
 }  // namespace kvlab

@@ -27,6 +27,4 @@ SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name
 // Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
 int submit_sweep(SubmitCommand command, std::ostream& out);
 
-CLI::App* add_submit_command(CLI::App& app, SubmitCommand& command);
-
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include "app/compare/point_rows.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -10,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "app/compare/points.h"
 #include "app/results/text_file.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"

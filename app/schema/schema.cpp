@@ -12,8 +12,6 @@
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
-#include "app/schema/asked_experiments.h"
-#include "app/schema/mapping_texts.h"
 #include "app/schema/value_schema.h"
 #include "base/config/asked_keys.h"
 #include "base/config/params.h"

@@ -184,12 +184,6 @@ WhyChoice choose_run(const fs::path& folder, const std::vector<WhyRun>& runs, co
   return {chosen.first, texts[0] + (texts[0].empty() || texts[1].empty() ? "" : " ") + texts[1]};
 }
 
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
-
 const WhyRun& find_run(const std::vector<WhyRun>& runs, const WhyCommand& command) {
   std::vector<std::string> ids;
   for (const WhyRun& run : runs) {

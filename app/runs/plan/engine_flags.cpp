@@ -11,7 +11,6 @@
 #include <set>
 
 #include "app/results/run_settings.h"
-#include "app/runs/plan/engine_command_line.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "app/runs/plan/recipe_memory.h"
-#include "app/runs/plan/swap_plan.h"
 #include "base/error.h"
 #include "policies/kv/grouped_layers.h"
 #include "sim/cost/kv_layout.h"
