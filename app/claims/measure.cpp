@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <memory>
 #include <numeric>
 #include <optional>
 

@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cstdint>
 #include <ctime>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <ostream>

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <set>
-#include <sstream>
 
 #include "app/commands/describe.h"
 #include "app/results/results_info.h"

@@ -10,7 +10,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "base/csv.h"
 #include "sim/cost/model_spec.h"

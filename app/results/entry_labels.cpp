@@ -3,16 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
-#include <set>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "app/results/run_settings.h"
-#include "app/results/view.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
 #include "base/json_text.h"

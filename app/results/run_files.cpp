@@ -4,21 +4,17 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
-#include "app/results/text_file.h"
 #include "base/config/param_reader.h"
 #include "base/csv.h"
 #include "base/read_file.h"
-#include "serving/metrics.h"
 #include "serving/replica_state.h"
 
 namespace kvlab {
@@ -185,18 +181,15 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
   add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
   guard.is_done = !tables.contains("requests.csv");
   if (guard.is_done) return;
-  requests_ = std::make_unique<TextFile>(make("requests.csv"));
-  requests_->print("{}{}\n", kRequestColumns, times_policy_ ? kPolicyColumns : "");
-  timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
-  timeline_->write(kTimelineColumns);
-  if (tables.contains("transfers.csv")) {
-    transfers_ = std::make_unique<TextFile>(make("transfers.csv"));
-    transfers_->write(kTransferColumns);
-  }
-  if (tables.contains("request_groups.csv")) {
-    groups_ = std::make_unique<TextFile>(make("request_groups.csv"));
-    groups_->write(kGroupColumns);
-  }
+  const auto open = [&](const char* name, const std::string& columns) {
+    auto file = std::make_unique<TextFile>(make(name));
+    file->write(columns);
+    return file;
+  };
+  requests_ = open("requests.csv", std::string(kRequestColumns) + (times_policy_ ? kPolicyColumns : "") + "\n");
+  timeline_ = open("timeline.csv", kTimelineColumns);
+  if (tables.contains("transfers.csv")) transfers_ = open("transfers.csv", kTransferColumns);
+  if (tables.contains("request_groups.csv")) groups_ = open("request_groups.csv", kGroupColumns);
   if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
   guard.is_done = true;
 }
@@ -280,10 +273,8 @@ void keep_other_files(const fs::path& earlier, const fs::path& target, const std
 }  // namespace
 
 void RunFiles::commit(nlohmann::ordered_json manifest) {
-  if (requests_) requests_->close();
-  if (timeline_) timeline_->close();
-  if (transfers_) transfers_->close();
-  if (groups_) groups_->close();
+  for (TextFile* const file : {requests_.get(), timeline_.get(), transfers_.get(), groups_.get()})
+    if (file != nullptr) file->close();
   if (perfetto_) perfetto_->close();
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   std::vector<fs::path> written{fresh_ / "manifest.json"};

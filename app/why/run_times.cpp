@@ -1,7 +1,6 @@
 #include "app/why/run_times.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>

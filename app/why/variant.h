@@ -1,10 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "app/results/run_settings.h"

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <ostream>
 #include <set>
-#include <sstream>
-#include <string>
 #include <vector>
 
 #include "app/results/entry_labels.h"

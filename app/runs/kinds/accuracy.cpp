@@ -14,7 +14,6 @@
 #include "app/results/results.h"
 #include "app/results/run_files.h"
 #include "app/runs/accuracy/partial_answers.h"
-#include "app/runs/accuracy/replayed_sample.h"
 #include "app/runs/accuracy/shared_model.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/plan/recipe_memory.h"

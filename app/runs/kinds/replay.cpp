@@ -125,27 +125,6 @@ ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, cons
   }
 }
 
-}  // namespace
-
-Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
-  static std::mutex mutex;
-  static std::map<std::string, Fields> known;
-  const ReplayOptions options = read_options(p, seed);
-  Params samples = p.child("samples", "samples");
-  const std::string key = fmt::format("{} {} {} {}{}", seed, options.kv_bytes, recipe.text, samples.text_of_all(), running_sources());
-  const std::lock_guard lock(mutex);
-  const auto at = known.find(key);
-  if (at != known.end()) return at->second;
-  const auto all = read_attention_samples(samples, seed);
-  Means means;
-  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
-  Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
-  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
-  return known.emplace(key, std::move(fields)).first->second;
-}
-
-namespace {
-
 // Samples are read on replay.
 class ReplayRun final : public PreparedRun {
  public:
@@ -220,6 +199,23 @@ class ReplayRun final : public PreparedRun {
 };
 
 }  // namespace
+
+Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
+  static std::mutex mutex;
+  static std::map<std::string, Fields> known;
+  const ReplayOptions options = read_options(p, seed);
+  Params samples = p.child("samples", "samples");
+  const std::string key = fmt::format("{} {} {} {}{}", seed, options.kv_bytes, recipe.text, samples.text_of_all(), running_sources());
+  const std::lock_guard lock(mutex);
+  const auto at = known.find(key);
+  if (at != known.end()) return at->second;
+  const auto all = read_attention_samples(samples, seed);
+  Means means;
+  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
+  Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
+  return known.emplace(key, std::move(fields)).first->second;
+}
 
 // `host: replay`: heads.csv, steps.csv, kept.jsonl and kept_steps.jsonl on request, prompts.csv for prefill selectors.
 class Replay final : public RunKind {

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "app/results/run_settings.h"

@@ -5,7 +5,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "app/results/text_file.h"
 #include "base/config/spec_file.h"

@@ -1,18 +1,16 @@
-#include "app/runs/sweep/sweep_plan.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstddef>
 #include <iosfwd>
 #include <ostream>
-#include <string>
 #include <utility>
 
 #include "app/results/results.h"
 #include "app/results/view.h"
 #include "app/runs/report/expectations.h"
 #include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/sweep_work.h"
 #include "base/csv.h"
 #include "base/usage.h"
 #include "traces/logs/real_log.h"
