@@ -218,7 +218,6 @@ std::string description_text(const HelpArguments& a) {
   return text;
 }
 
-// text_of: of the command's output, by HelpArguments.
 template <class TextOf>
 void print(CLI::App* one, Command& chosen, HelpArguments& a, TextOf text_of) {
   choose(one, chosen, a, [text_of](const HelpArguments& given, std::ostream& out) {

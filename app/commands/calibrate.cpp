@@ -30,7 +30,6 @@ namespace kvlab {
 
 namespace {
 
-// `kvlab calibrate`: writes a profile of this machine.
 struct CalibrateCommand {
   bool cpu = false;
   std::optional<int> gpu;

@@ -21,7 +21,6 @@ namespace kvlab {
 
 namespace {
 
-// `kvlab trace fetch [NAME]`: lists public traces, or downloads one.
 struct FetchCommand {
   std::string name;
   std::string list;  // "": the shipped one

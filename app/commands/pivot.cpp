@@ -195,11 +195,6 @@ std::string pivot_table(const PivotCommand& c) {
   return fmt::format("{}{}; {}\n{}", table.columns[metric], over, seeds_text(pivot), text_table(pivot.header, pivot.lines));
 }
 
-int print_pivot(const PivotCommand& command, std::ostream& out) {
-  out << pivot_table(command);
-  return 0;
-}
-
 void add_pivot_command(CLI::App& app, Command& chosen) {
   CLI::App* const pivot = app.add_subcommand("pivot", "one metric of a sweep as a table over two of its axes");
   auto& c = arguments_of<PivotCommand>(*pivot);
@@ -215,7 +210,10 @@ void add_pivot_command(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false)
       ->check(offers(Offer::kAxisValues));
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
-  choose(pivot, chosen, c, print_pivot);
+  choose(pivot, chosen, c, [](const PivotCommand& given, std::ostream& out) {
+    out << pivot_table(given);
+    return 0;
+  });
 }
 
 }  // namespace kvlab

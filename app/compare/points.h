@@ -96,7 +96,6 @@ class PointRows {
   std::map<std::string, std::string> variants_;
 };
 
-// `kvlab validate --points FILE --out DIR`.
 struct PointsCommand {
   std::string file, out;
   PointOptions options;

@@ -8,7 +8,6 @@
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/read_file.h"
-#include "base/text.h"
 
 namespace kvlab {
 

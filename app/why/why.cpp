@@ -14,7 +14,6 @@
 #include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
 #include "app/results/run_settings.h"
-#include "app/results/safe_files.h"
 #include "app/results/text_file.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/report/known_metrics.h"

@@ -11,7 +11,6 @@
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/score_interval.h"
 #include "base/csv.h"
-#include "base/error.h"
 #include "base/read_file.h"
 #include "base/text.h"
 

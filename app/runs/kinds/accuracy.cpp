@@ -143,99 +143,7 @@ class GradedSet {
 
   void run() {
     try {
-      run_all() {
-        std::ostream* const log = batch_.log;
-        model_ = &shared_model(setup().model, setup().backend);
-        const std::size_t left = refuse_early();
-        if (left == 0) return;
-        if (log != nullptr) {
-          GradeWork work(*model_, setup().options);
-          for (const EvalSample& s : samples_)
-            for (const auto& r : runs_)
-              if (!r->failed && !r->has(s)) work.add(s, r->recipe);
-          *log << fmt::format("{} sample{}, {} {}: {}\n", samples_.size(), samples_.size() == 1 ? "" : "s", left,
-                              left == 1 ? "policy" : "policies", work.describe())
-               << std::flush;
-        }
-        std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
-        for (const EvalSample& s : samples_)
-          if (taken[{s.task, s.length}]++ < setup().replay_per_task) replayed_.insert(s.number);
-        for (std::size_t begin = 0; begin < samples_.size();) {
-          const std::size_t end = block_end(samples_, begin, model_->config());
-
-          grade_block(std::size_t begin, std::size_t end) {
-            std::vector<Recipe> recipes;
-            for (const auto& r : runs_) {
-              const bool is_open = !r->failed && std::any_of(samples_.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                             samples_.begin() + static_cast<std::ptrdiff_t>(end),
-                                                             [&](const EvalSample& s) { return !r->has(s); });
-              if (is_open) recipes.push_back(r->recipe);
-            }
-            if (recipes.empty()) return;
-            const GradeNeeds needs = needs_of(*model_, recipes);
-            std::vector<GradeSample> prepared;
-            for (std::size_t i = begin; i < end; ++i) {
-              if (batch_.stop) throw Interrupted{};
-              prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
-            }
-            std::vector<const GradeSample*> all;  // results may depend on the batch
-            for (const GradeSample& s : prepared) all.push_back(&s);
-            Recordings recorded;
-            for (const GradeSample& s : prepared)
-              if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
-            for (const auto& r : runs_) {
-              if (batch_.stop) throw Interrupted{};
-              if (r->failed) continue;
-              if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
-              const auto began = std::chrono::steady_clock::now();
-              try {
-                const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
-                batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
-
-                add_grades(GradedRun & r, std::span<const GradedAnswer> answers, const Recordings& recorded) {
-                  for (std::size_t i = 0; i < answers.size();) {
-                    std::size_t end = i;
-                    while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
-                    SampleGrades sample{
-                        {answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
-                    const auto found = recorded.find(answers[i].sample);
-                    if (found != recorded.end() && r.recipe.runs_in("replay"))
-                      add_replay(found->second, r.recipe, setup().options.seed, sample);
-                    r.answers->add(sample);
-                    i = end;
-                  }
-                }
-
-              } catch (...) {
-                r->failed = true;
-                batch_.finish(r->place, std::current_exception(), r->wall_s);
-              }
-              r->wall_s += seconds_since(began);
-            }
-          }
-
-          begin = end;
-        }
-        for (const auto& r : runs_) {
-          if (r->failed) continue;
-          r->failed = true;  // reported in any case
-          try {
-            write(GradedRun & r) {
-              const RunSpec& run = batch_.experiment.runs[r.place];
-              const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
-              is_valid();
-              execute_prepared(r, {batch_.experiment, run, batch_.folder.runs(), r.origin, is_valid}, {});
-              r.answers->remove_file();
-            }
-
-            batch_.finish(r->place, nullptr, r->wall_s);
-          } catch (...) {
-            batch_.finish(r->place, std::current_exception(), r->wall_s);
-          }
-        }
-        if (log != nullptr) *log << remark_on_first_answers(samples_, setup().options);
-      }
-
+      run_all();
     } catch (...) {
       for (const auto& r : runs_)
         if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
@@ -245,7 +153,41 @@ class GradedSet {
  private:
   using Recordings = std::map<std::int32_t, ReplayedSample>;  // by sample number
   [[nodiscard]] const AccuracySetup& setup() const { return runs_.front()->setup; }
-  void run_all();
+
+  void run_all() {
+    std::ostream* const log = batch_.log;
+    model_ = &shared_model(setup().model, setup().backend);
+    const std::size_t left = refuse_early();
+    if (left == 0) return;
+    if (log != nullptr) {
+      GradeWork work(*model_, setup().options);
+      for (const EvalSample& s : samples_)
+        for (const auto& r : runs_)
+          if (!r->failed && !r->has(s)) work.add(s, r->recipe);
+      *log << fmt::format("{} sample{}, {} {}: {}\n", samples_.size(), samples_.size() == 1 ? "" : "s", left,
+                          left == 1 ? "policy" : "policies", work.describe())
+           << std::flush;
+    }
+    std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
+    for (const EvalSample& s : samples_)
+      if (taken[{s.task, s.length}]++ < setup().replay_per_task) replayed_.insert(s.number);
+    for (std::size_t begin = 0; begin < samples_.size();) {
+      const std::size_t end = block_end(samples_, begin, model_->config());
+      grade_block(begin, end);
+      begin = end;
+    }
+    for (const auto& r : runs_) {
+      if (r->failed) continue;
+      r->failed = true;  // reported in any case
+      try {
+        write(*r);
+        batch_.finish(r->place, nullptr, r->wall_s);
+      } catch (...) {
+        batch_.finish(r->place, std::current_exception(), r->wall_s);
+      }
+    }
+    if (log != nullptr) *log << remark_on_first_answers(samples_, setup().options);
+  }
 
   // Reports recipes that the model cannot run. Returns the number of others.
   std::size_t refuse_early() {
@@ -267,9 +209,62 @@ class GradedSet {
     return left;
   }
 
-  void grade_block(std::size_t begin, std::size_t end);
-  void add_grades(GradedRun& run, std::span<const GradedAnswer> answers, const Recordings& recorded) const;
-  void write(GradedRun& run) const;
+  void grade_block(std::size_t begin, std::size_t end) {
+    std::vector<Recipe> recipes;
+    for (const auto& r : runs_) {
+      const bool is_open =
+          !r->failed && std::any_of(samples_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    samples_.begin() + static_cast<std::ptrdiff_t>(end), [&](const EvalSample& s) { return !r->has(s); });
+      if (is_open) recipes.push_back(r->recipe);
+    }
+    if (recipes.empty()) return;
+    const GradeNeeds needs = needs_of(*model_, recipes);
+    std::vector<GradeSample> prepared;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (batch_.stop) throw Interrupted{};
+      prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
+    }
+    std::vector<const GradeSample*> all;  // results may depend on the batch
+    for (const GradeSample& s : prepared) all.push_back(&s);
+    Recordings recorded;
+    for (const GradeSample& s : prepared)
+      if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
+    for (const auto& r : runs_) {
+      if (batch_.stop) throw Interrupted{};
+      if (r->failed) continue;
+      if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
+      const auto began = std::chrono::steady_clock::now();
+      try {
+        const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
+        batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
+        add_grades(*r, answers, recorded);
+      } catch (...) {
+        r->failed = true;
+        batch_.finish(r->place, std::current_exception(), r->wall_s);
+      }
+      r->wall_s += seconds_since(began);
+    }
+  }
+
+  void add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const Recordings& recorded) const {
+    for (std::size_t i = 0; i < answers.size();) {
+      std::size_t end = i;
+      while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
+      SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
+      const auto found = recorded.find(answers[i].sample);
+      if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, setup().options.seed, sample);
+      r.answers->add(sample);
+      i = end;
+    }
+  }
+
+  void write(GradedRun& r) const {
+    const RunSpec& run = batch_.experiment.runs[r.place];
+    const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
+    is_valid();
+    execute_prepared(r, {batch_.experiment, run, batch_.folder.runs(), r.origin, is_valid}, {});
+    r.answers->remove_file();
+  }
 
   const RunBatch& batch_;
   std::span<const EvalSample> samples_;

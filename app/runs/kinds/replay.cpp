@@ -87,7 +87,6 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
-// kept.jsonl and kept_steps.jsonl.
 class KeptLines {
  public:
   KeptLines(std::string run, std::string recipe) : run_(std::move(run)), recipe_(std::move(recipe)) {}

@@ -117,7 +117,6 @@ class ServingRun final : public SimulationRun {
   [[nodiscard]] bool times_policy() const override { return false; }  // a step is measured as a whole
 
  private:
-  // engine_steps.csv: measured and predicted time of each step.
   Findings serve(RunFiles& files, const RunOptions& options) override {
     const Fields load = apply_load(options);
     ServingProgress progress = expected_progress(files.id(), options);
