@@ -5,6 +5,7 @@
 #include <set>
 
 #include "app/commands/describe.h"
+#include "app/commands/offers.h"
 #include "app/results/results_info.h"
 #include "app/runs/report/known_metrics.h"
 #include "app/schema/schema.h"

@@ -14,7 +14,7 @@ struct EngineFlags {
 // With a file in profiles/flags.
 std::vector<std::string> flag_engines();
 
-// Translates an engine's command line (engine_command_line.h) for `experiment` with the --set values `set`. Throws one InputError for all
+// Translates an engine's command line for `experiment` with the --set values `set`. Throws one InputError for all
 // options that are unknown, refused or have a bad value, and if the scheduler is not the engine's.
 // Rules in `options` of profiles/flags/ENGINE.yaml:
 //   key       path in the experiment ('scheduler.X': X of the engine's scheduler). Its value is the option's; 'switch', without one
