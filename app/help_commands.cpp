@@ -133,7 +133,7 @@ std::vector<std::string> completion_shells() {
   return shells;
 }
 
-// Calls `kvlab complete`, so it fits every version. Throws InputError for an unknown shell.
+// Calls `kvlab complete`, so it fits every version.
 std::string completion_script(const std::string& shell) {
   for (const auto& [name, script] : kScripts)
     if (shell == name) return script;

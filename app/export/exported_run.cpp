@@ -57,7 +57,6 @@ ExportedSettings settings_in(const fs::path& file) {
   return found;
 }
 
-// "" if absent.
 std::string value_of(const ExportedSettings& values, const std::string& name) {
   const auto at = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == name; });
   return at == values.end() ? "" : at->second;
