@@ -8,9 +8,7 @@
 #include <cstring>
 #include <ostream>
 
-#include "app/commands/command.h"
 #include "app/commands/other_commands.h"
-#include "app/commands/run_command.h"
 #include "app/results/results.h"
 #include "base/message.h"
 #include "base/text.h"
@@ -149,12 +147,11 @@ int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& ou
 }  // namespace
 
 int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  RunCommand run;
   Command chosen;
   CLI::App app("A wind tunnel for KV-cache policies and LLM schedulers", "kvlab");
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvlab " + program_version());
-  choose(add_run_command(app, run), chosen, run, run_experiment);
+  add_run_command(app, chosen);
   add_other_commands(app, chosen);
   require_strict_numbers(app);
   try {

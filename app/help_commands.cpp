@@ -1,5 +1,3 @@
-#include "app/help_commands.h"
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include "app/commands/complete.h"
 #include "app/commands/describe.h"
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/schema/schema.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -22,6 +21,12 @@
 namespace kvlab {
 
 namespace {
+
+struct HelpArguments {
+  std::string kind, name, shell;
+  std::vector<std::string> cited, words;
+  bool json = false;
+};
 
 // Bash splits words at '=' and ':' (COMP_WORDBREAKS) and replaces only the last part.
 constexpr const char* kBash = R"sh(# Completion of kvlab. Load it with: source <(kvlab completion bash)
@@ -128,7 +133,7 @@ std::vector<std::string> completion_shells() {
   return shells;
 }
 
-// Calls `kvlab complete`, so it fits every version. Throws InputError for an unknown shell.
+// Calls `kvlab complete`, so it fits every version.
 std::string completion_script(const std::string& shell) {
   for (const auto& [name, script] : kScripts)
     if (shell == name) return script;
@@ -213,7 +218,6 @@ std::string description_text(const HelpArguments& a) {
   return text;
 }
 
-// text_of: of the command's output, by HelpArguments.
 template <class TextOf>
 void print(CLI::App* one, Command& chosen, HelpArguments& a, TextOf text_of) {
   choose(one, chosen, a, [text_of](const HelpArguments& given, std::ostream& out) {
@@ -252,7 +256,8 @@ void add_completion(CLI::App& app, HelpArguments& a, Command& chosen) {
 
 }  // namespace
 
-void add_help_commands(CLI::App& app, HelpArguments& a, Command& chosen) {
+void add_help_commands(CLI::App& app, Command& chosen) {
+  auto& a = arguments_of<HelpArguments>(app);
   add_lists(app, a, chosen);
   CLI::App* schema = app.add_subcommand("schema", "print the JSON Schema of experiment files, for editors");
   print(schema, chosen, a, [](const HelpArguments&) { return experiment_schema(); });

@@ -1,7 +1,5 @@
 #include <csignal>
 #include <iostream>
-#include <string>
-#include <vector>
 
 #include "app/cli.h"
 

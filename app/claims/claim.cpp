@@ -16,6 +16,8 @@
 
 namespace kvlab {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr double kMostFactor = 2, kMostShare = 0.1;
@@ -37,28 +39,6 @@ bool meets(const Published& p, Criterion counts, double ours) {
 
 // At most four digits, without trailing zeros.
 std::string number(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value); }
-
-}  // namespace
-
-Verdict judge(const Published& published, Criterion counts, double ours) {
-  if (!is_on_side(published, ours)) return Verdict::kNotReproduced;
-  if (meets(published, counts, ours)) return Verdict::kReproduced;
-  return published.no_effect ? Verdict::kDirection : Verdict::kNotReproduced;
-}
-
-std::string figure_text(double value, const std::string& unit) {
-  const std::string rounded = number(std::stod(fmt::format("{:.3g}", value)));
-  return unit == "x" || unit.empty() ? rounded + unit : rounded + " " + unit;
-}
-
-std::string figure_text(const Published& p) {
-  const std::string low = number(p.value), text = p.to == p.value ? low : low + "-" + number(p.to);
-  return p.unit == "x" || p.unit.empty() ? text + p.unit : text + " " + p.unit;
-}
-
-namespace fs = std::filesystem;
-
-namespace {
 
 constexpr double kMost = 1e12;
 
@@ -192,6 +172,22 @@ class Reader {
 };
 
 }  // namespace
+
+Verdict judge(const Published& published, Criterion counts, double ours) {
+  if (!is_on_side(published, ours)) return Verdict::kNotReproduced;
+  if (meets(published, counts, ours)) return Verdict::kReproduced;
+  return published.no_effect ? Verdict::kDirection : Verdict::kNotReproduced;
+}
+
+std::string figure_text(double value, const std::string& unit) {
+  const std::string rounded = number(std::stod(fmt::format("{:.3g}", value)));
+  return unit == "x" || unit.empty() ? rounded + unit : rounded + " " + unit;
+}
+
+std::string figure_text(const Published& p) {
+  const std::string low = number(p.value), text = p.to == p.value ? low : low + "-" + number(p.to);
+  return p.unit == "x" || p.unit.empty() ? text + p.unit : text + " " + p.unit;
+}
 
 std::string ClaimRun::placed(const std::string& message) const {
   return message.starts_with("--set ") ? fmt::format("{}: run '{}': {}", place, name, message) : message;

@@ -1,14 +1,11 @@
-#include "app/claims/measure.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <memory>
 #include <numeric>
 #include <optional>
 
+#include "app/claims/claim.h"
 #include "base/error.h"
 #include "base/quantile.h"
 #include "base/text.h"

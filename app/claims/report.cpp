@@ -1,11 +1,10 @@
-#include "app/claims/report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "app/claims/run_claims.h"
 #include "base/csv.h"
 #include "base/text.h"
 

@@ -1,14 +1,18 @@
-#include "app/commands/calibrate.h"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cctype>
+#include <cstdint>
 #include <ctime>
-#include <filesystem>
+#include <memory>
+#include <optional>
 #include <ostream>
+#include <string>
+#include <vector>
 
-#include "app/commands/named_recipe.h"
+#include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
+#include "app/commands/record.h"
 #include "app/results/results.h"
 #include "app/runs/accuracy/served_model.h"
 #include "app/runs/sweep/stop_signals.h"
@@ -25,6 +29,17 @@
 namespace kvlab {
 
 namespace {
+
+struct CalibrateCommand {
+  bool cpu = false;
+  std::optional<int> gpu;
+  double minutes = 10;
+  std::string model;     // "": llama-3.1-8b on a GPU, the probe on the CPU
+  std::string hardware;  // "": the datasheet of the GPU's name, else measured rates
+  std::string out;       // "": profiles/DEVICE
+  std::uint64_t seed = 1;
+  std::vector<std::string> kv_policies;  // their operations are timed
+};
 
 void check(const CalibrateCommand& c) {
   if (c.cpu == c.gpu.has_value()) throw InputError("calibrate needs --cpu or --gpu N, one of them");
@@ -100,8 +115,6 @@ void report(const CalibrationPlan& plan, const CalibrationResult& result, std::o
            "anew. A run that uses this profile says that it failed\n";
 }
 
-}  // namespace
-
 int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream& err) {
   check(c);
   ModelSpec model = load_model_spec(!c.model.empty() ? c.model : c.cpu ? "probe" : "llama-3.1-8b", profiles_folder() + "/models");
@@ -125,6 +138,32 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   }
   report(plan, result, out);
   return stop_requested() ? 130 : 0;
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app, Command& chosen) {
+  CLI::App* one = app.add_subcommand("calibrate", "measure this machine's kernels and write a profile that simulations can use");
+  auto& c = arguments_of<CalibrateCommand>(*one);
+  CLI::Option_group* device = one->add_option_group("device");
+  device->add_flag("--cpu", c.cpu, "the CPU, with the CPU's kernels");
+  device->add_option("--gpu", c.gpu, "the GPU of this number; needs a build with CUDA");
+  device->require_option(1);
+  one->add_option("--minutes", c.minutes, "how long to measure; default: 10");
+  one->add_option("--model", c.model, "a name in profiles/models or a config.json; default: llama-3.1-8b, with --cpu the probe")
+      ->check(offers(Offer::kNames, "models"))
+      ->check(offers(Offer::kFiles));
+  one->add_option("--hardware", c.hardware, "datasheet to check against: a name in profiles/hardware; default: by the GPU's name")
+      ->check(offers(Offer::kNames, "hardware"));
+  one->add_option("--out", c.out, "folder to write; default: profiles/NAME. A folder of the same device, model and seed is continued")
+      ->check(offers(Offer::kFolders));
+  one->add_option("--seed", c.seed, "of the points that are held out to state the error; default: 1")->check(whole_number());
+  one->add_option(
+         "--kv-policy", c.kv_policies,
+         "recipes whose operations are timed too, as the engine calls them; all: a few recipes that call every operation. Operations "
+         "without a table are priced by the roofline")
+      ->check(offers(Offer::kNames, "recipes"));
+  choose(one, chosen, c, calibrate_device);
 }
 
 }  // namespace kvlab

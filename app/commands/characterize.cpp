@@ -1,20 +1,38 @@
-#include "app/commands/characterize.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <vector>
 
+#include "app/commands/estimate.h"
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "sim/cost/layer_kinds.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
 
 namespace {
+
+// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (TKLQT, arXiv:2504.11750). Not for
+// CUDA graphs.
+struct CharacterizeCommand : MachineOptions {
+  std::int32_t max_batch = 256;
+  std::int32_t tokens = 512;   // cached per decode row, or prompt length
+  bool is_prefill = false;     // else one token per row
+  double dispatch_us = 2.375;  // between launches; default: a null kernel's launch (ibid., Intel CPU with H100)
+};
+
+// One rank. kernels: one per operation of the cost model; engines without fusion launch more.
+struct LaunchPoint {
+  std::int32_t batch = 0;
+  std::int64_t kernels = 0;
+  double gpu_us = 0, host_us = 0;
+  [[nodiscard]] bool is_host_bound() const { return gpu_us < host_us; }
+};
 
 constexpr double kUs = 1e6;
 
@@ -87,8 +105,7 @@ std::string as_json(const CostSetup& setup, const CharacterizeCommand& c, const 
   return json.dump(2) + "\n";
 }
 
-}  // namespace
-
+// Batches 1, 2, 4, ... and the largest.
 std::vector<LaunchPoint> launch_points(const CostSetup& setup, const CharacterizeCommand& c) {
   const std::unique_ptr<CostModel> cost = make_cost_model(setup);
   std::vector<LaunchPoint> points;
@@ -116,8 +133,11 @@ int print_characterization(const CharacterizeCommand& c, std::ostream& out) {
   return 0;
 }
 
-CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& c) {
+}  // namespace
+
+void add_characterize_command(CLI::App& app, Command& chosen) {
   CLI::App* one = app.add_subcommand("characterize", "from which batch on the GPU, and not the host's kernel launches, bounds a step");
+  auto& c = arguments_of<CharacterizeCommand>(*one);
   add_machine_options(*one, c);
   one->add_option("--batch", c.max_batch, "the largest of the sweep 1, 2, 4, ...; default: 256")->check(CLI::Range(1, kMostRows));
   one->add_option("--tokens", c.tokens, "cached by each row, or with --prefill the length of each prompt; default: 512")
@@ -126,7 +146,7 @@ CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& c) {
   one->add_option("--dispatch-us", c.dispatch_us,
                   "host time from one launch to the next; default: 2.375, a null kernel's launch. Frameworks take longer: measure yours")
       ->check(CLI::Range(0.001, 1e6));
-  return one;
+  choose(one, chosen, c, print_characterization);
 }
 
 }  // namespace kvlab

@@ -1,17 +1,18 @@
 #include "app/commands/clean.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <istream>
+#include <iostream>
 #include <nlohmann/json.hpp>
-#include <ostream>
 #include <set>
 #include <vector>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"
@@ -134,15 +135,15 @@ void find_unfinished(const ResultsFolder& folder, std::vector<Leftover>& found) 
     found.push_back({path, "a file that was being written when its program ended", {}, fs::file_size(path)});
 }
 
-bool is_confirmed(const CleanCommand& command, std::istream& in, std::ostream& out) {
+bool is_confirmed(const CleanCommand& command, std::ostream& out) {
   if (command.yes) return true;
-  if (!command.can_ask) {
+  if (::isatty(STDIN_FILENO) != 1 || ::isatty(STDOUT_FILENO) != 1) {
     out << "nothing was removed: kvlab clean " << command.folder << " --yes removes it\n";
     return false;
   }
   out << "remove? [y/N] " << std::flush;
   std::string answer;
-  std::getline(in, answer);
+  std::getline(std::cin, answer);
   return answer == "y" || answer == "yes";
 }
 
@@ -155,7 +156,7 @@ void remove(const Leftover& one) {
 
 }  // namespace
 
-int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out) {
+int clean_results(const CleanCommand& command, std::ostream& out) {
   const ResultsFolder folder{fs::path(command.folder)};
   std::vector<Leftover> found;
   find_runs(folder, found);
@@ -171,7 +172,7 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
     return 0;
   }
   out << fmt::format("{} to remove, {}; what the newest sweep uses stays\n", found.size(), size_text(bytes));
-  if (!is_confirmed(command, in, out)) return 0;
+  if (!is_confirmed(command, out)) return 0;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
   fs::remove(folder.partial(), ignored);  // succeeds if empty
@@ -185,12 +186,13 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   return 0;
 }
 
-CLI::App* add_clean_command(CLI::App& app, CleanCommand& c) {
+void add_clean_command(CLI::App& app, Command& chosen) {
   CLI::App* const clean =
       app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
+  auto& c = arguments_of<CleanCommand>(*clean);
   clean->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   clean->add_flag("--yes", c.yes, "remove them without asking");
-  return clean;
+  choose(clean, chosen, c, clean_results);
 }
 
 }  // namespace kvlab

@@ -6,6 +6,7 @@
 #include <functional>
 #include <iosfwd>
 #include <limits>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -14,6 +15,14 @@ namespace kvlab {
 
 // Results go to `out`, progress and warnings to `err`; returns the exit status.
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
+
+// Live as long as `app`; once per app.
+template <class Arguments>
+Arguments& arguments_of(CLI::App& app) {
+  const auto own = std::make_shared<Arguments>();
+  app.preparse_callback([own](std::size_t) {});
+  return *own;
+}
 
 // If `one` is given, `chosen` becomes act(arguments, out) or act(arguments, out, err). Options write into `arguments`, which must outlive
 // `app`.
@@ -39,7 +48,5 @@ inline CLI::Validator whole_number() {
   };
   return CLI::Validator(check, "INT");
 }
-
-inline CLI::Validator seed_range() { return whole_number(); }
 
 }  // namespace kvlab

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <set>
-#include <sstream>
 
 #include "app/commands/describe.h"
+#include "app/commands/offers.h"
 #include "app/results/results_info.h"
 #include "app/runs/report/known_metrics.h"
-#include "app/schema/setting_words.h"
+#include "app/schema/schema.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "traces/public_traces.h"

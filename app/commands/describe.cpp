@@ -7,11 +7,8 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "app/claims/claim.h"
-#include "app/commands/describe_kv.h"
-#include "app/commands/describe_model.h"
 #include "app/export/export_format.h"
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
@@ -178,29 +175,6 @@ constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_toke
                                                                          {"_gib", "GiB"},
                                                                          {"_s", "s"}}};
 
-}  // namespace
-
-const std::vector<std::string>& list_kinds() {
-  static const std::vector<std::string> kinds = [] {
-    std::vector<std::string> names;
-    for (const Kind& kind : kKinds) names.emplace_back(kind.name);
-    return names;
-  }();
-  return kinds;
-}
-
-std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
-
-std::vector<Item> list_items(const std::string& kind) {
-  const std::string name = kind == "routers" ? "dispatchers" : kind;  // older name
-  for (const Kind& known : kKinds) {
-    if (name == known.name) return known.items("");
-  }
-  throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
-}
-
-namespace {
-
 // "; did you mean 'h200' (hardware) or 'h2o' (recipes)?"
 std::string meant_items(const std::string& name) {
   std::map<std::string, std::set<std::string>> kinds_of;
@@ -223,7 +197,41 @@ std::string meant_items(const std::string& name) {
   return "; did you mean " + join(shown, " or ") + "?";
 }
 
+// At `columns` bytes; further lines begin with `indent` blanks.
+std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
+  if (columns < indent + 20 || line.size() <= columns) return line;
+  std::string text;
+  for (std::size_t begin = 0, room = columns; begin < line.size(); room = columns - indent) {
+    std::size_t end = std::min(begin + room, line.size());
+    if (const std::size_t blank = line.rfind(' ', end); end < line.size() && blank != std::string::npos && blank > begin) end = blank;
+    text += (begin == 0 ? "" : "\n" + std::string(indent, ' ')) + line.substr(begin, end - begin);
+    begin = line.find_first_not_of(' ', end);
+  }
+  return text;
+}
+
+bool is_kv(const Item& item) { return kv_kinds().contains(item.kind); }
+
 }  // namespace
+
+const std::vector<std::string>& list_kinds() {
+  static const std::vector<std::string> kinds = [] {
+    std::vector<std::string> names;
+    for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+    return names;
+  }();
+  return kinds;
+}
+
+std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
+
+std::vector<Item> list_items(const std::string& kind) {
+  const std::string name = kind == "routers" ? "dispatchers" : kind;  // older name
+  for (const Kind& known : kKinds) {
+    if (name == known.name) return known.items("");
+  }
+  throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
+}
 
 std::vector<Item> describe_items(const std::string& name) {
   if (is_model_path(name)) return {model_at_path(name)};
@@ -244,23 +252,6 @@ std::string unit_of(const std::string& key) {
   return "";
 }
 
-namespace {
-
-// At `columns` bytes; further lines begin with `indent` blanks.
-std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
-  if (columns < indent + 20 || line.size() <= columns) return line;
-  std::string text;
-  for (std::size_t begin = 0, room = columns; begin < line.size(); room = columns - indent) {
-    std::size_t end = std::min(begin + room, line.size());
-    if (const std::size_t blank = line.rfind(' ', end); end < line.size() && blank != std::string::npos && blank > begin) end = blank;
-    text += (begin == 0 ? "" : "\n" + std::string(indent, ' ')) + line.substr(begin, end - begin);
-    begin = line.find_first_not_of(' ', end);
-  }
-  return text;
-}
-
-}  // namespace
-
 std::string items_as_text(const std::vector<Item>& items, std::size_t columns) {
   std::size_t width = 0;
   for (const Item& item : items) width = std::max(width, item.name.size());
@@ -273,12 +264,6 @@ std::string items_as_text(const std::vector<Item>& items, std::size_t columns) {
   }
   return text;
 }
-
-namespace {
-
-bool is_kv(const Item& item) { return kv_kinds().contains(item.kind); }
-
-}  // namespace
 
 std::string items_as_json(const std::vector<Item>& items, bool with_parameters) {
   Json all = Json::array();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,5 +45,19 @@ std::string unit_of(const std::string& key);
 std::string items_as_text(const std::vector<Item>& items, std::size_t columns = 0);
 std::string items_as_json(const std::vector<Item>& items, bool with_parameters);
 std::string description_as_text(const Item& item);
+
+const std::set<std::string>& kv_kinds();
+// Recipes and parts (recipe, scorer, allocator, trigger, disposal, format, selector), then parts added at run time.
+std::vector<Item> kv_items();
+// A recipe's needs and costs.
+void add_kv_details(Item& item);
+
+// only: "": all. An unreadable file becomes an item with the reason.
+std::vector<Item> model_items(const std::string& folder, const std::string& only);
+
+// A file, or a folder with config.json.
+bool is_model_path(const std::string& name);
+// Throws InputError as for 'model:'.
+Item model_at_path(const std::string& path);
 
 }  // namespace kvlab

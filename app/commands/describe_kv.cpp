@@ -1,11 +1,9 @@
-#include "app/commands/describe_kv.h"
-
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
+#include "app/commands/describe.h"
 #include "base/text.h"
 #include "policies/kv/policy/in_place.h"
 #include "sim/kv_cost/shape_run.h"
@@ -162,29 +160,6 @@ void add_parts(const std::string& kind, bool are_compiled, const Uses& uses, std
   }
 }
 
-}  // namespace
-
-const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",       "disposal",
-                                           "format", "selector", "prefill_selector", "prompt_pruner", "prompt_rewriter"};
-  return kinds;
-}
-
-void add_kv_details(Item& item) {
-  if (item.kind != "recipe") return;
-  const Recipe recipe = load_recipe(item.name);
-  try {
-    const KvPolicy policy(recipe, kShape);
-    item.facts.emplace_back("observes", observes(policy.needs()));
-    if (recipe.runs_in("cost")) item.facts.emplace_back("finds of a cached prefix", found_prefixes(policy));
-  } catch (const InputError& e) {
-    item.facts.emplace_back("observes", e.what());
-  }
-  if (recipe.runs_in("cost")) add_costs(recipe, item);
-}
-
-namespace {
-
 void add_all_parts(bool are_compiled, const Uses& uses, std::vector<Item>& items) {
   add_parts<Scorer>("scorer", are_compiled, uses, items);
   add_parts<Allocator>("allocator", are_compiled, uses, items);
@@ -214,6 +189,25 @@ std::vector<Item> read_kv_items() {
 }
 
 }  // namespace
+
+const std::set<std::string>& kv_kinds() {
+  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",       "disposal",
+                                           "format", "selector", "prefill_selector", "prompt_pruner", "prompt_rewriter"};
+  return kinds;
+}
+
+void add_kv_details(Item& item) {
+  if (item.kind != "recipe") return;
+  const Recipe recipe = load_recipe(item.name);
+  try {
+    const KvPolicy policy(recipe, kShape);
+    item.facts.emplace_back("observes", observes(policy.needs()));
+    if (recipe.runs_in("cost")) item.facts.emplace_back("finds of a cached prefix", found_prefixes(policy));
+  } catch (const InputError& e) {
+    item.facts.emplace_back("observes", e.what());
+  }
+  if (recipe.runs_in("cost")) add_costs(recipe, item);
+}
 
 std::vector<Item> kv_items() {
   static const std::vector<Item> built_in = read_kv_items();

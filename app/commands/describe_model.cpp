@@ -1,10 +1,9 @@
-#include "app/commands/describe_model.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <filesystem>
 
+#include "app/commands/describe.h"
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"

@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/runs/report/bill.h"
 #include "base/error.h"
 #include "sim/cost/fitting.h"
@@ -205,9 +206,10 @@ int print_estimate(const EstimateCommand& command, std::ostream& out) {
   return 0;
 }
 
-CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& c) {
+void add_estimate_command(CLI::App& app, Command& chosen) {
   CLI::App* one =
       app.add_subcommand("estimate", "memory, latency, throughput, energy and price of one load by formulas, without a simulation");
+  auto& c = arguments_of<EstimateCommand>(*one);
   add_machine_options(*one, c);
   one->add_option("--prompt-tokens", c.prompt_tokens, "of each request; default: 1024")->check(CLI::Range(1, kMostTokens));
   one->add_option("--output-tokens", c.output_tokens, "of each request; default: 128")->check(CLI::Range(1, kMostTokens));
@@ -215,7 +217,7 @@ CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& c) {
   one->add_option("--memory-frac", c.memory_frac, "share of GPU memory for weights and KV; default: 0.9")->check(CLI::Range(0.01, 1.0));
   one->add_option("--watts", c.watts, "power there is: also the rate of tokens that it allows")->check(CLI::Range(1.0, 1e12));
   one->add_option("--pue", c.pue, "--watts: all power over that of the GPUs; default: 1")->check(CLI::Range(1.0, 10.0))->needs("--watts");
-  return one;
+  choose(one, chosen, c, print_estimate);
 }
 
 }  // namespace kvlab

@@ -43,6 +43,5 @@ struct EstimatedFigure {
 // Throws InputError if model or batch exceed memory.
 std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateCommand& command);
 int print_estimate(const EstimateCommand& command, std::ostream& out);
-CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& command);
 
 }  // namespace kvlab

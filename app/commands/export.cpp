@@ -1,10 +1,12 @@
-#include "app/commands/export.h"
-
 #include <fmt/format.h>
 
 #include <ostream>
+#include <string>
+#include <vector>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
+#include "app/export/export_format.h"
 #include "app/results/other_runs.h"
 #include "base/config/params.h"
 #include "base/text.h"
@@ -15,6 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
+struct ExportCommand {
+  std::string folder, format, out;
+  std::vector<std::string> runs;
+  ExportOptions options;
+};
+
 void report_written(const ExportFolder& folder, std::ostream& out) {
   constexpr std::size_t kNamed = 4;
   const auto& files = folder.written();
@@ -22,8 +30,6 @@ void report_written(const ExportFolder& folder, std::ostream& out) {
   for (const std::string& note : folder.notes()) out << "note: " << note << "\n";
   if (files.size() > kNamed) out << fmt::format("and {} more files in {}\n", files.size() - kNamed, folder.path().string());
 }
-
-}  // namespace
 
 int export_results(const ExportCommand& command, std::ostream& out) {
   Params none = Params::empty("export");
@@ -47,8 +53,11 @@ int export_results(const ExportCommand& command, std::ostream& out) {
   return 0;
 }
 
-CLI::App* add_export_command(CLI::App& app, ExportCommand& c) {
+}  // namespace
+
+void add_export_command(CLI::App& app, Command& chosen) {
   CLI::App* const one = app.add_subcommand("export", "write results in the format of another tool (docs/exchange.md)");
+  auto& c = arguments_of<ExportCommand>(*one);
   one->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))
       ->required()
@@ -60,7 +69,7 @@ CLI::App* add_export_command(CLI::App& app, ExportCommand& c) {
                   "folder to write; files in it are not replaced; default: RESULTS/export/FORMAT, a folder per run of several");
   one->add_option("--start", c.options.start_s, "instant at which the simulation starts, in seconds since 1970; default: 0")
       ->check(CLI::Range(0.0, 9e9));
-  return one;
+  choose(one, chosen, c, export_results);
 }
 
 }  // namespace kvlab

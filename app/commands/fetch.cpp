@@ -1,16 +1,17 @@
-#include "app/commands/fetch.h"
-
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <ostream>
+#include <string>
+#include <vector>
 
+#include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/commands/shell_word.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -19,6 +20,11 @@
 namespace kvlab {
 
 namespace {
+
+struct FetchCommand {
+  std::string name;
+  std::string list;  // "": the shipped one
+};
 
 namespace fs = std::filesystem;
 
@@ -87,8 +93,6 @@ void print_use(const PublicTrace& trace, const std::string& path, std::ostream& 
   out << fmt::format("trace: {{file: {}}}   # format {}; {}\n", path, trace.format, trace.licence);
 }
 
-}  // namespace
-
 int fetch_trace(const FetchCommand& command, std::ostream& out) {
   const std::string list = command.list.empty() ? public_traces_list() : command.list;
   const std::vector<PublicTrace> traces = read_public_traces(list);
@@ -118,6 +122,16 @@ int fetch_trace(const FetchCommand& command, std::ostream& out) {
   out << fmt::format("wrote {}: {} bytes\n", path, fs::file_size(path));
   print_use(trace, path, out);
   return 0;
+}
+
+}  // namespace
+
+void add_fetch_command(CLI::App& trace, Command& chosen) {
+  CLI::App* fetch = trace.add_subcommand("fetch", "download a public trace; without a name, list them");
+  auto& c = arguments_of<FetchCommand>(*fetch);
+  fetch->add_option("name", c.name, "of the trace")->check(offers(Offer::kNames, "public_traces"));
+  fetch->add_option("--list", c.list, "another list than traces/public_traces.yaml; traces go to public/ beside it");
+  choose(fetch, chosen, c, fetch_trace);
 }
 
 }  // namespace kvlab

@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <ostream>
 
-#include "app/commands/command.h"
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/commands/tokenize.h"
 #include "app/results/text_file.h"
 #include "base/error.h"
+#include "base/hugging_face.h"
 #include "base/read_file.h"
 #include "engine/label/head_rows.h"
 #include "engine/label/prefill_patterns.h"
@@ -97,16 +98,20 @@ int write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
   return 0;
 }
 
-void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose) {
+void add_label_command(CLI::App& app, Command& chosen) {
   constexpr int kMost = 1 << 26;
   CLI::App* const label = app.add_subcommand("label", "run a model on generated prompts and write what recipes take as 'weights'");
+  auto& c = arguments_of<LabelCommand>(*label);
   label->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*act)(const LabelCommand&, std::ostream&)) {
     CLI::App* const one = label->add_subcommand(name, help);
     one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required()->check(offers(Offer::kFolders));
     one->add_option("--out", c.output, "file to write: safetensors, of prefill JSON")->required();
-    one->add_option("--seed", c.options.seed, "of the prompts; default: 1")->check(seed_range());
-    one->callback([choose, act] { choose(act); });
+    one->add_option("--seed", c.options.seed, "of the prompts; default: 1")->check(whole_number());
+    choose(one, chosen, c, [act](LabelCommand given, std::ostream& out) {
+      given.model = weights_folder(given.model);
+      return act(given, out);
+    });
     return one;
   };
   CLI::App* const heads =

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -22,8 +20,5 @@ struct LabelCommand {
 int write_labels_of_heads(const LabelCommand& command, std::ostream& out);
 int write_filters_of_queries(const LabelCommand& command, std::ostream& out);
 int write_patterns_of_prompts(const LabelCommand& command, std::ostream& out);
-
-void add_label_command(CLI::App& app, LabelCommand& command,
-                       const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose);
 
 }  // namespace kvlab

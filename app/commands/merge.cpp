@@ -1,10 +1,12 @@
-#include "app/commands/merge.h"
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <string>
+#include <vector>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/error.h"
 #include "base/json_text.h"
 
@@ -13,6 +15,13 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 namespace {
+
+struct MergeCommand {
+  std::string target;               // experiment file, or the whole's results folder
+  std::vector<std::string> shards;  // results folders; empty: those next to the whole's
+  std::vector<std::string> set;     // as given to the shards
+  SweepOptions sweep;
+};
 
 constexpr const char* kAdvice = ": 'kvlab run FILE.yaml --shard 1/4' makes the first of four shards";
 
@@ -29,8 +38,6 @@ ShardOrigin origin_of(const std::vector<fs::path>& shards) {
   }
   throw InputError(shards.front().parent_path().string() + ": no shard has a complete run");
 }
-
-}  // namespace
 
 int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
   std::error_code error;
@@ -52,8 +59,11 @@ int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 
-CLI::App* add_merge_command(CLI::App& app, MergeCommand& c) {
+}  // namespace
+
+void add_merge_command(CLI::App& app, Command& chosen) {
   CLI::App* const merge = app.add_subcommand("merge", "join the results of shards ('run --shard') as if one program had done all runs");
+  auto& c = arguments_of<MergeCommand>(*merge);
   merge->add_option("target", c.target, "the experiment's file, or the results folder of the whole")
       ->required()
       ->check(offers(Offer::kNames, "experiments"))
@@ -63,7 +73,7 @@ CLI::App* add_merge_command(CLI::App& app, MergeCommand& c) {
   merge->add_option("--set", c.set, "as given to the shards; may be repeated")->allow_extra_args(false)->check(offers(Offer::kSettings));
   merge->add_option("--out", c.sweep.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   merge->add_flag("--quiet", c.sweep.quiet, "print errors only");
-  return merge;
+  choose(merge, chosen, c, merge_shards);
 }
 
 }  // namespace kvlab

@@ -11,6 +11,7 @@
 #include <ostream>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/compare/compare.h"
 #include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
@@ -194,13 +195,9 @@ std::string pivot_table(const PivotCommand& c) {
   return fmt::format("{}{}; {}\n{}", table.columns[metric], over, seeds_text(pivot), text_table(pivot.header, pivot.lines));
 }
 
-int print_pivot(const PivotCommand& command, std::ostream& out) {
-  out << pivot_table(command);
-  return 0;
-}
-
-CLI::App* add_pivot_command(CLI::App& app, PivotCommand& c) {
+void add_pivot_command(CLI::App& app, Command& chosen) {
   CLI::App* const pivot = app.add_subcommand("pivot", "one metric of a sweep as a table over two of its axes");
+  auto& c = arguments_of<PivotCommand>(*pivot);
   pivot->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   pivot->add_option("--rows", c.rows, "axis of the sweep, by its column in summary.csv or the last part of that")
       ->required()
@@ -213,7 +210,10 @@ CLI::App* add_pivot_command(CLI::App& app, PivotCommand& c) {
       ->allow_extra_args(false)
       ->check(offers(Offer::kAxisValues));
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
-  return pivot;
+  choose(pivot, chosen, c, [](const PivotCommand& given, std::ostream& out) {
+    out << pivot_table(given);
+    return 0;
+  });
 }
 
 }  // namespace kvlab

@@ -1,16 +1,10 @@
 #pragma once
 
-#include <iosfwd>
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace kvlab {
 
-// `kvlab pivot`.
 struct PivotCommand {
   std::string folder;
   std::string rows, columns, metric;  // columns of summary.csv, or the last part of an axis' name; columns "": one column
@@ -21,8 +15,5 @@ struct PivotCommand {
 // A cell is the mean over seeds; text adds the half width of its 95 % t-interval if seeds differ. Throws InputError for an unknown column
 // or value, or an axis that varies within a cell.
 std::string pivot_table(const PivotCommand& command);
-int print_pivot(const PivotCommand& command, std::ostream& out);
-
-CLI::App* add_pivot_command(CLI::App& app, PivotCommand& command);
 
 }  // namespace kvlab

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "app/commands/named_recipe.h"
 #include "app/commands/tokenize.h"
 #include "base/error.h"
 #include "base/json_node.h"
@@ -115,6 +114,13 @@ int record_trace(const RecordCommand& c, std::ostream& out) {
   out << fmt::format("wrote {}: {} prompt tokens, {} more, {} layers, {} bytes\n", c.output, trace.prompt_tokens,
                      trace.num_tokens - trace.prompt_tokens, trace.num_layers, std::filesystem::file_size(c.output));
   return 0;
+}
+
+Recipe named_recipe(const std::string& name, std::int32_t budget_tokens) {
+  const std::vector<std::string> names = recipe_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
+  return load_recipe(name, budget_tokens);
 }
 
 }  // namespace kvlab

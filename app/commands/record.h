@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "policies/kv/recipe/recipe.h"
+
 namespace kvlab {
 
 // Runs a model on a prompt and writes its attention inputs. Either ids_file, a JSON list of token ids or {ids, continuation, task, needles:
@@ -19,5 +21,8 @@ struct RecordCommand {
   std::vector<std::string> passes;
 };
 int record_trace(const RecordCommand& command, std::ostream& out);
+
+// As load_recipe. Throws InputError if unknown.
+Recipe named_recipe(const std::string& name, std::int32_t budget_tokens = 0);
 
 }  // namespace kvlab

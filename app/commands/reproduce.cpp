@@ -1,13 +1,15 @@
-#include "app/commands/reproduce.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
 #include <sstream>
+#include <string>
+#include <vector>
 
-#include "app/claims/report.h"
+#include "app/claims/run_claims.h"
+#include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
 #include "base/error.h"
@@ -18,6 +20,13 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 namespace {
+
+struct ReproduceCommand {
+  std::vector<std::string> names;  // of claims, or files
+  bool every = false, json = false, quiet = false;
+  std::string out;  // for claims.md and claims.csv; "": none
+  ClaimOptions runs;
+};
 
 std::vector<Claim> claims_of(const ReproduceCommand& command) {
   if (command.every == !command.names.empty())
@@ -46,8 +55,6 @@ void write_page(const ReproduceCommand& command, const std::vector<ClaimResult>&
   name_results(command.out);
 }
 
-}  // namespace
-
 int reproduce_claims(const ReproduceCommand& command, std::ostream& out, std::ostream& err) {
   const std::vector<Claim> claims = claims_of(command);
   std::ostringstream none;
@@ -67,6 +74,24 @@ int reproduce_claims(const ReproduceCommand& command, std::ostream& out, std::os
   write_page(command, results);
   if (!command.json) out << "wrote " << (fs::path(command.out) / "claims.md").string() << "\n";
   return status;
+}
+
+}  // namespace
+
+void add_reproduce_command(CLI::App& app, Command& chosen) {
+  CLI::App* one = app.add_subcommand("reproduce", "run published claims and print their figures beside ours");
+  auto& c = arguments_of<ReproduceCommand>(*one);
+  one->add_option("name", c.names, "claims, as `kvlab list claims` prints them, or files")
+      ->check(offers(Offer::kNames, "claims"))
+      ->check(offers(Offer::kYamlFiles));
+  one->add_flag("--all", c.every, "every claim");
+  one->add_flag("--json", c.json, "as JSON: a list of {name, system, published, ours, verdict}");
+  one->add_option("--out", c.out, "folder that gets the table: claims.md, claims.csv and their figure");
+  one->add_option("--jobs", c.runs.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
+  one->add_option("--runs", c.runs.folder, "folder of the runs; default: results/claims")->check(offers(Offer::kFolders));
+  one->add_flag("--force", c.runs.force, "do runs again whose inputs have not changed");
+  one->add_flag("--quiet", c.quiet, "no progress");
+  choose(one, chosen, c, reproduce_claims);
 }
 
 }  // namespace kvlab

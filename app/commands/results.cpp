@@ -1,5 +1,3 @@
-#include "app/commands/results.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,12 +5,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "app/commands/clean.h"
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/results/adopt_runs.h"
 #include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
@@ -27,6 +25,12 @@
 namespace kvlab {
 
 namespace {
+
+struct ResultsCommand {
+  std::vector<std::string> words;
+  bool yes = false;
+  bool every = false;  // all runs of a name
+};
 
 namespace fs = std::filesystem;
 using JoinJson = nlohmann::ordered_json;
@@ -175,12 +179,6 @@ std::string join_results(const fs::path& out, const std::vector<fs::path>& folde
   return sources.remarks + shared + ambiguous_lines(labels) + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
 }
 
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
-
 constexpr std::size_t kMostListed = 40;
 
 // The first column with values is the main metric.
@@ -261,22 +259,23 @@ int join_folders(const ResultsCommand& command, std::ostream& out) {
   return 0;
 }
 
-}  // namespace
-
-int show_results(const ResultsCommand& command, std::istream& in, std::ostream& out) {
+int show_results(const ResultsCommand& command, std::ostream& out) {
   const auto& words = command.words;
   if (words.empty()) return list_all(out);
   if (words[0] == "join") return join_folders(command, out);
   if (words[0] == "clean") {
     if (words.size() != 2) throw InputError("kvlab results clean NAME: needs one results folder");
-    return clean_results({find_results(words[1]).string(), command.yes, command.can_ask}, in, out);
+    return clean_results({find_results(words[1]).string(), command.yes}, out);
   }
   if (words.size() > 1) throw InputError("kvlab results NAME: takes one name; 'kvlab results join OUT A B' joins folders");
   return list_one(command, out);
 }
 
-CLI::App* add_results_command(CLI::App& app, ResultsCommand& c) {
+}  // namespace
+
+void add_results_command(CLI::App& app, Command& chosen) {
   CLI::App* const one = app.add_subcommand("results", "list the results there are, or the runs of one; join folders; clean one");
+  auto& c = arguments_of<ResultsCommand>(*one);
   one->add_option("words", c.words,
                   "none: all folders in results/; NAME: its runs; join OUT A B ...: their finished runs in one folder; clean NAME: remove "
                   "runs that its newest sweep does not use")
@@ -284,7 +283,7 @@ CLI::App* add_results_command(CLI::App& app, ResultsCommand& c) {
       ->check(offers(Offer::kResultNames));
   one->add_flag("--all", c.every, "NAME: every run, not the first 40");
   one->add_flag("--yes", c.yes, "clean: remove without asking");
-  return one;
+  choose(one, chosen, c, show_results);
 }
 
 }  // namespace kvlab

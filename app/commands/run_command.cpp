@@ -1,15 +1,23 @@
-#include "app/commands/run_command.h"
-
 #include <unistd.h>
 
 #include <ostream>
+#include <string>
+#include <vector>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/runs/plan/engine_flags.h"
+#include "app/runs/sweep/sweep.h"
 
 namespace kvlab {
 
 namespace {
+
+struct RunCommand {
+  std::string file, model, shard, fast_forward = "on", vllm_args, sglang_args;
+  std::vector<std::string> set;
+  SweepOptions sweep;
+};
 
 void add_engine_flags(const std::string& engine, const std::string& text, RunCommand& c, std::ostream& out) {
   if (text.empty()) return;
@@ -23,8 +31,6 @@ void add_engine_flags(const std::string& engine, const std::string& text, RunCom
   for (const std::string& remark : flags.remarks) out << remark << "\n";
 }
 
-}  // namespace
-
 int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
   c.sweep.fast_forward = c.fast_forward == "on";
   if (!c.model.empty()) c.set.push_back("model=" + c.model);
@@ -36,8 +42,11 @@ int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 
-CLI::App* add_run_command(CLI::App& app, RunCommand& c) {
+}  // namespace
+
+void add_run_command(CLI::App& app, Command& chosen) {
   CLI::App* const run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
+  auto& c = arguments_of<RunCommand>(*run);
   run->add_option("file", c.file, "experiment (YAML)")
       ->required()
       ->check(offers(Offer::kNames, "experiments"))
@@ -60,7 +69,7 @@ CLI::App* add_run_command(CLI::App& app, RunCommand& c) {
       ->check(CLI::IsMember({"on", "off"}));
   run->add_flag("--quiet", c.sweep.quiet, "print errors only");
   run->add_flag("--force", c.sweep.force, "do runs again whose inputs have not changed");
-  return run;
+  choose(run, chosen, c, run_experiment);
 }
 
 }  // namespace kvlab

@@ -12,6 +12,7 @@
 #include <ostream>
 
 #include "app/commands/offers.h"
+#include "app/commands/other_commands.h"
 #include "app/commands/shell_word.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/runs/sweep/seeds.h"
@@ -104,8 +105,9 @@ int submit_sweep(SubmitCommand c, std::ostream& out) {
   return 0;
 }
 
-CLI::App* add_submit_command(CLI::App& app, SubmitCommand& c) {
+void add_submit_command(CLI::App& app, Command& chosen) {
   CLI::App* const submit = app.add_subcommand("submit", "print or submit a sweep as a job array, a shard for each task");
+  auto& c = arguments_of<SubmitCommand>(*submit);
   submit->add_option("file", c.file, "experiment (YAML)")
       ->required()
       ->check(offers(Offer::kNames, "experiments"))
@@ -121,7 +123,7 @@ CLI::App* add_submit_command(CLI::App& app, SubmitCommand& c) {
       ->allow_extra_args(false)
       ->check(offers(Offer::kSettings));
   submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
-  return submit;
+  choose(submit, chosen, c, submit_sweep);
 }
 
 }  // namespace kvlab

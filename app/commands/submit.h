@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -26,7 +25,5 @@ SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name
 
 // Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
 int submit_sweep(SubmitCommand command, std::ostream& out);
-
-CLI::App* add_submit_command(CLI::App& app, SubmitCommand& command);
 
 }  // namespace kvlab

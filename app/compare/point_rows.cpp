@@ -1,5 +1,3 @@
-#include "app/compare/point_rows.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -10,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "app/compare/points.h"
 #include "app/results/text_file.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
@@ -20,6 +19,8 @@
 #include "base/text.h"
 
 namespace kvlab {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -49,25 +50,6 @@ std::map<std::string, std::string> read_texts(Params p, const std::string& meani
   return texts;
 }
 
-}  // namespace
-
-PointNames load_point_names(const std::string& file) {
-  const std::shared_ptr<const ConfigFile> config = load_config(file);
-  Params p(config, std::make_shared<const Choices>(), "names of points");
-  PointNames names;
-  names.systems = read_systems(p.child("systems", "systems"));
-  names.models = read_models(p.child("models", "models"));
-  names.kv_types = read_texts(p.child("kv_cache", "kv_cache"), "type of cached keys and values");
-  names.schedulers = read_texts(p.child("schedulers", "schedulers"), "scheduler of the engine's steps");
-  for (const std::string& key : p.child("formats", "formats").keys()) names.formats[key] = std::as_const(config->root)["formats"][key];
-  p.reject_unread();
-  return names;
-}
-
-namespace fs = std::filesystem;
-
-namespace {
-
 constexpr std::int64_t kMaxWhole = std::int64_t{1} << 30;
 // Fill, steady state, drain.
 constexpr std::uint64_t kLoops = 3;
@@ -92,6 +74,19 @@ std::uint64_t stated_concurrency(const std::string& source, const std::string& p
 std::string models_of_profiles() { return profiles_folder() + "/models"; }
 
 }  // namespace
+
+PointNames load_point_names(const std::string& file) {
+  const std::shared_ptr<const ConfigFile> config = load_config(file);
+  Params p(config, std::make_shared<const Choices>(), "names of points");
+  PointNames names;
+  names.systems = read_systems(p.child("systems", "systems"));
+  names.models = read_models(p.child("models", "models"));
+  names.kv_types = read_texts(p.child("kv_cache", "kv_cache"), "type of cached keys and values");
+  names.schedulers = read_texts(p.child("schedulers", "schedulers"), "scheduler of the engine's steps");
+  for (const std::string& key : p.child("formats", "formats").keys()) names.formats[key] = std::as_const(config->root)["formats"][key];
+  p.reject_unread();
+  return names;
+}
 
 PointRows::PointRows(const std::string& file, const PointOptions& options, fs::path models_folder)
     : table_(read_csv(file)),

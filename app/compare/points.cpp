@@ -6,11 +6,7 @@
 #include <tbb/partitioner.h>
 
 #include <cmath>
-#include <map>
-#include <optional>
 #include <ostream>
-#include <utility>
-#include <vector>
 
 #include "app/results/results.h"
 #include "app/results/text_file.h"

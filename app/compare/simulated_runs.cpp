@@ -28,24 +28,6 @@ double seconds_at(const CsvTable& table, std::size_t row, std::size_t column) {
   return ns * 1e-9;
 }
 
-}  // namespace
-
-std::map<std::string, std::vector<ServedRequest>> read_completed(const fs::path& file) {
-  const CsvTable table = read_csv(file);
-  const std::size_t run = table.at("run"), state = table.at("state"), arrival = table.at("arrival_ns"), queued = table.at("queued_ns"),
-                    first = table.at("first_token_ns"), last = table.at("last_token_ns"), tokens = table.at("output_tokens");
-  std::map<std::string, std::vector<ServedRequest>> runs;
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    if (table.rows[i][state] != "completed") continue;
-    const auto at = [&](std::size_t column) { return seconds_at(table, i, column); };
-    const auto count = static_cast<std::int64_t>(std::llround(at(tokens) * 1e9));
-    runs[table.rows[i][run]].push_back({at(arrival), at(queued), at(first), at(last), count});
-  }
-  return runs;
-}
-
-namespace {
-
 // npos if absent. Throws if another axis varies.
 std::size_t jitter_column(const CsvTable& summary) {
   std::size_t found = std::string::npos;
@@ -76,6 +58,20 @@ std::map<std::string, double> gaps_of(const CsvTable& summary, const std::vector
 }
 
 }  // namespace
+
+std::map<std::string, std::vector<ServedRequest>> read_completed(const fs::path& file) {
+  const CsvTable table = read_csv(file);
+  const std::size_t run = table.at("run"), state = table.at("state"), arrival = table.at("arrival_ns"), queued = table.at("queued_ns"),
+                    first = table.at("first_token_ns"), last = table.at("last_token_ns"), tokens = table.at("output_tokens");
+  std::map<std::string, std::vector<ServedRequest>> runs;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    if (table.rows[i][state] != "completed") continue;
+    const auto at = [&](std::size_t column) { return seconds_at(table, i, column); };
+    const auto count = static_cast<std::int64_t>(std::llround(at(tokens) * 1e9));
+    runs[table.rows[i][run]].push_back({at(arrival), at(queued), at(first), at(last), count});
+  }
+  return runs;
+}
 
 SimulatedRuns load_simulated_runs(const fs::path& folder) {
   const CsvTable summary = read_csv(folder / "summary.csv");

@@ -57,6 +57,11 @@ ExportedSettings settings_in(const fs::path& file) {
   return found;
 }
 
+std::string value_of(const ExportedSettings& values, const std::string& name) {
+  const auto at = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == name; });
+  return at == values.end() ? "" : at->second;
+}
+
 }  // namespace
 
 ExportedRun::ExportedRun(fs::path folder, std::vector<std::pair<std::string, std::string>> axes)
@@ -68,22 +73,14 @@ ExportedRun::ExportedRun(fs::path folder, std::vector<std::pair<std::string, std
   settings_ = settings_in(folder_ / "resolved.yaml");
 }
 
-std::string ExportedRun::text(const std::string& column) const {
-  for (const auto& [name, field] : summary_)
-    if (name == column) return field;
-  return "";
-}
+std::string ExportedRun::text(const std::string& column) const { return value_of(summary_, column); }
 
 std::optional<double> ExportedRun::number(const std::string& column) const {
   double value = 0;
   return parse_real(text(column), value) ? std::optional(value) : std::nullopt;
 }
 
-std::string ExportedRun::setting(const std::string& path) const {
-  for (const auto& [name, value] : settings_)
-    if (name == path) return value;
-  return "";
-}
+std::string ExportedRun::setting(const std::string& path) const { return value_of(settings_, path); }
 
 std::vector<RequestRow> ExportedRun::requests() const {
   const fs::path file = folder_ / "requests.csv";

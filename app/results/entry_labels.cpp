@@ -3,16 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
-#include <set>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "app/results/run_settings.h"
-#include "app/results/view.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
 #include "base/json_text.h"
@@ -20,6 +13,8 @@
 #include "base/text.h"
 
 namespace kvlab {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -30,7 +25,12 @@ struct EntryForm {
   bool is_read = false;  // resolved.yaml was readable
 
   // Value or default, or "".
-  [[nodiscard]] std::string value_of(const std::string& key) const;
+  [[nodiscard]] std::string value_of(const std::string& key) const {
+    for (const auto& [path, value] : set)
+      if (path == key) return value;
+    const auto found = defaults.find(key);
+    return found == defaults.end() ? "" : found->second;
+  }
 };
 
 // Over its label's runs. Defaults may depend on another axis; joined folders may reuse a label.
@@ -39,12 +39,27 @@ struct ListEntry {
   std::vector<EntryForm> forms;  // in row order
   std::set<std::string> axes;    // paths in the entry that are lists
 
-  [[nodiscard]] bool is_known() const;
+  [[nodiscard]] bool is_known() const {
+    return std::all_of(forms.begin(), forms.end(), [](const EntryForm& form) { return form.is_read; });
+  }
+
   // Includes mappings around the key.
-  [[nodiscard]] bool is_axis(const std::string& key) const;
-  [[nodiscard]] bool varies(const std::string& key) const;
+  [[nodiscard]] bool is_axis(const std::string& key) const {
+    return std::any_of(axes.begin(), axes.end(), [&](const std::string& axis) { return (key + ".").starts_with(axis + "."); });
+  }
+
+  [[nodiscard]] bool varies(const std::string& key) const {
+    const std::string first = forms.front().value_of(key);
+    return std::any_of(forms.begin(), forms.end(), [&](const EntryForm& form) { return form.value_of(key) != first; });
+  }
+
   // Set values differ between runs: the label names several entries.
-  [[nodiscard]] bool is_ambiguous() const;
+  [[nodiscard]] bool is_ambiguous() const {
+    std::set<std::string> keys;
+    for (const EntryForm& form : forms)
+      for (const auto& one : form.set) keys.insert(one.first);
+    return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return !is_axis(key) && varies(key); });
+  }
 };
 
 // "sarathi" of "sarathi#2"; "" without a place.
@@ -52,33 +67,6 @@ std::string entry_base(const std::string& label) {
   const std::size_t at = label.rfind('#');
   long long place = 0;
   return at != std::string::npos && parse_integer(label.substr(at + 1), place) ? label.substr(0, at) : "";
-}
-
-std::string EntryForm::value_of(const std::string& key) const {
-  for (const auto& [path, value] : set)
-    if (path == key) return value;
-  const auto found = defaults.find(key);
-  return found == defaults.end() ? "" : found->second;
-}
-
-bool ListEntry::is_known() const {
-  return std::all_of(forms.begin(), forms.end(), [](const EntryForm& form) { return form.is_read; });
-}
-
-bool ListEntry::is_axis(const std::string& key) const {
-  return std::any_of(axes.begin(), axes.end(), [&](const std::string& axis) { return (key + ".").starts_with(axis + "."); });
-}
-
-bool ListEntry::varies(const std::string& key) const {
-  const std::string first = forms.front().value_of(key);
-  return std::any_of(forms.begin(), forms.end(), [&](const EntryForm& form) { return form.value_of(key) != first; });
-}
-
-bool ListEntry::is_ambiguous() const {
-  std::set<std::string> keys;
-  for (const EntryForm& form : forms)
-    for (const auto& one : form.set) keys.insert(one.first);
-  return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return !is_axis(key) && varies(key); });
 }
 
 // Scalars and lists, by path.
@@ -124,7 +112,7 @@ class FormReader {
  public:
   explicit FormReader(std::string path) : path_(std::move(path)), top_key_(path_.substr(0, path_.find('.'))) {}
 
-  void add(const std::filesystem::path& run, ListEntry& entry) {
+  void add(const fs::path& run, ListEntry& entry) {
     const std::string text = read_if_there(run / "resolved.yaml");
     const auto [known, is_new] = forms_.try_emplace(lines_on(text, top_key_));
     if (is_new) known->second = form_of(parse_run_settings(text), path_);
@@ -153,12 +141,6 @@ std::map<std::string, ListEntry> read_list_entries(const View& view, std::size_t
   }
   return entries;
 }
-
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
 
 using EntryParameters = EntryLabels::Parameters;
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "app/results/run_manifest.h"
 #include "app/results/run_settings.h"
@@ -37,6 +36,22 @@ std::string left_out_line(std::size_t count, const std::string& folder, const st
   return count == 0 ? "" : runs_are(count, folder) + " " + why + " and " + (count == 1 ? "is" : "are") + " left out\n";
 }
 
+// A scalar, or the only key of a mapping.
+std::string setting_at(const YAML::Node& root, const std::string& path) {
+  const YAML::Node at = node_at(root, path);
+  if (!at.IsDefined()) return "";
+  if (at.IsScalar()) return at.Scalar();
+  return at.IsMap() && at.size() == 1 ? at.begin()->first.Scalar() : "";
+}
+
+// With a known experiment of its name if there is one.
+std::string command_for(const std::string& folder) {
+  const std::string name = fs::path(folder).filename().string();
+  for (const fs::path& file : experiment_files())
+    if (file.stem() == name) return fmt::format("kvlab run {}", file.string());
+  return fmt::format("kvlab run FILE.yaml --out {}", folder);
+}
+
 }  // namespace
 
 FolderView view_of_folder(const fs::path& folder) {
@@ -63,18 +78,6 @@ FolderView view_of_folder(const fs::path& folder) {
   return {view, left_out_line(num_broken, folder.string(), "damaged or gone") +
                     left_out_line(num_included, folder.string(), "of results that it includes (name these folders, too)")};
 }
-
-namespace {
-
-// A scalar, or the only key of a mapping.
-std::string setting_at(const YAML::Node& root, const std::string& path) {
-  const YAML::Node at = node_at(root, path);
-  if (!at.IsDefined()) return "";
-  if (at.IsScalar()) return at.Scalar();
-  return at.IsMap() && at.size() == 1 ? at.begin()->first.Scalar() : "";
-}
-
-}  // namespace
 
 std::size_t ViewUnion::add(const View& view, const std::string& origin) {
   std::set<std::string> known;
@@ -112,18 +115,6 @@ View ViewUnion::view() const {
   }
   return all;
 }
-
-namespace {
-
-// With a known experiment of its name if there is one.
-std::string command_for(const std::string& folder) {
-  const std::string name = fs::path(folder).filename().string();
-  for (const fs::path& file : experiment_files())
-    if (file.stem() == name) return fmt::format("kvlab run {}", file.string());
-  return fmt::format("kvlab run FILE.yaml --out {}", folder);
-}
-
-}  // namespace
 
 void require_included(const Experiment& experiment, const fs::path& own) {
   for (const IncludedResults& other : experiment.included) {

@@ -4,139 +4,20 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
-#include "app/results/text_file.h"
 #include "base/config/param_reader.h"
 #include "base/csv.h"
 #include "base/read_file.h"
-#include "serving/metrics.h"
 #include "serving/replica_state.h"
 
 namespace kvlab {
-
-// trace.json for ui.perfetto.dev ("Trace Event Format", Google, 2016). Each replica is a process with steps, counters and instants;
-// requests and KV transfers are asynchronous events. Constant memory.
-class PerfettoFile {
- public:
-  explicit PerfettoFile(const std::filesystem::path& path);
-  void step(const InFlightStep& step, const ReplicaState& state);
-  void event(const EventRecord& event);
-  void request(const RequestRecord& record);
-  void sample(const TimelineSample& sample);
-  void transfer(const TransferRecord& record);
-  void close();
-
- private:
-  void name_replica(std::uint32_t replica);
-  template <class... Args>
-  void entry(fmt::format_string<Args...> format, Args&&... args) {
-    if (!is_first_) file_.write(",\n");
-    is_first_ = false;
-    file_.print(format, std::forward<Args>(args)...);
-  }
-  TextFile file_;
-  bool is_first_ = true;
-  std::set<std::uint32_t> named_;
-};
-
-namespace {
-
-constexpr int kStepTrack = 1;
-
-double us(Time t) { return static_cast<double>(ns(t)) * 1e-3; }
-
-// Others are shown by the request's lifetime.
-constexpr std::initializer_list<Named<RequestEvent>> kEventTitles{
-    {"preempted", RequestEvent::kPreempted},     {"swapped out", RequestEvent::kSwappedOut}, {"swapped in", RequestEvent::kSwappedIn},
-    {"ready to leave", RequestEvent::kExported}, {"KV arrived of", RequestEvent::kImported}, {"rejected", RequestEvent::kRejected}};
-
-}  // namespace
-
-PerfettoFile::PerfettoFile(const std::filesystem::path& path) : file_(path) {
-  file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-}
-
-void PerfettoFile::name_replica(std::uint32_t replica) {
-  if (!named_.insert(replica).second) return;
-  entry(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"replica {}"}}}})", replica, replica);
-  entry(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"steps"}}}})", replica, kStepTrack);
-}
-
-void PerfettoFile::step(const InFlightStep& s, const ReplicaState& state) {
-  const std::uint32_t replica = state.memory().limits().replica;
-  const Time start = to_time(s.start);
-  name_replica(replica);
-  std::int64_t prefill_tokens = 0, decodes = 0;
-  for (const StepEntry& e : s.entries) {
-    if (e.tokens == 1)
-      ++decodes;
-    else
-      prefill_tokens += e.tokens;
-  }
-  entry(R"({{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f},)", replica, kStepTrack,
-        prefill_tokens == 0 ? "decode"
-        : decodes == 0      ? "prefill"
-                            : "mixed",
-        us(start), us(to_time(s.end)) - us(start));
-  file_.print(
-      R"("args":{{"step":{},"requests":{},"prefill_tokens":{},"decodes":{},"free_blocks":{},"waiting":{},"planned_us":{:.3f},"batch":")",
-      s.number, s.entries.size(), prefill_tokens, decodes, state.free_blocks(), s.usage.waiting, us(to_time(s.planned)));
-  for (const StepEntry& e : s.entries) file_.print("{}:{}@{} ", state.table()[e.request].number, e.tokens, e.computed_before);
-  file_.write("\"}}");
-}
-
-void PerfettoFile::event(const EventRecord& e) {
-  const std::string_view title = name_of(kEventTitles, e.event);
-  if (title.empty()) return;
-  name_replica(e.replica);
-  entry(R"({{"ph":"i","s":"p","pid":{},"tid":{},"name":"{} {}","ts":{:.3f}}})", e.replica, kStepTrack, title, e.request, us(e.at));
-}
-
-void PerfettoFile::request(const RequestRecord& r) {
-  if (r.arrival == kNever || r.last_token == kNever) return;
-  name_replica(r.replica);
-  const auto slice = [&](const char* name, Time from, Time to) {
-    if (from == kNever || to == kNever) return;
-    entry(R"({{"ph":"b","cat":"request","id":{},"pid":{},"tid":0,"name":"{}","ts":{:.3f},)", r.number, r.replica, name, us(from));
-    file_.print(R"("args":{{"request":{},"prompt_tokens":{},"output_tokens":{},"hit_tokens":{},"preemptions":{}}}}})", r.number,
-                r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions);
-    entry(R"({{"ph":"e","cat":"request","id":{},"pid":{},"tid":0,"name":"{}","ts":{:.3f}}})", r.number, r.replica, name, us(to));
-  };
-  slice("request", r.arrival, r.last_token);
-  slice("waiting", r.arrival, r.scheduled);
-  slice("prefill", r.scheduled, r.first_token);
-  slice("decode", r.first_token, r.last_token);
-}
-
-void PerfettoFile::sample(const TimelineSample& s) {
-  name_replica(s.replica);
-  entry(R"({{"ph":"C","pid":{},"name":"requests","ts":{:.3f},"args":{{"running":{},"waiting":{},"swapped":{}}}}})", s.replica, us(s.at),
-        s.running, s.waiting, s.swapped);
-  entry(R"({{"ph":"C","pid":{},"name":"KV blocks","ts":{:.3f},"args":{{"used":{},"cached":{}}}}})", s.replica, us(s.at), s.used_blocks,
-        s.cached_blocks);
-}
-
-// On the fetching replica.
-void PerfettoFile::transfer(const TransferRecord& t) {
-  name_replica(t.to);
-  entry(R"({{"ph":"b","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f},)", t.request, t.to, t.from, us(t.asked));
-  file_.print(R"("args":{{"request":{},"tokens":{},"bytes":{},"calls":{}}}}})", t.request, t.tokens, t.bytes, t.calls);
-  entry(R"({{"ph":"e","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f}}})", t.request, t.to, t.from, us(t.end));
-}
-
-void PerfettoFile::close() {
-  file_.write("\n]}\n");
-  file_.close();
-}
 
 namespace fs = std::filesystem;
 
@@ -166,7 +47,107 @@ struct Instant {  // ns, or "" if never reached
   Time at;
 };
 
+constexpr int kStepTrack = 1;
+
+double us(Time t) { return static_cast<double>(ns(t)) * 1e-3; }
+
+// Others are shown by the request's lifetime.
+constexpr std::initializer_list<Named<RequestEvent>> kEventTitles{
+    {"preempted", RequestEvent::kPreempted},     {"swapped out", RequestEvent::kSwappedOut}, {"swapped in", RequestEvent::kSwappedIn},
+    {"ready to leave", RequestEvent::kExported}, {"KV arrived of", RequestEvent::kImported}, {"rejected", RequestEvent::kRejected}};
+
 }  // namespace
+
+// trace.json for ui.perfetto.dev ("Trace Event Format", Google, 2016). Each replica is a process with steps, counters and instants;
+// requests and KV transfers are asynchronous events. Constant memory.
+class PerfettoFile {
+ public:
+  explicit PerfettoFile(const std::filesystem::path& path) : file_(path) { file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"); }
+
+  void step(const InFlightStep& s, const ReplicaState& state) {
+    const std::uint32_t replica = state.memory().limits().replica;
+    const Time start = to_time(s.start);
+    name_replica(replica);
+    std::int64_t prefill_tokens = 0, decodes = 0;
+    for (const StepEntry& e : s.entries) {
+      if (e.tokens == 1)
+        ++decodes;
+      else
+        prefill_tokens += e.tokens;
+    }
+    entry(R"({{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f},)", replica, kStepTrack,
+          prefill_tokens == 0 ? "decode"
+          : decodes == 0      ? "prefill"
+                              : "mixed",
+          us(start), us(to_time(s.end)) - us(start));
+    file_.print(
+        R"("args":{{"step":{},"requests":{},"prefill_tokens":{},"decodes":{},"free_blocks":{},"waiting":{},"planned_us":{:.3f},"batch":")",
+        s.number, s.entries.size(), prefill_tokens, decodes, state.free_blocks(), s.usage.waiting, us(to_time(s.planned)));
+    for (const StepEntry& e : s.entries) file_.print("{}:{}@{} ", state.table()[e.request].number, e.tokens, e.computed_before);
+    file_.write("\"}}");
+  }
+
+  void event(const EventRecord& e) {
+    const std::string_view title = name_of(kEventTitles, e.event);
+    if (title.empty()) return;
+    name_replica(e.replica);
+    entry(R"({{"ph":"i","s":"p","pid":{},"tid":{},"name":"{} {}","ts":{:.3f}}})", e.replica, kStepTrack, title, e.request, us(e.at));
+  }
+
+  void request(const RequestRecord& r) {
+    if (r.arrival == kNever || r.last_token == kNever) return;
+    name_replica(r.replica);
+    const auto slice = [&](const char* name, Time from, Time to) {
+      if (from == kNever || to == kNever) return;
+      entry(R"({{"ph":"b","cat":"request","id":{},"pid":{},"tid":0,"name":"{}","ts":{:.3f},)", r.number, r.replica, name, us(from));
+      file_.print(R"("args":{{"request":{},"prompt_tokens":{},"output_tokens":{},"hit_tokens":{},"preemptions":{}}}}})", r.number,
+                  r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions);
+      entry(R"({{"ph":"e","cat":"request","id":{},"pid":{},"tid":0,"name":"{}","ts":{:.3f}}})", r.number, r.replica, name, us(to));
+    };
+    slice("request", r.arrival, r.last_token);
+    slice("waiting", r.arrival, r.scheduled);
+    slice("prefill", r.scheduled, r.first_token);
+    slice("decode", r.first_token, r.last_token);
+  }
+
+  void sample(const TimelineSample& s) {
+    name_replica(s.replica);
+    entry(R"({{"ph":"C","pid":{},"name":"requests","ts":{:.3f},"args":{{"running":{},"waiting":{},"swapped":{}}}}})", s.replica, us(s.at),
+          s.running, s.waiting, s.swapped);
+    entry(R"({{"ph":"C","pid":{},"name":"KV blocks","ts":{:.3f},"args":{{"used":{},"cached":{}}}}})", s.replica, us(s.at), s.used_blocks,
+          s.cached_blocks);
+  }
+
+  // On the fetching replica.
+  void transfer(const TransferRecord& t) {
+    name_replica(t.to);
+    entry(R"({{"ph":"b","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f},)", t.request, t.to, t.from, us(t.asked));
+    file_.print(R"("args":{{"request":{},"tokens":{},"bytes":{},"calls":{}}}}})", t.request, t.tokens, t.bytes, t.calls);
+    entry(R"({{"ph":"e","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f}}})", t.request, t.to, t.from, us(t.end));
+  }
+
+  void close() {
+    file_.write("\n]}\n");
+    file_.close();
+  }
+
+ private:
+  void name_replica(std::uint32_t replica) {
+    if (!named_.insert(replica).second) return;
+    entry(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"replica {}"}}}})", replica, replica);
+    entry(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"steps"}}}})", replica, kStepTrack);
+  }
+
+  template <class... Args>
+  void entry(fmt::format_string<Args...> format, Args&&... args) {
+    if (!is_first_) file_.write(",\n");
+    is_first_ = false;
+    file_.print(format, std::forward<Args>(args)...);
+  }
+  TextFile file_;
+  bool is_first_ = true;
+  std::set<std::uint32_t> named_;
+};
 
 }  // namespace kvlab
 
@@ -200,18 +181,15 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
   add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
   guard.is_done = !tables.contains("requests.csv");
   if (guard.is_done) return;
-  requests_ = std::make_unique<TextFile>(make("requests.csv"));
-  requests_->print("{}{}\n", kRequestColumns, times_policy_ ? kPolicyColumns : "");
-  timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
-  timeline_->write(kTimelineColumns);
-  if (tables.contains("transfers.csv")) {
-    transfers_ = std::make_unique<TextFile>(make("transfers.csv"));
-    transfers_->write(kTransferColumns);
-  }
-  if (tables.contains("request_groups.csv")) {
-    groups_ = std::make_unique<TextFile>(make("request_groups.csv"));
-    groups_->write(kGroupColumns);
-  }
+  const auto open = [&](const char* name, const std::string& columns) {
+    auto file = std::make_unique<TextFile>(make(name));
+    file->write(columns);
+    return file;
+  };
+  requests_ = open("requests.csv", std::string(kRequestColumns) + (times_policy_ ? kPolicyColumns : "") + "\n");
+  timeline_ = open("timeline.csv", kTimelineColumns);
+  if (tables.contains("transfers.csv")) transfers_ = open("transfers.csv", kTransferColumns);
+  if (tables.contains("request_groups.csv")) groups_ = open("request_groups.csv", kGroupColumns);
   if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
   guard.is_done = true;
 }
@@ -295,10 +273,8 @@ void keep_other_files(const fs::path& earlier, const fs::path& target, const std
 }  // namespace
 
 void RunFiles::commit(nlohmann::ordered_json manifest) {
-  if (requests_) requests_->close();
-  if (timeline_) timeline_->close();
-  if (transfers_) transfers_->close();
-  if (groups_) groups_->close();
+  for (TextFile* const file : {requests_.get(), timeline_.get(), transfers_.get(), groups_.get()})
+    if (file != nullptr) file->close();
   if (perfetto_) perfetto_->close();
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   std::vector<fs::path> written{fresh_ / "manifest.json"};

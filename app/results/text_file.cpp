@@ -1,7 +1,6 @@
 #include "app/results/text_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>

@@ -1,5 +1,3 @@
-#include "app/schema/asked_experiments.h"
-
 #include <fmt/format.h>
 
 #include <array>
@@ -10,6 +8,7 @@
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/latency_limit.h"
 #include "app/runs/sweep/experiment.h"
+#include "app/schema/value_schema.h"
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"

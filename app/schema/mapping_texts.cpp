@@ -1,6 +1,6 @@
-#include "app/schema/mapping_texts.h"
-
 #include <map>
+
+#include "app/schema/value_schema.h"
 
 namespace kvlab {
 

@@ -5,16 +5,10 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
-#include "app/schema/asked_experiments.h"
-#include "app/schema/mapping_texts.h"
-#include "app/schema/value_schema.h"
 #include "base/config/asked_keys.h"
 #include "base/config/params.h"
 #include "base/config/registry.h"
@@ -182,12 +176,6 @@ std::string name_kind_of(const std::string& owner, const std::string& key) {
   const auto found = keys->second.find(key);
   return found == keys->second.end() ? "" : found->second;
 }
-
-}  // namespace
-
-using Json = SchemaJson;
-
-namespace {
 
 // By the last part of a text's path.
 const std::map<std::string, std::vector<std::string>>& named_files() {
@@ -361,6 +349,8 @@ Json system_schema(const Json& experiment, const Json& pool) {
 }
 
 }  // namespace
+
+using Json = SchemaJson;
 
 SchemaJson experiment_schema_json() {
   KeyNode tree = key_tree(asked_of_experiments());

@@ -1,4 +1,3 @@
-#include "app/schema/setting_words.h"
 
 #include <algorithm>
 #include <map>

@@ -30,4 +30,10 @@ SchemaJson named_schema(const SchemaJson& properties);
 // Meaning, unit and default.
 std::string description_of(const AskedKeys::Asked& doc, const std::string& key);
 
+// For a key without a text by readers, such as a mapping. path: "trace.generate". "": none.
+std::string mapping_text(const std::string& path);
+
+// Over every kind of run.
+std::vector<AskedKeys::Asked> asked_of_experiments();
+
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include "app/why/pressure.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "app/why/variant.h"
 #include "base/error.h"
 #include "base/text.h"
 

@@ -1,7 +1,6 @@
 #include "app/why/run_times.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -9,7 +8,6 @@
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/read_file.h"
-#include "base/text.h"
 
 namespace kvlab {
 

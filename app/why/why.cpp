@@ -4,20 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <ostream>
 #include <set>
-#include <sstream>
-#include <string>
 #include <vector>
 
 #include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
 #include "app/results/run_settings.h"
-#include "app/results/safe_files.h"
 #include "app/results/text_file.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/report/known_metrics.h"
@@ -183,12 +179,6 @@ WhyChoice choose_run(const fs::path& folder, const std::vector<WhyRun>& runs, co
   const std::string texts[] = {all.size() > 1 && !is_sizing ? best_text(all, *best, metric) : "", seed_text(chosen, metric)};
   return {chosen.first, texts[0] + (texts[0].empty() || texts[1].empty() ? "" : " ") + texts[1]};
 }
-
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
 
 const WhyRun& find_run(const std::vector<WhyRun>& runs, const WhyCommand& command) {
   std::vector<std::string> ids;

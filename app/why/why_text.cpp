@@ -131,7 +131,6 @@ nlohmann::ordered_json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
-// In milliseconds.
 nlohmann::ordered_json parts_json(const TimeParts& parts) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (std::size_t p = 0; p < parts.size(); ++p) found[kTimePartNames[p]] = parts[p] * 1e-6;

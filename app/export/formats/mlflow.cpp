@@ -6,9 +6,7 @@
 
 #include "app/export/export_format.h"
 #include "app/results/run_manifest.h"
-#include "app/results/safe_files.h"
 #include "app/results/text_file.h"
-#include "base/error.h"
 #include "base/text.h"
 
 namespace kvlab {

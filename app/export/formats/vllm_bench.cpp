@@ -133,11 +133,8 @@ void add_statistics(OrderedJson& out, const std::string& metric, const std::vect
 
 // summary.csv has no deviation.
 void add_gaps(OrderedJson& out, const ExportedRun& run) {
-  add_number(out, "mean_itl_ms", run.number("itl_mean_ms"));
-  add_number(out, "median_itl_ms", run.number("itl_p50_ms"));
-  add_number(out, "p90_itl_ms", run.number("itl_p90_ms"));
-  add_number(out, "p95_itl_ms", run.number("itl_p95_ms"));
-  add_number(out, "p99_itl_ms", run.number("itl_p99_ms"));
+  for (const auto& [name, statistic] : {std::pair{"mean", "mean"}, {"median", "p50"}, {"p90", "p90"}, {"p95", "p95"}, {"p99", "p99"}})
+    add_number(out, fmt::format("{}_itl_ms", name).c_str(), run.number(fmt::format("itl_{}_ms", statistic)));
 }
 // Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
 void add_lists(OrderedJson& out, const std::vector<RequestRow>& requests, double start_s) {

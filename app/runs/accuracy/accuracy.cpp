@@ -7,11 +7,10 @@
 #include <filesystem>
 
 #include "app/runs/accuracy/shared_model.h"
-#include "app/runs/kinds/family.h"
-#include "app/runs/plan/model_folder.h"
+#include "app/runs/kinds/replay.h"
+#include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/score_interval.h"
 #include "base/csv.h"
-#include "base/error.h"
 #include "base/read_file.h"
 #include "base/text.h"
 

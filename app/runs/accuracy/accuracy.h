@@ -1,8 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "app/runs/accuracy/attention_samples.h"
 #include "app/runs/report/summary_row.h"
 #include "base/config/params.h"
 #include "engine/grade/grader.h"
@@ -44,5 +48,17 @@ std::string remark_on_prompts(const KvPolicy& policy, std::span<const EvalSample
 // Rows of summary.csv by task and length (docs/accuracy.md).
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
                                   const GradeOptions& options);
+
+// With the full cache on the CPU.
+struct ReplayedSample {
+  using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
+  AttentionSample sample;
+  std::uint64_t draws = 0;
+  Spans answer_steps;  // per answer: steps that choose its tokens; empty if not all are recorded or the prompt lacks it
+};
+
+ReplayedSample record_sample(const GradeSample& sample, const GradeNeeds& needs, const AccuracySetup& setup);
+
+void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades);
 
 }  // namespace kvlab

@@ -12,7 +12,6 @@
 
 #include "app/results/text_file.h"
 #include "app/runs/accuracy/shared_model.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "engine/grade/eval_set.h"
 #include "engine/model/record.h"

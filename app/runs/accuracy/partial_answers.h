@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <map>
-#include <vector>
 
 #include "app/runs/accuracy/accuracy.h"
 

@@ -1,8 +1,7 @@
-#include "app/runs/accuracy/replayed_sample.h"
-
 #include <algorithm>
 #include <span>
 
+#include "app/runs/accuracy/accuracy.h"
 #include "app/runs/accuracy/shared_model.h"
 #include "sim/replay/fidelity.h"
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "app/runs/plan/model_folder.h"
+#include "app/runs/plan/input_files.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
 #include "calibrate/engine_shape.h"

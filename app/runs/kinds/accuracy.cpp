@@ -14,11 +14,9 @@
 #include "app/results/results.h"
 #include "app/results/run_files.h"
 #include "app/runs/accuracy/partial_answers.h"
-#include "app/runs/accuracy/replayed_sample.h"
 #include "app/runs/accuracy/shared_model.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/plan/recipe_memory.h"
-#include "app/runs/report/accuracy_report.h"
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/run.h"
 #include "base/error.h"
@@ -104,7 +102,24 @@ struct GradedRun final : PreparedRun {
     p.reject_unread();
   }
   [[nodiscard]] bool has(const EvalSample& s) const { return answers->by_sample().contains(s.number); }
-  Findings run(RunFiles& files, const RunOptions& options) override;
+
+  Findings run(RunFiles& files, const RunOptions& /*options*/) override {
+    if (!answers) throw InternalError("runs that grade are done in a batch");
+    const EngineModel& model = shared_model(setup.model, setup.backend);
+    std::vector<const SampleGrades*> all;
+    std::string csv = answers_header();
+    for (const EvalSample& s : samples) {
+      all.push_back(&answers->by_sample().at(s.number));
+      for (std::size_t a = 0; a < all.back()->answers.size(); ++a) csv += answer_row(files.id(), recipe, s, setup.options, *all.back(), a);
+    }
+    files.add_file("answers.csv", csv);
+    Findings findings;
+    findings.rows = accuracy_rows(recipe, samples, all, setup.options);
+    findings.manifest = {{"model", model.config().name}, {"backend", model.backend()}, {"recipe", recipe.name}};
+    findings.add_note(remark_on_prompts(model.make_cache(recipe, {})->policy(), samples, setup.options));
+    findings.wall_s = wall_s;
+    return findings;
+  }
 
   AccuracySetup setup;
   Recipe recipe;
@@ -117,24 +132,6 @@ struct GradedRun final : PreparedRun {
   double wall_s = 0;
 };
 
-Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
-  if (!answers) throw InternalError("runs that grade are done in a batch");
-  const EngineModel& model = shared_model(setup.model, setup.backend);
-  std::vector<const SampleGrades*> all;
-  std::string csv = answers_header();
-  for (const EvalSample& s : samples) {
-    all.push_back(&answers->by_sample().at(s.number));
-    for (std::size_t a = 0; a < all.back()->answers.size(); ++a) csv += answer_row(files.id(), recipe, s, setup.options, *all.back(), a);
-  }
-  files.add_file("answers.csv", csv);
-  Findings findings;
-  findings.rows = accuracy_rows(recipe, samples, all, setup.options);
-  findings.manifest = {{"model", model.config().name}, {"backend", model.backend()}, {"recipe", recipe.name}};
-  findings.add_note(remark_on_prompts(model.make_cache(recipe, {})->policy(), samples, setup.options));
-  findings.wall_s = wall_s;
-  return findings;
-}
-
 // They share model, samples and full-cache prefills. Grades are stored in partial/, so interrupted runs can continue.
 class GradedSet {
  public:
@@ -143,16 +140,131 @@ class GradedSet {
     return setup().text == r.setup.text && setup().options.seed == r.setup.options.seed;
   }
   void add(std::unique_ptr<GradedRun> run) { runs_.push_back(std::move(run)); }
-  void run();
+
+  void run() {
+    try {
+      run_all();
+    } catch (...) {
+      for (const auto& r : runs_)
+        if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
+    }
+  }
 
  private:
   using Recordings = std::map<std::int32_t, ReplayedSample>;  // by sample number
   [[nodiscard]] const AccuracySetup& setup() const { return runs_.front()->setup; }
-  void run_all();
-  std::size_t refuse_early();
-  void grade_block(std::size_t begin, std::size_t end);
-  void add_grades(GradedRun& run, std::span<const GradedAnswer> answers, const Recordings& recorded) const;
-  void write(GradedRun& run) const;
+
+  void run_all() {
+    std::ostream* const log = batch_.log;
+    model_ = &shared_model(setup().model, setup().backend);
+    const std::size_t left = refuse_early();
+    if (left == 0) return;
+    if (log != nullptr) {
+      GradeWork work(*model_, setup().options);
+      for (const EvalSample& s : samples_)
+        for (const auto& r : runs_)
+          if (!r->failed && !r->has(s)) work.add(s, r->recipe);
+      *log << fmt::format("{} sample{}, {} {}: {}\n", samples_.size(), samples_.size() == 1 ? "" : "s", left,
+                          left == 1 ? "policy" : "policies", work.describe())
+           << std::flush;
+    }
+    std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
+    for (const EvalSample& s : samples_)
+      if (taken[{s.task, s.length}]++ < setup().replay_per_task) replayed_.insert(s.number);
+    for (std::size_t begin = 0; begin < samples_.size();) {
+      const std::size_t end = block_end(samples_, begin, model_->config());
+      grade_block(begin, end);
+      begin = end;
+    }
+    for (const auto& r : runs_) {
+      if (r->failed) continue;
+      r->failed = true;  // reported in any case
+      try {
+        write(*r);
+        batch_.finish(r->place, nullptr, r->wall_s);
+      } catch (...) {
+        batch_.finish(r->place, std::current_exception(), r->wall_s);
+      }
+    }
+    if (log != nullptr) *log << remark_on_first_answers(samples_, setup().options);
+  }
+
+  // Reports recipes that the model cannot run. Returns the number of others.
+  std::size_t refuse_early() {
+    std::size_t left = 0;
+    for (const auto& r : runs_) {
+      const Params p(batch_.experiment.config, batch_.experiment.runs[r->place].choices, "the experiment");
+      try {
+        try {
+          static_cast<void>(model_->make_cache(r->recipe, {}));
+        } catch (const InputError& e) {
+          p.fail_at("kv_policy", e.what());
+        }
+        ++left;
+      } catch (const InputError&) {
+        r->failed = true;
+        batch_.finish(r->place, std::current_exception(), 0);
+      }
+    }
+    return left;
+  }
+
+  void grade_block(std::size_t begin, std::size_t end) {
+    std::vector<Recipe> recipes;
+    for (const auto& r : runs_) {
+      const bool is_open =
+          !r->failed && std::any_of(samples_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    samples_.begin() + static_cast<std::ptrdiff_t>(end), [&](const EvalSample& s) { return !r->has(s); });
+      if (is_open) recipes.push_back(r->recipe);
+    }
+    if (recipes.empty()) return;
+    const GradeNeeds needs = needs_of(*model_, recipes);
+    std::vector<GradeSample> prepared;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (batch_.stop) throw Interrupted{};
+      prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
+    }
+    std::vector<const GradeSample*> all;  // results may depend on the batch
+    for (const GradeSample& s : prepared) all.push_back(&s);
+    Recordings recorded;
+    for (const GradeSample& s : prepared)
+      if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
+    for (const auto& r : runs_) {
+      if (batch_.stop) throw Interrupted{};
+      if (r->failed) continue;
+      if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
+      const auto began = std::chrono::steady_clock::now();
+      try {
+        const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
+        batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
+        add_grades(*r, answers, recorded);
+      } catch (...) {
+        r->failed = true;
+        batch_.finish(r->place, std::current_exception(), r->wall_s);
+      }
+      r->wall_s += seconds_since(began);
+    }
+  }
+
+  void add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const Recordings& recorded) const {
+    for (std::size_t i = 0; i < answers.size();) {
+      std::size_t end = i;
+      while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
+      SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
+      const auto found = recorded.find(answers[i].sample);
+      if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, setup().options.seed, sample);
+      r.answers->add(sample);
+      i = end;
+    }
+  }
+
+  void write(GradedRun& r) const {
+    const RunSpec& run = batch_.experiment.runs[r.place];
+    const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
+    is_valid();
+    execute_prepared(r, {batch_.experiment, run, batch_.folder.runs(), r.origin, is_valid}, {});
+    r.answers->remove_file();
+  }
 
   const RunBatch& batch_;
   std::span<const EvalSample> samples_;
@@ -160,127 +272,6 @@ class GradedSet {
   const EngineModel* model_ = nullptr;
   std::set<std::int32_t> replayed_;  // sample numbers
 };
-
-void GradedSet::run() {
-  try {
-    run_all();
-  } catch (...) {
-    for (const auto& r : runs_)
-      if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
-  }
-}
-
-// Reports recipes that the model cannot run. Returns the number of others.
-std::size_t GradedSet::refuse_early() {
-  std::size_t left = 0;
-  for (const auto& r : runs_) {
-    const Params p(batch_.experiment.config, batch_.experiment.runs[r->place].choices, "the experiment");
-    try {
-      try {
-        static_cast<void>(model_->make_cache(r->recipe, {}));
-      } catch (const InputError& e) {
-        p.fail_at("kv_policy", e.what());
-      }
-      ++left;
-    } catch (const InputError&) {
-      r->failed = true;
-      batch_.finish(r->place, std::current_exception(), 0);
-    }
-  }
-  return left;
-}
-
-void GradedSet::run_all() {
-  std::ostream* const log = batch_.log;
-  model_ = &shared_model(setup().model, setup().backend);
-  const std::size_t left = refuse_early();
-  if (left == 0) return;
-  if (log != nullptr) {
-    GradeWork work(*model_, setup().options);
-    for (const EvalSample& s : samples_)
-      for (const auto& r : runs_)
-        if (!r->failed && !r->has(s)) work.add(s, r->recipe);
-    *log << fmt::format("{} sample{}, {} {}: {}\n", samples_.size(), samples_.size() == 1 ? "" : "s", left,
-                        left == 1 ? "policy" : "policies", work.describe())
-         << std::flush;
-  }
-  std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
-  for (const EvalSample& s : samples_)
-    if (taken[{s.task, s.length}]++ < setup().replay_per_task) replayed_.insert(s.number);
-  for (std::size_t begin = 0; begin < samples_.size();) {
-    const std::size_t end = block_end(samples_, begin, model_->config());
-    grade_block(begin, end);
-    begin = end;
-  }
-  for (const auto& r : runs_) {
-    if (r->failed) continue;
-    r->failed = true;  // reported in any case
-    try {
-      write(*r);
-      batch_.finish(r->place, nullptr, r->wall_s);
-    } catch (...) {
-      batch_.finish(r->place, std::current_exception(), r->wall_s);
-    }
-  }
-  if (log != nullptr) *log << remark_on_first_answers(samples_, setup().options);
-}
-
-void GradedSet::grade_block(std::size_t begin, std::size_t end) {
-  std::vector<Recipe> recipes;
-  for (const auto& r : runs_) {
-    const bool is_open =
-        !r->failed && std::any_of(samples_.begin() + static_cast<std::ptrdiff_t>(begin),
-                                  samples_.begin() + static_cast<std::ptrdiff_t>(end), [&](const EvalSample& s) { return !r->has(s); });
-    if (is_open) recipes.push_back(r->recipe);
-  }
-  if (recipes.empty()) return;
-  const GradeNeeds needs = needs_of(*model_, recipes);
-  std::vector<GradeSample> prepared;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (batch_.stop) throw Interrupted{};
-    prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
-  }
-  std::vector<const GradeSample*> all;  // results may depend on the batch
-  for (const GradeSample& s : prepared) all.push_back(&s);
-  Recordings recorded;
-  for (const GradeSample& s : prepared)
-    if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
-  for (const auto& r : runs_) {
-    if (batch_.stop) throw Interrupted{};
-    if (r->failed) continue;
-    if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
-    const auto began = std::chrono::steady_clock::now();
-    try {
-      const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
-      batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
-      add_grades(*r, answers, recorded);
-    } catch (...) {
-      r->failed = true;
-      batch_.finish(r->place, std::current_exception(), r->wall_s);
-    }
-    r->wall_s += seconds_since(began);
-  }
-}
-
-void GradedSet::add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const Recordings& recorded) const {
-  for (std::size_t i = 0; i < answers.size();) {
-    std::size_t end = i;
-    while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
-    SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
-    const auto found = recorded.find(answers[i].sample);
-    if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, setup().options.seed, sample);
-    r.answers->add(sample);
-    i = end;
-  }
-}
-
-void GradedSet::write(GradedRun& r) const {
-  const RunSpec& run = batch_.experiment.runs[r.place];
-  const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
-  is_valid();
-  execute_prepared(r, {batch_.experiment, run, batch_.folder.runs(), r.origin, is_valid}, {});
-  r.answers->remove_file();
-}
 
 }  // namespace
 
@@ -291,44 +282,43 @@ class Accuracy final : public RunKind {
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return read_graded(p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override { return {"answers.csv"}; }
   [[nodiscard]] bool runs_engine() const override { return true; }
-  bool run_together(const RunBatch& batch) override;
+
+  bool run_together(const RunBatch& batch) override {
+    std::vector<std::unique_ptr<GradedSet>> sets;
+    for (const std::size_t place : batch.places) {
+      try {
+        Params p = batch.experiment.params(batch.experiment.runs[place]);
+        read_kind(p);
+        std::unique_ptr<GradedRun> run = read_graded(p, batch.experiment.runs[place].seed);
+        run->place = place;
+        run->origin = batch.origin_of(place);
+        run->answers.emplace(batch.folder.partial_of(run->origin.input_key));
+        const auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& s) { return s->takes(*run); });
+        if (set != sets.end())
+          (*set)->add(std::move(run));
+        else
+          sets.push_back(std::make_unique<GradedSet>(batch, std::move(run)));
+      } catch (...) {
+        batch.finish(place, std::current_exception(), 0);
+      }
+    }
+    for (const auto& set : sets) set->run();
+    return true;
+  }
+
   void report(const SweepReport& report, std::ostream& out) const override { print_accuracy(report.summary, out); }
 
  private:
-  std::unique_ptr<GradedRun> read_graded(Params& p, std::uint64_t seed);
+  std::unique_ptr<GradedRun> read_graded(Params& p, std::uint64_t seed) {
+    auto run = std::make_unique<GradedRun>(*this, p, seed);
+    auto known = samples_.find(run->setup.text);
+    if (known == samples_.end()) known = samples_.emplace(run->setup.text, read_samples(run->setup)).first;
+    run->samples = known->second;
+    return run;
+  }
+
   std::map<std::string, std::vector<EvalSample>> samples_;  // by AccuracySetup::text
 };
-
-std::unique_ptr<GradedRun> Accuracy::read_graded(Params& p, std::uint64_t seed) {
-  auto run = std::make_unique<GradedRun>(*this, p, seed);
-  auto known = samples_.find(run->setup.text);
-  if (known == samples_.end()) known = samples_.emplace(run->setup.text, read_samples(run->setup)).first;
-  run->samples = known->second;
-  return run;
-}
-
-bool Accuracy::run_together(const RunBatch& batch) {
-  std::vector<std::unique_ptr<GradedSet>> sets;
-  for (const std::size_t place : batch.places) {
-    try {
-      Params p = batch.experiment.params(batch.experiment.runs[place]);
-      read_kind(p);
-      std::unique_ptr<GradedRun> run = read_graded(p, batch.experiment.runs[place].seed);
-      run->place = place;
-      run->origin = batch.origin_of(place);
-      run->answers.emplace(batch.folder.partial_of(run->origin.input_key));
-      const auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& s) { return s->takes(*run); });
-      if (set != sets.end())
-        (*set)->add(std::move(run));
-      else
-        sets.push_back(std::make_unique<GradedSet>(batch, std::move(run)));
-    } catch (...) {
-      batch.finish(place, std::current_exception(), 0);
-    }
-  }
-  for (const auto& set : sets) set->run();
-  return true;
-}
 
 KVLAB_REGISTER(RunKind, Accuracy, "accuracy", "answers of a real model under a KV policy, graded", "");
 

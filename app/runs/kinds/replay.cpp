@@ -9,7 +9,6 @@
 #include "app/results/code_version.h"
 #include "app/results/run_files.h"
 #include "app/runs/accuracy/attention_samples.h"
-#include "app/runs/kinds/family.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/recipe_memory.h"
 #include "base/csv.h"
@@ -88,7 +87,6 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
-// kept.jsonl and kept_steps.jsonl.
 class KeptLines {
  public:
   KeptLines(std::string run, std::string recipe) : run_(std::move(run)), recipe_(std::move(recipe)) {}
@@ -126,27 +124,6 @@ ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, cons
   }
 }
 
-}  // namespace
-
-Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
-  static std::mutex mutex;
-  static std::map<std::string, Fields> known;
-  const ReplayOptions options = read_options(p, seed);
-  Params samples = p.child("samples", "samples");
-  const std::string key = fmt::format("{} {} {} {}{}", seed, options.kv_bytes, recipe.text, samples.text_of_all(), running_sources());
-  const std::lock_guard lock(mutex);
-  const auto at = known.find(key);
-  if (at != known.end()) return at->second;
-  const auto all = read_attention_samples(samples, seed);
-  Means means;
-  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
-  Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
-  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
-  return known.emplace(key, std::move(fields)).first->second;
-}
-
-namespace {
-
 // Samples are read on replay.
 class ReplayRun final : public PreparedRun {
  public:
@@ -168,7 +145,45 @@ class ReplayRun final : public PreparedRun {
     output.reject_unread();
   }
 
-  Findings run(RunFiles& files, const RunOptions& options) override;
+  Findings run(RunFiles& files, const RunOptions& /*options*/) override {
+    ReplayOptions replay_options = read_options(p_, seed_);
+    replay_options.lists_kept = lists_kept_;
+    replay_options.lists_kept_steps = lists_kept_steps_;
+    Params samples = p_.child("samples", "samples");
+    const auto all = read_attention_samples(samples, seed_);
+    p_.reject_unread();
+    std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
+    std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
+    KeptLines kept(files.id(), recipe_.name);
+    std::string prompts_csv = "run,sample,mass_kept,output_rel_err,pairs_frac\n";
+    Means means;
+    std::uint64_t over_budget = 0;
+    for (const auto& sample : all) {
+      const ReplayResult r = replay_or_fail(p_, *sample, recipe_, replay_options);
+      means.add(r);
+      over_budget += r.exceeds_budget ? 1 : 0;
+      const std::string name = csv_field(sample->name);
+      for (std::size_t i = 0; i < r.by_head.size(); ++i) {
+        const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
+        heads_csv += fmt::format("{},{},{},{},{}\n", files.id(), name, i / heads, i % heads, fidelity_text(r.by_head[i]));
+      }
+      for (std::size_t i = 0; i < r.by_step.size(); ++i)
+        steps_csv += fmt::format("{},{},{},{}\n", files.id(), name, i, fidelity_text(r.by_step[i]));
+      if (r.prompt)
+        prompts_csv +=
+            fmt::format("{},{},{:.6f},{:.6g},{:.6f}\n", files.id(), name, r.prompt->mass, r.prompt->output_rel_err, r.prompt->pairs_frac);
+      kept.add(*sample, r);
+    }
+    files.add_file("heads.csv", heads_csv);
+    files.add_file("steps.csv", steps_csv);
+    if (lists_kept_) files.add_file(kKeptFile, kept.of_prompt);
+    if (lists_kept_steps_) files.add_file(kKeptStepsFile, kept.of_steps);
+    if (recipe_.selects_in_prompts()) files.add_file(kPromptsFile, prompts_csv);
+    Findings findings;
+    findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
+    findings.add_note(remark_on_budget(over_budget, all.size(), "samples"));
+    return findings;
+  }
 
  private:
   [[nodiscard]] bool writes(const std::string& table) const override {
@@ -182,47 +197,24 @@ class ReplayRun final : public PreparedRun {
   bool lists_kept_ = false, lists_kept_steps_ = false;
 };
 
-Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
-  ReplayOptions replay_options = read_options(p_, seed_);
-  replay_options.lists_kept = lists_kept_;
-  replay_options.lists_kept_steps = lists_kept_steps_;
-  Params samples = p_.child("samples", "samples");
-  const auto all = read_attention_samples(samples, seed_);
-  p_.reject_unread();
-  std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
-  std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
-  KeptLines kept(files.id(), recipe_.name);
-  std::string prompts_csv = "run,sample,mass_kept,output_rel_err,pairs_frac\n";
-  Means means;
-  std::uint64_t over_budget = 0;
-  for (const auto& sample : all) {
-    const ReplayResult r = replay_or_fail(p_, *sample, recipe_, replay_options);
-    means.add(r);
-    over_budget += r.exceeds_budget ? 1 : 0;
-    const std::string name = csv_field(sample->name);
-    for (std::size_t i = 0; i < r.by_head.size(); ++i) {
-      const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
-      heads_csv += fmt::format("{},{},{},{},{}\n", files.id(), name, i / heads, i % heads, fidelity_text(r.by_head[i]));
-    }
-    for (std::size_t i = 0; i < r.by_step.size(); ++i)
-      steps_csv += fmt::format("{},{},{},{}\n", files.id(), name, i, fidelity_text(r.by_step[i]));
-    if (r.prompt)
-      prompts_csv +=
-          fmt::format("{},{},{:.6f},{:.6g},{:.6f}\n", files.id(), name, r.prompt->mass, r.prompt->output_rel_err, r.prompt->pairs_frac);
-    kept.add(*sample, r);
-  }
-  files.add_file("heads.csv", heads_csv);
-  files.add_file("steps.csv", steps_csv);
-  if (lists_kept_) files.add_file(kKeptFile, kept.of_prompt);
-  if (lists_kept_steps_) files.add_file(kKeptStepsFile, kept.of_steps);
-  if (recipe_.selects_in_prompts()) files.add_file(kPromptsFile, prompts_csv);
-  Findings findings;
-  findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
-  findings.add_note(remark_on_budget(over_budget, all.size(), "samples"));
-  return findings;
-}
-
 }  // namespace
+
+Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
+  static std::mutex mutex;
+  static std::map<std::string, Fields> known;
+  const ReplayOptions options = read_options(p, seed);
+  Params samples = p.child("samples", "samples");
+  const std::string key = fmt::format("{} {} {} {}{}", seed, options.kv_bytes, recipe.text, samples.text_of_all(), running_sources());
+  const std::lock_guard lock(mutex);
+  const auto at = known.find(key);
+  if (at != known.end()) return at->second;
+  const auto all = read_attention_samples(samples, seed);
+  Means means;
+  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
+  Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
+  return known.emplace(key, std::move(fields)).first->second;
+}
 
 // `host: replay`: heads.csv, steps.csv, kept.jsonl and kept_steps.jsonl on request, prompts.csv for prefill selectors.
 class Replay final : public RunKind {
@@ -240,5 +232,19 @@ class Replay final : public RunKind {
 };
 
 KVLAB_REGISTER(RunKind, Replay, "replay", "a KV policy on recorded attention", "");
+
+std::string family_of(const Recipe& r) {
+  if (r.selector == "top_k_oracle" || r.scorer == "oracle" || r.scorer == "random" || r.keeps_everything()) return "reference";
+  if (r.prunes()) return "prompt pruning";
+  if (r.selector != "all") return "selection";
+  if (r.scorer.empty() && r.format == "native" && r.selects_in_prompts()) return "prefill selection";
+  if (r.scorer.empty()) return r.format != "native" ? "format" : "merging";
+  if (r.format != "native") return "eviction and format";
+  if (r.disposal != "drop") return "merging";
+  if (r.scorer == "recency") return "position";
+  const Needs needs = r.make_scorer()->needs();
+  if (!needs.pass.empty() || needs.pre_rope_queries) return "expected attention";
+  return needs.step_queries || needs.window_queries > 0 ? "attention" : "keys and values";
+}
 
 }  // namespace kvlab

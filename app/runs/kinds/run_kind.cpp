@@ -7,7 +7,6 @@
 #include "app/runs/report/expectations.h"
 #include "app/runs/report/figure_settings.h"
 #include "app/runs/report/report.h"
-#include "app/runs/sweep/experiment.h"
 
 namespace kvlab {
 

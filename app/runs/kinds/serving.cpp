@@ -117,57 +117,53 @@ class ServingRun final : public SimulationRun {
   [[nodiscard]] bool times_policy() const override { return false; }  // a step is measured as a whole
 
  private:
-  Findings serve(RunFiles& files, const RunOptions& options) override;
-  [[nodiscard]] ServingProgress expected_progress(const std::string& run_id, const RunOptions& options) const;
-};
-
-// From a simulation; errors only suppress the estimate.
-ServingProgress ServingRun::expected_progress(const std::string& run_id, const RunOptions& options) const {
-  double seconds = 0;
-  std::int64_t requests = 0;
-  try {
-    SimSetup setup = plan_.setup;
-    setup.timeline_interval = Span{0};
-    WatchedSink watched = unseen(options);
-    const RunSummary summary = options.say ? simulate_with_oracle(setup, plan_.trace.open, watched, options) : RunSummary{};
-    seconds = to_s(summary.duration);
-    requests = static_cast<std::int64_t>(summary.requests);
-  } catch (const std::exception&) {
+  Findings serve(RunFiles& files, const RunOptions& options) override {
+    const Fields load = apply_load(options);
+    ServingProgress progress = expected_progress(files.id(), options);
+    WaitWatch watch(plan_.setup, &files);
+    WatchedSink sink(&watch, options, &progress);
+    const EngineModel& model = shared_model(plan_.served);
+    StepLog log(plan_, files.id());
+    ServeSetup setup = serve_setup(plan_, model);
+    setup.each_turn = [&] { options.check_stop(); };
+    setup.step_done = [&](const InFlightStep& step) { log.add(step); };
+    RunSummary summary;
+    static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
+    files.add_file("engine_steps.csv", log.text());
+    if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
+    Findings findings;
+    findings.rows = {summary_fields(summary, plan_.setup, Bill{}, {1, most_missed_limit(summary.latencies), watch.waits_for()},
+                                    /*is_simulated=*/false)};
+    findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
+    findings.manifest = {{"host", "engine"}, {"served_model", plan_.served.text()}};
+    describe_costs(fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan_.served.text(),
+                               plan_.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
+                               plan_.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac),
+                   findings.manifest);
+    for (const std::string& remark : remarks_on(summary)) findings.add_note(remark);
+    if (const std::string failure = calibration_failure_of(plan_); !failure.empty())
+      findings.add_note("the profile FAILED its calibration: " + failure);
+    findings.skipped = summary.skipped;
+    findings.not_served = not_served(summary);
+    return findings;
   }
-  return {options.say, run_id, seconds, requests, options.says_progress};
-}
 
-// engine_steps.csv: measured and predicted time of each step.
-Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
-  const Fields load = apply_load(options);
-  ServingProgress progress = expected_progress(files.id(), options);
-  WaitWatch watch(plan_.setup, &files);
-  WatchedSink sink(&watch, options, &progress);
-  const EngineModel& model = shared_model(plan_.served);
-  StepLog log(plan_, files.id());
-  ServeSetup setup = serve_setup(plan_, model);
-  setup.each_turn = [&] { options.check_stop(); };
-  setup.step_done = [&](const InFlightStep& step) { log.add(step); };
-  RunSummary summary;
-  static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
-  files.add_file("engine_steps.csv", log.text());
-  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
-  Findings findings;
-  findings.rows = {summary_fields(summary, plan_.setup, Bill{}, {1, most_missed_limit(summary.latencies), watch.waits_for()},
-                                  /*is_simulated=*/false)};
-  findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
-  findings.manifest = {{"host", "engine"}, {"served_model", plan_.served.text()}};
-  describe_costs(fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan_.served.text(),
-                             plan_.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
-                             plan_.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac),
-                 findings.manifest);
-  for (const std::string& remark : remarks_on(summary)) findings.add_note(remark);
-  if (const std::string failure = calibration_failure_of(plan_); !failure.empty())
-    findings.add_note("the profile FAILED its calibration: " + failure);
-  findings.skipped = summary.skipped;
-  findings.not_served = not_served(summary);
-  return findings;
-}
+  // From a simulation; errors only suppress the estimate.
+  [[nodiscard]] ServingProgress expected_progress(const std::string& run_id, const RunOptions& options) const {
+    double seconds = 0;
+    std::int64_t requests = 0;
+    try {
+      SimSetup setup = plan_.setup;
+      setup.timeline_interval = Span{0};
+      WatchedSink watched = unseen(options);
+      const RunSummary summary = options.say ? simulate_with_oracle(setup, plan_.trace.open, watched, options) : RunSummary{};
+      seconds = to_s(summary.duration);
+      requests = static_cast<std::int64_t>(summary.requests);
+    } catch (const std::exception&) {
+    }
+    return {options.say, run_id, seconds, requests, options.says_progress};
+  }
+};
 
 }  // namespace
 

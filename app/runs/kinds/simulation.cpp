@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "app/results/pool_tables.h"
 #include "app/runs/kinds/replay.h"
@@ -11,9 +10,7 @@
 #include "app/runs/plan/pools.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/trace_input.h"
-#include "app/runs/report/wait_watch.h"
 #include "base/run_limit.h"
-#include "base/text.h"
 #include "policies/scheduler/draws_by_seed.h"
 
 namespace kvlab {
@@ -64,20 +61,6 @@ bool draws_by_seed(const SimSetup& setup) {
   return false;
 }
 
-}  // namespace
-
-std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
-  const SimSetup& setup = plan_.setup;
-  bool draws_more = plan_.has_samples || draws_by_seed(setup) || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
-  for (const PoolPlan& pool : plan_.pools) {
-    const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // so may dispatchers between pools
-    draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
-  }
-  return draws_more ? nullptr : plan_.trace.open_with(seed);
-}
-
-namespace {
-
 constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // simulator memory per used block
 
 std::string out_of_memory_of_pools(const std::vector<PoolPlan>& pools) {
@@ -91,7 +74,64 @@ std::string out_of_memory_of_pools(const std::vector<PoolPlan>& pools) {
       blocks * kBytesPerBlock / kGiB);
 }
 
+nlohmann::ordered_json profile_of(const CostSetup& cost) {
+  return {{"name", cost.profile_name}, {"hash", cost.profile_hash}, {"date", cost.profile_date}};
+}
+
+std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary) {
+  std::vector<PoolUse> uses;
+  for (std::size_t i = 0; i < plan.pools.size(); ++i) {
+    const PoolPlan& pool = plan.pools[i];
+    uses.push_back({pool.cost, pool.num_replicas, summary.pool_costs.empty() ? summary.peak_s : summary.pool_costs[i].peak_s});
+  }
+  for (std::size_t i = 0; i < plan.encode_pools.size(); ++i) {
+    const EncodePoolPlan& pool = plan.encode_pools[i];
+    uses.push_back({pool.cost, pool.num_replicas, static_cast<double>(summary.encode_pools[i].at_peak) * 1e-12});
+  }
+  return uses;
+}
+
+PoolRow row_of(const PoolPlan& pool, bool has_images) {
+  PoolRow row{pool.name, role_name(pool.roles), pool.num_replicas, pool.ranks, pool.cost.parallel.gpus(), {}, {}};
+  const Parallel& parallel = pool.cost.parallel;
+  if (has_images)
+    row.memory = PoolMemory{weight_bytes(pool.cost.model, parallel.tp, parallel.pp, parallel.expert_ranks()) + pool.encoder_bytes,
+                            pool.memory.num_blocks * pool.memory.block_bytes * pool.ranks};
+  return row;
+}
+
+PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
+  const HardwareSpec& card = pool.cost.hardware;
+  return {pool.name,
+          "encode",
+          pool.num_replicas,
+          1,
+          1,
+          {},
+          PoolMemory{encoder.weight_bytes(), 0},
+          card.peak_flops(Dtype::kBf16),
+          card.memory_bytes_per_s};
+}
+
+// For an encode pool without images, or "".
+std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
+  std::int64_t images = 0;
+  for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;
+  if (plan.encode_pools.empty() || images > 0) return "";
+  return fmt::format("no request has images, so pool '{}' had nothing to encode", plan.encode_pools.front().name);
+}
+
 }  // namespace
+
+std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
+  const SimSetup& setup = plan_.setup;
+  bool draws_more = plan_.has_samples || draws_by_seed(setup) || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
+  for (const PoolPlan& pool : plan_.pools) {
+    const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // so may dispatchers between pools
+    draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
+  }
+  return draws_more ? nullptr : plan_.trace.open_with(seed);
+}
 
 std::string SimulationRun::out_of_memory() const {
   if (!plan_.setup.pools.empty()) return out_of_memory_of_pools(plan_.pools);
@@ -128,27 +168,6 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   };
   return {{"capacity_per_s", fmt::format("{:.6f}", capacity_per_s)}};
 }
-
-namespace {
-
-nlohmann::ordered_json profile_of(const CostSetup& cost) {
-  return {{"name", cost.profile_name}, {"hash", cost.profile_hash}, {"date", cost.profile_date}};
-}
-
-std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary) {
-  std::vector<PoolUse> uses;
-  for (std::size_t i = 0; i < plan.pools.size(); ++i) {
-    const PoolPlan& pool = plan.pools[i];
-    uses.push_back({pool.cost, pool.num_replicas, summary.pool_costs.empty() ? summary.peak_s : summary.pool_costs[i].peak_s});
-  }
-  for (std::size_t i = 0; i < plan.encode_pools.size(); ++i) {
-    const EncodePoolPlan& pool = plan.encode_pools[i];
-    uses.push_back({pool.cost, pool.num_replicas, static_cast<double>(summary.encode_pools[i].at_peak) * 1e-12});
-  }
-  return uses;
-}
-
-}  // namespace
 
 Bill SimulationRun::bill(const RunSummary& summary) const {
   Bill bill = bill_of(summary, uses_of(plan_, summary));
@@ -220,40 +239,6 @@ void SimulationRun::add_cost_remarks(const RunSummary& summary, Findings& findin
   findings.add_note(bill(summary).remark);
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_roofline(plan_.pools[i].cost, shares(i)));
 }
-
-namespace {
-
-PoolRow row_of(const PoolPlan& pool, bool has_images) {
-  PoolRow row{pool.name, role_name(pool.roles), pool.num_replicas, pool.ranks, pool.cost.parallel.gpus(), {}, {}};
-  const Parallel& parallel = pool.cost.parallel;
-  if (has_images)
-    row.memory = PoolMemory{weight_bytes(pool.cost.model, parallel.tp, parallel.pp, parallel.expert_ranks()) + pool.encoder_bytes,
-                            pool.memory.num_blocks * pool.memory.block_bytes * pool.ranks};
-  return row;
-}
-
-PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
-  const HardwareSpec& card = pool.cost.hardware;
-  return {pool.name,
-          "encode",
-          pool.num_replicas,
-          1,
-          1,
-          {},
-          PoolMemory{encoder.weight_bytes(), 0},
-          card.peak_flops(Dtype::kBf16),
-          card.memory_bytes_per_s};
-}
-
-// For an encode pool without images, or "".
-std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
-  std::int64_t images = 0;
-  for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;
-  if (plan.encode_pools.empty() || images > 0) return "";
-  return fmt::format("no request has images, so pool '{}' had nothing to encode", plan.encode_pools.front().name);
-}
-
-}  // namespace
 
 void SimulationRun::add_pool_tables(const RunSummary& summary, RunFiles& files) const {
   std::vector<PoolRow> rows;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
 #include "base/text.h"
 #include "sim/cost/profile.h"
@@ -60,6 +59,14 @@ struct PartShares {
   }
 };
 
+constexpr double kMuch = 0.1;  // share of unmeasured step time that warrants a remark
+
+std::string calibration_failure_of(const CostSetup& cost) {
+  if (cost.profile == nullptr) return "";
+  const auto found = cost.profile->options.find("calibration_failure");
+  return found == cost.profile->options.end() ? "" : found->second;
+}
+
 }  // namespace
 
 Json step_time_by_part(const StepShares& shares) {
@@ -103,18 +110,6 @@ double share_with(const StepShares& shares, Basis basis) {
   for (const auto& part : shares) sum += part[static_cast<std::size_t>(basis)];
   return sum;
 }
-
-namespace {
-
-constexpr double kMuch = 0.1;  // share of unmeasured step time that warrants a remark
-
-std::string calibration_failure_of(const CostSetup& cost) {
-  if (cost.profile == nullptr) return "";
-  const auto found = cost.profile->options.find("calibration_failure");
-  return found == cost.profile->options.end() ? "" : found->second;
-}
-
-}  // namespace
 
 std::string calibration_failure_of(const ServingPlan& plan) {
   for (const PoolPlan& pool : plan.pools)

@@ -1,10 +1,9 @@
-#include "app/runs/plan/engine_command_line.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 
+#include "app/runs/plan/engine_flags.h"
 #include "base/error.h"
 
 namespace kvlab {

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "app/results/run_settings.h"
-#include "app/runs/plan/engine_command_line.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"

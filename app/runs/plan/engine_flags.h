@@ -14,7 +14,7 @@ struct EngineFlags {
 // With a file in profiles/flags.
 std::vector<std::string> flag_engines();
 
-// Translates an engine's command line (engine_command_line.h) for `experiment` with the --set values `set`. Throws one InputError for all
+// Translates an engine's command line for `experiment` with the --set values `set`. Throws one InputError for all
 // options that are unknown, refused or have a bad value, and if the scheduler is not the engine's.
 // Rules in `options` of profiles/flags/ENGINE.yaml:
 //   key       path in the experiment ('scheduler.X': X of the engine's scheduler). Its value is the option's; 'switch', without one
@@ -28,5 +28,22 @@ std::vector<std::string> flag_engines();
 // 'ignored' and 'refused' map a reason to options. A refused option with an off value (0, none, false, {}) changes nothing.
 EngineFlags read_engine_flags(const std::string& engine, const std::string& text, const std::string& experiment,
                               const std::vector<std::string>& set);
+
+struct GivenOption {
+  std::string name;  // "max-num-seqs"
+  bool is_negated = false;
+  std::vector<std::string> values;
+  std::string text;
+};
+
+// Options in order (a positional model as "model") and environment variables.
+struct EngineCommandLine {
+  std::vector<GivenOption> options;
+  std::vector<std::string> environment;  // "CUDA_VISIBLE_DEVICES=0"
+};
+
+// Parses options ("--max-num-seqs 128 -tp=2") or a shell line with assignments, `vllm serve MODEL`, `python -m sglang.launch_server` or a
+// container's image. Drops pipes and redirections. `--NAME.KEY VALUE` is an option NAME. Throws InputError on an unclosed quote.
+EngineCommandLine parse_engine_line(const std::string& text);
 
 }  // namespace kvlab

@@ -8,6 +8,8 @@
 
 #include "app/results/text_file.h"
 #include "base/config/spec_file.h"
+#include "base/hugging_face.h"
+#include "base/usage.h"
 
 namespace kvlab {
 
@@ -188,6 +190,15 @@ std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files
     ids.push_back(std::move(id));
   }
   return ids;
+}
+
+std::string read_model_folder(const Params& p, const std::string& text) {
+  const std::string path = p.resolve_file(text);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error) || !is_hub_id(text)) return path;
+  const std::string folder = p.reading("model", [&] { return weights_folder(text); });
+  for (const std::filesystem::path& file : files_of_model(folder)) UsageLog::note_file(file.string());
+  return folder;
 }
 
 }  // namespace kvlab

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "app/runs/sweep/experiment.h"
+#include "base/config/params.h"
 
 namespace kvlab {
 
@@ -56,5 +56,9 @@ class InputFiles {
 
 // From all inputs except code: twelve hexadecimal digits, the first a letter so that tables keep it as text.
 std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files);
+
+// A folder, or a hub id's in the local Hugging Face cache (noted as inputs of the run); other texts are returned as a path.
+// Throws InputError if an id has no weights.
+std::string read_model_folder(const Params& p, const std::string& text);
 
 }  // namespace kvlab

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "app/runs/plan/recipe_memory.h"
-#include "app/runs/plan/swap_plan.h"
 #include "base/error.h"
 #include "policies/kv/grouped_layers.h"
 #include "sim/cost/kv_layout.h"
@@ -61,6 +59,24 @@ std::int64_t kv_bytes_of_full_layers(const ModelSpec& m) {
   return std::llround(bytes);
 }
 
+// Each layer keeps all tokens, or those its kind needs.
+void use_plain_cache(const KvLayout& layout, PoolPlan& pool, std::vector<std::string>& remarks) {
+  if (layout.is_one_group()) {
+    pool.make_footprint = [] { return std::make_unique<KeepAll>(); };
+    return;
+  }
+  const std::int64_t step_tokens = pool.make_scheduler()->step_bounds(pool.max_model_len).tokens;
+  const LayerGroups groups{pool.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
+  pool.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
+  const std::string& model = pool.cost.model.name;
+  if (!pool.memory.prefix_caching) return;
+  remarks.push_back(layout.state_groups > 0
+                        ? model + ": prefixes are not found again, because layers of linear attention keep no state of them"
+                        : model +
+                              ": a prefix is found again where the layers that see all tokens have it; blocks of layers with a "
+                              "window are taken to be there too");
+}
+
 }  // namespace
 
 std::int64_t read_memory(Params& p, PoolPlan& pool) {
@@ -93,28 +109,6 @@ std::int64_t read_memory(Params& p, PoolPlan& pool) {
   m.reject_unread();
   return host_bytes;
 }
-
-namespace {
-
-// Each layer keeps all tokens, or those its kind needs.
-void use_plain_cache(const KvLayout& layout, PoolPlan& pool, std::vector<std::string>& remarks) {
-  if (layout.is_one_group()) {
-    pool.make_footprint = [] { return std::make_unique<KeepAll>(); };
-    return;
-  }
-  const std::int64_t step_tokens = pool.make_scheduler()->step_bounds(pool.max_model_len).tokens;
-  const LayerGroups groups{pool.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
-  pool.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
-  const std::string& model = pool.cost.model.name;
-  if (!pool.memory.prefix_caching) return;
-  remarks.push_back(layout.state_groups > 0
-                        ? model + ": prefixes are not found again, because layers of linear attention keep no state of them"
-                        : model +
-                              ": a prefix is found again where the layers that see all tokens have it; blocks of layers with a "
-                              "window are taken to be there too");
-}
-
-}  // namespace
 
 void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");

@@ -4,7 +4,6 @@
 
 #include "app/runs/plan/kv_memory.h"
 #include "app/runs/plan/policy_factory.h"
-#include "app/runs/plan/swap_plan.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
 #include "base/text.h"

@@ -9,12 +9,10 @@
 #include <set>
 #include <utility>
 
-#include "app/runs/accuracy/served_model.h"
 #include "app/runs/plan/policy_factory.h"
 #include "app/runs/plan/pools.h"
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
-#include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/hash.h"
 #include "base/read_file.h"

@@ -7,7 +7,6 @@
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
-#include "base/text.h"
 
 namespace kvlab {
 

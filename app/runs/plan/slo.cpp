@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "app/runs/plan/latency_limit.h"
 #include "base/config/spec_file.h"
@@ -144,6 +142,14 @@ Known take_read(TraceSource& trace, Slo& missing) {
   return known;
 }
 
+[[noreturn]] void refuse_without_limit(const Params& slo) {
+  const std::vector<std::string> known{"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms", "classes", "clients", "preset"};
+  for (const std::string& key : slo.keys())
+    if (std::find(known.begin(), known.end(), key + "_ms") != known.end())
+      slo.fail_at(key, fmt::format("unknown key '{0}' in slo; write '{0}_ms', in milliseconds", key));
+  slo.fail("slo needs one of '" + join(known, "', '") + "'");
+}
+
 }  // namespace
 
 std::string slo_folder() { return profiles_folder() + "/slo"; }
@@ -158,18 +164,6 @@ Params read_slo_file(const std::string& file) {
   preset.reject_unread();
   return preset;
 }
-
-namespace {
-
-[[noreturn]] void refuse_without_limit(const Params& slo) {
-  const std::vector<std::string> known{"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms", "classes", "clients", "preset"};
-  for (const std::string& key : slo.keys())
-    if (std::find(known.begin(), known.end(), key + "_ms") != known.end())
-      slo.fail_at(key, fmt::format("unknown key '{0}' in slo; write '{0}_ms', in milliseconds", key));
-  slo.fail("slo needs one of '" + join(known, "', '") + "'");
-}
-
-}  // namespace
 
 Slo read_slo(Params& p) {
   if (!p.has("slo")) {

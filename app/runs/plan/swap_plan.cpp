@@ -1,9 +1,8 @@
-#include "app/runs/plan/swap_plan.h"
-
 #include <fmt/format.h>
 
 #include <cstdint>
 
+#include "app/runs/plan/kv_memory.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "policies/kv/policy/policy.h"
 #include "sim/cost/kv_layout.h"

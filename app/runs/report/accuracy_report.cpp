@@ -1,5 +1,3 @@
-#include "app/runs/report/accuracy_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <ostream>
 
 #include "app/runs/report/known_metrics.h"
+#include "app/runs/report/report.h"
 #include "base/text.h"
 
 namespace kvlab {

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "base/error.h"
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,7 +15,6 @@
 #include "app/results/code_version.h"
 #include "app/results/entry_labels.h"
 #include "app/runs/sweep/joined_texts.h"
-#include "base/csv.h"
 #include "base/json_text.h"
 #include "base/text.h"
 
@@ -103,6 +101,17 @@ struct Remarks {
   }
 };
 
+constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // only in a run's own manifest
+
+// From another results folder.
+Json entry_of(const ViewRow& row, const View& view) {
+  Json run = read_json_object<Json>(row.run / "manifest.json");
+  for (const char* own : kOwnEntries) run.erase(own);
+  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+  run["state"] = "included";
+  return run;
+}
+
 }  // namespace
 
 std::string runs_text(const std::vector<std::string>& runs, std::size_t num_runs) {
@@ -122,21 +131,6 @@ void print_remarks(const SweepReport& report, std::ostream& out) {
     for (std::size_t i = 0; i < kind.texts.size(); ++i)
       out << fmt::format("{} ({}): {}\n", kind.title, runs_text(kind.runs[i], runs.size()), kind.texts.text(i));
 }
-
-namespace {
-
-constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // only in a run's own manifest
-
-// From another results folder.
-Json entry_of(const ViewRow& row, const View& view) {
-  Json run = read_json_object<Json>(row.run / "manifest.json");
-  for (const char* own : kOwnEntries) run.erase(own);
-  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
-  run["state"] = "included";
-  return run;
-}
-
-}  // namespace
 
 void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, const View& view,
                     ResultsFolder& folder, double wall_s) {

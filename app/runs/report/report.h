@@ -54,4 +54,7 @@ void print_remarks(const SweepReport& report, std::ostream& out);
 // Empty if missing.
 nlohmann::ordered_json manifest_of_run(const ResultsFolder& folder, const std::string& id);
 
+// A line per run: share of right answers per task (lengths pooled), mean, and costs.
+void print_accuracy(const CsvTable& summary, std::ostream& out);
+
 }  // namespace kvlab

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <map>
 
@@ -203,6 +202,30 @@ class RunMaker {
   std::map<std::vector<std::uint32_t>, SeedRange> seeds_;
 };
 
+// Parsed once per thread: threads may not share nodes, and parsing per run would be quadratic in a list's length.
+struct OwnTrees {
+  std::shared_ptr<const ConfigFile> config;  // of their experiment
+  std::shared_ptr<const ConfigFile> raw, expanded;
+};
+
+const OwnTrees& own_trees(const Experiment& e) {
+  thread_local OwnTrees own;
+  if (own.config != e.config) own = {e.config, parse_config(e.text, e.file, e.overrides), parse_expanded(e.text, e.file, e.overrides)};
+  return own;
+}
+
+YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec& run) {
+  YAML::Node root = resolved_tree(config, *run.choices);
+  root["name"] = e.name;
+  root["seed"] = run.seed;
+  root.remove("seeds");
+  root.remove(kPathsFrom);
+  root.remove(kFigures);
+  root.remove(kExpect);
+  root.remove(kIncludeResults);
+  return root;
+}
+
 }  // namespace
 
 std::string seen_from(const fs::path& base, const fs::path& folder) {
@@ -242,39 +265,7 @@ Experiment load_experiment(const std::string& named, const std::vector<std::stri
   return parse_experiment(read_file(file), file, overrides);
 }
 
-namespace {
-
-// Parsed once per thread: threads may not share nodes, and parsing per run would be quadratic in a list's length.
-struct OwnTrees {
-  std::shared_ptr<const ConfigFile> config;  // of their experiment
-  std::shared_ptr<const ConfigFile> raw, expanded;
-};
-
-const OwnTrees& own_trees(const Experiment& e) {
-  thread_local OwnTrees own;
-  if (own.config != e.config) own = {e.config, parse_config(e.text, e.file, e.overrides), parse_expanded(e.text, e.file, e.overrides)};
-  return own;
-}
-
-}  // namespace
-
 Params Experiment::params(const RunSpec& run) const { return {own_trees(*this).expanded, run.choices, "the experiment"}; }
-
-namespace {
-
-YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec& run) {
-  YAML::Node root = resolved_tree(config, *run.choices);
-  root["name"] = e.name;
-  root["seed"] = run.seed;
-  root.remove("seeds");
-  root.remove(kPathsFrom);
-  root.remove(kFigures);
-  root.remove(kExpect);
-  root.remove(kIncludeResults);
-  return root;
-}
-
-}  // namespace
 
 YAML::Node Experiment::resolved_tree(const RunSpec& run) const { return tree_of(*this, *own_trees(*this).raw, run); }
 

@@ -1,7 +1,6 @@
 #include "app/runs/sweep/joined_texts.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "app/runs/report/known_metrics.h"
 #include "base/text.h"

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <string>
 
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/sweep/experiment.h"

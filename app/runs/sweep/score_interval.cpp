@@ -13,15 +13,6 @@ constexpr std::array<double, 30> kStudent = {12.706, 4.303, 3.182, 2.776, 2.571,
                                              2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
                                              2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
 
-}  // namespace
-
-double student_t_975(std::size_t degrees) {
-  if (degrees <= kStudent.size()) return kStudent[degrees - 1];
-  return 1.96 + 2.46 / static_cast<double>(degrees);  // error < 0.002
-}
-
-namespace {
-
 // 0 if one cache has all or none right.
 double correlation(const PairedAnswers& a) {
   const double margins = (a.both + a.first) * (a.second + a.neither) * (a.both + a.second) * (a.first + a.neither);
@@ -33,6 +24,11 @@ double correlation(const PairedAnswers& a) {
 double combined(double x, double y, double correlation) { return std::sqrt(std::max(0.0, x * x - 2 * correlation * x * y + y * y)); }
 
 }  // namespace
+
+double student_t_975(std::size_t degrees) {
+  if (degrees <= kStudent.size()) return kStudent[degrees - 1];
+  return 1.96 + 2.46 / static_cast<double>(degrees);  // error < 0.002
+}
 
 std::pair<double, double> wilson_interval(double k, double n) {
   constexpr double kZ = 1.959964;

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <vector>
 
 #include "app/runs/kinds/run_kind.h"
 #include "base/text.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <iterator>
 #include <map>
 #include <ostream>
 
@@ -19,7 +17,6 @@
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/seeds.h"
 #include "app/runs/sweep/stop_signals.h"
-#include "app/runs/sweep/sweep_plan.h"
 #include "app/runs/sweep/sweep_work.h"
 
 namespace kvlab {

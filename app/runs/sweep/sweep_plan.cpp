@@ -1,18 +1,16 @@
-#include "app/runs/sweep/sweep_plan.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstddef>
 #include <iosfwd>
 #include <ostream>
-#include <string>
 #include <utility>
 
 #include "app/results/results.h"
 #include "app/results/view.h"
 #include "app/runs/report/expectations.h"
 #include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/sweep_work.h"
 #include "base/csv.h"
 #include "base/usage.h"
 #include "traces/logs/real_log.h"
@@ -21,15 +19,35 @@ namespace kvlab {
 
 namespace {
 
+constexpr std::chrono::milliseconds kSilent{500}, kBetween{250};
+
 // For work over half a second: rewritten on a terminal, else printed once.
 class SlowCount {
  public:
   // err: null: silent.
-  SlowCount(std::ostream* err, bool is_terminal, std::string verb, std::size_t total);
-  ~SlowCount();
+  SlowCount(std::ostream* err, bool is_terminal, std::string verb, std::size_t total)
+      : err_(err), is_terminal_(is_terminal), verb_(std::move(verb)), total_(total), next_(std::chrono::steady_clock::now() + kSilent) {}
+
+  ~SlowCount() {
+    if (has_said_ && is_terminal_) *err_ << "\r\033[K" << std::flush;
+  }
+
   SlowCount(const SlowCount&) = delete;
   SlowCount& operator=(const SlowCount&) = delete;
-  void next();
+
+  void next() {
+    ++done_;
+    if (err_ == nullptr || (has_said_ && !is_terminal_)) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return;
+    next_ = now + kBetween;
+    has_said_ = true;
+    const std::string total = short_number(static_cast<double>(total_));
+    if (is_terminal_)
+      *err_ << fmt::format("\r\033[Kkvlab: {} {} of {} runs", verb_, short_number(static_cast<double>(done_)), total) << std::flush;
+    else
+      *err_ << fmt::format("kvlab: {} {} runs ...\n", verb_, total) << std::flush;
+  }
 
  private:
   std::ostream* err_;
@@ -38,29 +56,6 @@ class SlowCount {
   std::size_t total_, done_ = 0;
   std::chrono::steady_clock::time_point next_;
 };
-
-constexpr std::chrono::milliseconds kSilent{500}, kBetween{250};
-
-SlowCount::SlowCount(std::ostream* err, bool is_terminal, std::string verb, std::size_t total)
-    : err_(err), is_terminal_(is_terminal), verb_(std::move(verb)), total_(total), next_(std::chrono::steady_clock::now() + kSilent) {}
-
-SlowCount::~SlowCount() {
-  if (has_said_ && is_terminal_) *err_ << "\r\033[K" << std::flush;
-}
-
-void SlowCount::next() {
-  ++done_;
-  if (err_ == nullptr || (has_said_ && !is_terminal_)) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_) return;
-  next_ = now + kBetween;
-  has_said_ = true;
-  const std::string total = short_number(static_cast<double>(total_));
-  if (is_terminal_)
-    *err_ << fmt::format("\r\033[Kkvlab: {} {} of {} runs", verb_, short_number(static_cast<double>(done_)), total) << std::flush;
-  else
-    *err_ << fmt::format("kvlab: {} {} runs ...\n", verb_, total) << std::flush;
-}
 
 }  // namespace
 
