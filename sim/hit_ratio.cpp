@@ -143,12 +143,10 @@ std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t 
 void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
   const auto full = static_cast<std::uint32_t>(request.prompt_tokens / trace.block_tokens);
   const std::uint32_t num_blocks = std::min(full, num_block_hashes(request, trace.block_tokens));
-  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2) {
+  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2)
     throw InputError("the trace has more than 4,294,967,293 blocks: use larger blocks or fewer requests");
-  }
-  for (std::uint32_t i = 0; i < num_blocks; ++i) {
+  for (std::uint32_t i = 0; i < num_blocks; ++i)
     trace.keys.push_back(block_hash(request.hash_tokens, request.hashes, trace.block_tokens, i));
-  }
   trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
   trace.prompt_tokens += request.prompt_tokens;
 }
@@ -160,6 +158,14 @@ void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, 
   if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end()) return;
   throw InputError(
       fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix", request + 1));
+}
+
+HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
+                   const HitRatioTrace& trace, const std::function<void()>& each_turn) {
+  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
+  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks, each_turn)};
 }
 
 }  // namespace
@@ -225,18 +231,6 @@ HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint3
   run.result.prompt_tokens = trace.prompt_tokens;
   return run.result;
 }
-
-namespace {
-
-HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
-                   const HitRatioTrace& trace, const std::function<void()>& each_turn) {
-  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
-  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks, each_turn)};
-}
-
-}  // namespace
 
 std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
                                           const HitRatioTrace& trace, std::int64_t block_bytes) {

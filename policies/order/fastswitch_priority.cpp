@@ -23,9 +23,8 @@ class FastSwitchPriority final : public KeyedOrder {
   }
 
   void insert(RequestId r, Entry entry) override {
-    if (states_.size() <= index(r)) states_.resize(index(r) + 1);
     if (entry == Entry::kArrival) {
-      states_[index(r)] = {drawn(r), live_.size()};
+      slot(states_, r) = {drawn(r), live_.size()};
       live_.push_back(r);
     }
     KeyedOrder::insert(r, entry);

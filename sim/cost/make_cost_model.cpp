@@ -287,6 +287,12 @@ int tp_of(Params& experiment) {
   return read_tp(experiment, p);
 }
 
+// vLLM keeps the up-projection of keys and values once more in each latent layer, in the form for decode rows.
+std::int64_t absorbed_bytes(const CostSetup& setup) {
+  const LatentAttention& l = setup.model.latent;
+  return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
+}
+
 }  // namespace
 
 CostSetup read_cost_setup(Params& experiment) {
@@ -328,16 +334,6 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
   if (!setup.overlap) return cost;
   return make_token_weave(std::move(cost), setup);
 }
-
-namespace {
-
-// vLLM keeps the up-projection of keys and values once more in each latent layer, in the form for decode rows.
-std::int64_t absorbed_bytes(const CostSetup& setup) {
-  const LatentAttention& l = setup.model.latent;
-  return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
-}
-
-}  // namespace
 
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step) {
   const ModelSpec& m = setup.model;

@@ -112,6 +112,19 @@ std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path&
   return nullptr;
 }
 
+// "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": the shipped model with FP8 weights.
+std::optional<FoundModel> find_quantized(const std::string& id, const std::string& models_folder) {
+  const std::optional<QuantizedName> split = split_quantized_name(id);
+  if (!split || split->base.ends_with('/')) return std::nullopt;
+  const std::string name = shipped_model_of(split->base, models_folder);
+  if (name.empty()) return std::nullopt;
+  return FoundModel{find_spec_file(name, models_folder, "model"),
+                    fmt::format("{} is taken for {}.yaml of profiles/models by its name, with weights in {}: {}; its own config.json may "
+                                "differ, and is used after 'hf download {} --include config.json'",
+                                id, name, split->scheme.name, split->scheme.means, id),
+                    split->scheme.name};
+}
+
 }  // namespace
 
 std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
@@ -129,23 +142,6 @@ std::string shipped_model_of(const std::string& named, const std::string& models
     if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) return name;
   return "";
 }
-
-namespace {
-
-// "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": the shipped model with FP8 weights.
-std::optional<FoundModel> find_quantized(const std::string& id, const std::string& models_folder) {
-  const std::optional<QuantizedName> split = split_quantized_name(id);
-  if (!split || split->base.ends_with('/')) return std::nullopt;
-  const std::string name = shipped_model_of(split->base, models_folder);
-  if (name.empty()) return std::nullopt;
-  return FoundModel{find_spec_file(name, models_folder, "model"),
-                    fmt::format("{} is taken for {}.yaml of profiles/models by its name, with weights in {}: {}; its own config.json may "
-                                "differ, and is used after 'hf download {} --include config.json'",
-                                id, name, split->scheme.name, split->scheme.means, id),
-                    split->scheme.name};
-}
-
-}  // namespace
 
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
   std::error_code error;

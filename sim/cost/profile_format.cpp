@@ -8,6 +8,21 @@
 
 namespace kvlab {
 
+namespace {
+
+// Step times from the datasheet, without measured tables.
+class RooflineFormat final : public ProfileFormat {
+ public:
+  explicit RooflineFormat(Params& /*p*/) {}
+  [[nodiscard]] bool has_tables() const override { return false; }
+  [[nodiscard]] bool is_form_of(const std::string& /*folder*/) const override { return false; }
+  [[nodiscard]] Profile read(const std::string& /*folder*/, int /*tp*/) const override { return {}; }
+};
+
+KVLAB_REGISTER(ProfileFormat, RooflineFormat, "roofline", "datasheet figures and fitted efficiencies", "docs/cost-model.md");
+
+}  // namespace
+
 std::string ProfileFormat::read_folder(Params& p) const { return p.resolve_file(p.text("path", "folder of the profile")); }
 
 std::unique_ptr<ProfileFormat> make_profile_format(const std::string& name) {

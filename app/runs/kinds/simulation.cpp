@@ -14,7 +14,7 @@
 #include "app/runs/report/wait_watch.h"
 #include "base/run_limit.h"
 #include "base/text.h"
-#include "policies/scheduler/draws_by_seed.h"
+#include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
 
