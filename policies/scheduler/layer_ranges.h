@@ -19,7 +19,6 @@ std::int32_t model_layers(const Params& p);
 // Throws InputError if `value` is above the model's layers.
 void check_layers(const Params& p, const std::string& key, std::int32_t value, std::int32_t layers);
 
-// A scheduler with draws of its own.
 class DrawsBySeed {
  public:
   virtual ~DrawsBySeed() = default;

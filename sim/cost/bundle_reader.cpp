@@ -143,15 +143,12 @@ Profile read_bundle(const std::string& folder, int tp) {
   const std::string meta_file = folder + "/meta.yaml";
   const YAML::Node meta = load_config(meta_file)->root;
   const std::string tables = tp_folder(folder, tp);
-  Profile p;
-  p.file = folder;
-  p.format = "bundle";
+  Profile p = empty_profile(folder, "bundle", tp);
   p.device = scalar(meta, "gpu");
   p.hardware = scalar(meta, "hardware");
   p.model = scalar(meta, "model");
   p.measured = scalar(meta, "profiled_at");
   p.source = "LLMServingSim profiler " + scalar(meta, "profiler_version") + ", vLLM " + scalar(meta, "vllm_version");
-  p.tp = tp;
   if (const YAML::Node engine = meta["engine_effective"]; engine && engine.IsMap()) {
     for (const auto& item : engine)
       if (item.second.IsScalar()) p.options[item.first.Scalar()] = item.second.Scalar();

@@ -174,10 +174,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
                     "'./kvlab calibrate --gpu 0 --out DIR' its GPU",
                     folder));
   Params meta = read_profile_meta(folder);
-  Profile p;
-  p.file = folder;
-  p.format = kOwnProfileFormat;
-  p.tp = tp;
+  Profile p = empty_profile(folder, kOwnProfileFormat, tp);
   p.device = meta.text("device", "the GPU as its driver names it");
   p.hardware = meta.text("hardware", "", "name in profiles/hardware");
   p.model = meta.text("model", "", "model it was measured with");

@@ -250,25 +250,23 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   const ModelSpec& m = setup.model;
   const bool tells_layers_apart =
       std::any_of(profile.ops.begin(), profile.ops.end(), [](const ProfileOp& op) { return op.layer_class.has_value(); });
-  if (!setup.model.expert_layers.empty() && !tells_layers_apart)
-    throw InputError(setup.model.name +
-                     " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
-  if (setup.model.linear.exists())
-    throw InputError(setup.model.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
+  if (!m.expert_layers.empty() && !tells_layers_apart)
+    throw InputError(m.name + " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
+  if (m.linear.exists())
+    throw InputError(m.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
   const bool differ = m.index.exists() || m.compressed.exists() || !m.layer_shapes.empty();
   if (differ && !tells_layers_apart)
     throw InputError(m.name +
                      " has layers of different sizes or sparse attention, which no table of a profile is for; leave 'profile' out");
   check_attention(profile);
   profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
-  if (!choice.fills_gaps) check_coverage(profile, setup.model);
+  if (!choice.fills_gaps) check_coverage(profile, m);
   apply_lint(profile, setup, choice.keeps_impossible);
   setup.profile_name = profile.format + " " + profile.file;
   setup.profile_hash = profile_hash(profile);
   setup.profile_date = profile.measured;
   setup.profile = std::make_shared<const Profile>(std::move(profile));
-  const auto as_measured =
-      std::make_shared<const RooflinePrices>(setup.model, setup.hardware, Parallel{setup.profile->tp, 1, 1}, setup.collectives);
+  const auto as_measured = std::make_shared<const RooflinePrices>(m, setup.hardware, Parallel{setup.profile->tp, 1, 1}, setup.collectives);
   setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
 }
 

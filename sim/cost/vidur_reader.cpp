@@ -133,12 +133,9 @@ void read_all_reduce(const std::string& file, Profile& p) {
 
 // mlp.csv and attention.csv in milliseconds, optional all_reduce.csv. Takes medians; skips other degrees.
 Profile read_vidur(const std::string& folder, int tp) {
-  Profile p;
-  p.file = folder;
-  p.format = "vidur";
+  Profile p = empty_profile(folder, "vidur", tp);
   p.repeats_scatter = true;
   p.source = "Vidur profiler";
-  p.tp = tp;
   read_mlp(folder + "/mlp.csv", p);
   read_attention(folder + "/attention.csv", p);
   std::error_code error;
