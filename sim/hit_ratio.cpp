@@ -160,14 +160,6 @@ void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, 
       fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix", request + 1));
 }
 
-HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
-                   const HitRatioTrace& trace, const std::function<void()>& each_turn) {
-  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
-  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks, each_turn)};
-}
-
 }  // namespace
 
 void HitGroups::join(const std::string& kind, const std::string& name, std::int32_t prompt_tokens) {
@@ -232,25 +224,16 @@ HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint3
   return run.result;
 }
 
-std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
-                                          const HitRatioTrace& trace, std::int64_t block_bytes) {
-  std::vector<HitRatioRow> rows;
-  for (const std::string& name : caches) {
-    for (const std::uint32_t capacity : capacities) {
-      Params none = Params::empty("block cache '" + name + "'");
-      rows.push_back(row_of(name, none, capacity, block_bytes, trace, {}));
-    }
-  }
-  return rows;
-}
-
 HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn) {
   auto [name, params] = experiment.named("block_caches", "lru", "which cached block is given up; `kvlab list block_caches`");
   constexpr auto kMaxBlocks = std::uint32_t{1} << 30;
   const auto capacity = experiment.required<std::uint32_t>("capacity_blocks", 1, kMaxBlocks, "size of the cache");
   const auto bytes =
       experiment.optional<std::int64_t>("block_bytes", 0, 0, std::int64_t{1} << 40, "KV bytes of one block; 0: capacity_gib stays 0");
-  return row_of(name, params, capacity, bytes, trace, each_turn);
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double gib = static_cast<double>(capacity) * static_cast<double>(bytes) / kGib;
+  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
+  return {name, capacity, gib, run_hit_ratio(*cache, trace, capacity, each_turn)};
 }
 
 }  // namespace kvlab
