@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Redrawn every 1 / frequency steps (Shen et al. 2024, arXiv:2411.18424). `markov` (our definition): a running request keeps its priority
-// with probability stay_frac.
+// Redrawn every 1 / frequency steps (Shen et al. 2024, arXiv:2411.18424). `markov` is our definition.
 class FastSwitchPriority final : public KeyedOrder {
  public:
   explicit FastSwitchPriority(Params& p)

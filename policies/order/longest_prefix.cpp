@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py). Requests with few hits that share a prefix with an earlier waiting one
-// come last.
+// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py).
 class LongestPrefix final : public ListedOrder {
  public:
   explicit LongestPrefix(Params& p)

@@ -21,7 +21,7 @@ struct Column {
   std::vector<std::string> places;
 };
 
-// Rows of a table with one layer name, one count and one time: dense.csv, per_sequence.csv.
+// dense.csv, per_sequence.csv.
 void read_layers(const std::string& file, OpFamily axis, std::vector<ProfileOp>& ops) {
   const MeasuredTable csv(file);
   const std::size_t layer = csv.column("layer"), count = csv.column(columns_of(axis).front()), time = csv.column("time_us");
@@ -75,7 +75,7 @@ std::size_t bin_of(const MeasuredTable& csv, std::size_t row, const std::string&
   return static_cast<std::size_t>(at - axis.labels.begin());
 }
 
-// The flag decides, not the presence of a table: a bundle may carry one that it says not to use.
+// A bundle may carry a table that it says not to use.
 std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& folder, int tp, const std::string& meta_file) {
   const YAML::Node fit = meta["skew_fit"];
   if (!fit || !fit["enabled"] || fit["enabled"].Scalar() != "true") return std::nullopt;

@@ -76,7 +76,7 @@ std::string meta_text(const Profile& p) {
   return text;
 }
 
-// tp<N>/ops.yaml: the operations in order, so that sums are made in the same order.
+// tp<N>/ops.yaml, in the order of sums.
 std::string ops_text(const Profile& p) {
   std::string text;
   for (const ProfileOp& op : p.ops)

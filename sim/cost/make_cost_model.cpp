@@ -168,7 +168,6 @@ std::string file_name_of(const std::string& name) {
   return lower_case(name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1));
 }
 
-// Unless the roofline may fill in.
 void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<OpWork> ops;
   for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, 1, ops);
@@ -196,7 +195,6 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-// Impossible entries are an error, unless kept; odd ones go into the notes.
 void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
   for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
     if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {

@@ -10,7 +10,6 @@ namespace kvlab {
 
 namespace {
 
-// Step times from the datasheet, without measured tables.
 class RooflineFormat final : public ProfileFormat {
  public:
   explicit RooflineFormat(Params& /*p*/) {}

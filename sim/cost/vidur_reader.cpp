@@ -131,7 +131,7 @@ void read_all_reduce(const std::string& file, Profile& p) {
   p.collectives.push_back({Collective::kAllReduce, p.tp, "", "", std::move(grid), std::move(places)});
 }
 
-// mlp.csv and attention.csv in milliseconds, optional all_reduce.csv. Takes medians; skips other degrees.
+// In milliseconds.
 Profile read_vidur(const std::string& folder, int tp) {
   Profile p = empty_profile(folder, "vidur", tp);
   p.repeats_scatter = true;

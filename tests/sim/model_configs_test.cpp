@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_spec.h"
