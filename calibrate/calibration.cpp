@@ -30,6 +30,7 @@ class Calibrator {
         result_.missing.push_back(table.name);
     }
     tile_rows_ = facts_.kind == DeviceKind::kGpu ? Profile{}.tile_rows : 1;
+    seconds_each_ = seconds_each();
   }
 
   CalibrationResult run(const ModelSpec& model) {
@@ -65,8 +66,8 @@ class Calibrator {
   }
   [[nodiscard]] double left() const { return plan_.seconds - std::chrono::duration<double>(SteadyClock::now() - begin_).count(); }
 
-  void measure(const CalibrationTable& table, const CalibrationPoint& at, Role role, double seconds) {
-    measurements_.add(table.name, at, role, meter_.measure(table, at, seconds));
+  void measure(const CalibrationTable& table, const CalibrationPoint& at, Role role) {
+    measurements_.add(table.name, at, role, meter_.measure(table, at, seconds_each_));
     if (SteadyClock::now() - said_ < std::chrono::seconds(10)) return;
     said_ = SteadyClock::now();
     log_ << fmt::format("calibrate: {} measurements, {:.0f} s left\n", measurements_.size(), std::max(0.0, left()));
@@ -95,7 +96,6 @@ class Calibrator {
 
   // Alternates tables, against slow seconds of the device.
   bool measure_coarse() {
-    const double seconds = seconds_each();
     std::vector<std::vector<CalibrationPoint>> points;
     std::size_t most = 0;
     for (const CalibrationTable& table : tables_) {
@@ -105,18 +105,17 @@ class Calibrator {
     for (std::size_t i = 0; i < most; ++i) {
       for (std::size_t t = 0; t < tables_.size(); ++t) {
         if (stop_) return false;
-        if (i < points[t].size() && !takes_too_long(tables_[t], points[t][i])) measure(tables_[t], points[t][i], Role::kFit, seconds);
+        if (i < points[t].size() && !takes_too_long(tables_[t], points[t][i])) measure(tables_[t], points[t][i], Role::kFit);
       }
     }
     return true;
   }
 
   bool measure_held_out() {
-    const double seconds = seconds_each();
     for (const CalibrationTable& table : tables_) {
       for (const CalibrationPoint& at : held_out_points(table, plan_.seed)) {
         if (stop_) return false;
-        if (!measurements_.has(table.name, at) && !takes_too_long(table, at)) measure(table, at, Role::kHeldOut, seconds);
+        if (!measurements_.has(table.name, at) && !takes_too_long(table, at)) measure(table, at, Role::kHeldOut);
       }
     }
     return true;
@@ -124,19 +123,17 @@ class Calibrator {
 
   // Twice, so that refinement does not follow noise.
   void meet_noise() {
-    const double seconds = seconds_each();
     for (const CalibrationTable& table : tables_) {
       const auto& entries = measurements_.of(table.name);
       const auto middle = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.at[0] >= kMiddle; });
       if (middle == entries.end() || middle->times() > 1) continue;
       if (stop_ || left() <= kAgainFrac * plan_.seconds) return;
       const CalibrationPoint at = middle->at;
-      measure(table, at, middle->role, seconds);
+      measure(table, at, middle->role);
     }
   }
 
   void refine() {
-    const double seconds = seconds_each();
     while (!stop_ && left() > kAgainFrac * plan_.seconds) {
       const CalibrationTable* worst_table = nullptr;
       Gap worst;
@@ -147,11 +144,11 @@ class Calibrator {
         worst_table = &table;
       }
       if (worst_table == nullptr) return;
-      measure(*worst_table, worst.at, Role::kFit, seconds);
+      measure(*worst_table, worst.at, Role::kFit);
       // A new line is only useful if measured whole.
       for (const CalibrationPoint& at : unmeasured_points(*worst_table, measurements_)) {
         if (stop_ || at[0] != worst.at[0]) continue;
-        measure(*worst_table, at, Role::kFit, seconds);
+        measure(*worst_table, at, Role::kFit);
       }
     }
   }
@@ -168,7 +165,6 @@ class Calibrator {
 
   // Averages over slow phases. Tables take turns; those outside of every step in every fourth.
   void measure_again() {
-    const double seconds = seconds_each();
     std::mt19937_64 random(plan_.seed);
     std::map<std::string, std::size_t> again;
     std::vector<const CalibrationTable*> tables;
@@ -183,7 +179,7 @@ class Calibrator {
         if (again[table->name] >= kMostRounds * measurements_.of(table->name).size()) continue;
         if (stop_ || left() <= 0) return;
         const Measurements::Entry point = next_again(*table, random);
-        measure(*table, point.at, point.role, seconds);
+        measure(*table, point.at, point.role);
         ++again[table->name];
         has_measured = true;
       }
@@ -226,6 +222,7 @@ class Calibrator {
   std::vector<CalibrationTable> tables_;
   CalibrationResult result_;
   int tile_rows_ = 1;
+  double seconds_each_ = 0;  // of a measurement
   SteadyClock::time_point begin_ = SteadyClock::now(), said_ = begin_;
 };
 

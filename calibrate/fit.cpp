@@ -57,6 +57,46 @@ double left_out_error(const std::vector<PolicySample>& samples, const std::strin
   return sum;
 }
 
+std::optional<SampleGrid::Value> predicted(const CalibrationTable& table, const Measurements::Entry& e, const Profile& profile) {
+  const auto a = static_cast<double>(e.at[0]), b = static_cast<double>(e.at[1]);
+  switch (table.kind) {
+    case CalibrationTable::Kind::kOp: {
+      const auto op = std::find_if(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& o) { return o.name == table.name; });
+      if (op == profile.ops.end()) return std::nullopt;
+      return time_of_op(*op, e.at[0], profile.tile_rows);
+    }
+    case CalibrationTable::Kind::kPrefill:
+      if (profile.attention.empty()) return std::nullopt;
+      return profile.attention.at(std::array{a, b, 0.0, 0.0});
+    case CalibrationTable::Kind::kDecode:
+      if (profile.attention.empty()) return std::nullopt;
+      return profile.attention.at(std::array{0.0, 0.0, a, b});
+    default:
+      return profile.policy.at(table.name, static_cast<double>(e.measured.bytes), static_cast<double>(e.measured.flops));
+  }
+}
+
+HeldOutError summary_of(const std::string& name, std::vector<double> errors) {
+  std::sort(errors.begin(), errors.end());
+  return {name, errors.size(), quantile_of_sorted(errors, 0.5), quantile_of_sorted(errors, 0.95)};
+}
+
+// 90th percentile; 0 without measurements.
+double usual_spread(const Measurements& measurements) {
+  std::vector<double> spreads;
+  for (const std::string& table : measurements.tables())
+    for (const auto& entry : measurements.of(table)) spreads.push_back(entry.measured.spread_frac);
+  if (spreads.empty()) return 0;
+  const auto at = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() * 9 / 10);
+  std::nth_element(spreads.begin(), at, spreads.end());
+  return *at;
+}
+
+void add_missed(std::string& text, double value, double goal, const char* format) {
+  if (value <= goal) return;
+  text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), 100 * value, 100 * goal);
+}
+
 }  // namespace
 
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile) {
@@ -95,34 +135,6 @@ void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements&
   profile.policy = PolicyTimes(std::move(policy), scales);
 }
 
-namespace {
-
-std::optional<SampleGrid::Value> predicted(const CalibrationTable& table, const Measurements::Entry& e, const Profile& profile) {
-  const auto a = static_cast<double>(e.at[0]), b = static_cast<double>(e.at[1]);
-  switch (table.kind) {
-    case CalibrationTable::Kind::kOp: {
-      const auto op = std::find_if(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& o) { return o.name == table.name; });
-      if (op == profile.ops.end()) return std::nullopt;
-      return time_of_op(*op, e.at[0], profile.tile_rows);
-    }
-    case CalibrationTable::Kind::kPrefill:
-      if (profile.attention.empty()) return std::nullopt;
-      return profile.attention.at(std::array{a, b, 0.0, 0.0});
-    case CalibrationTable::Kind::kDecode:
-      if (profile.attention.empty()) return std::nullopt;
-      return profile.attention.at(std::array{0.0, 0.0, a, b});
-    default:
-      return profile.policy.at(table.name, static_cast<double>(e.measured.bytes), static_cast<double>(e.measured.flops));
-  }
-}
-
-HeldOutError summary_of(const std::string& name, std::vector<double> errors) {
-  std::sort(errors.begin(), errors.end());
-  return {name, errors.size(), quantile_of_sorted(errors, 0.5), quantile_of_sorted(errors, 0.95)};
-}
-
-}  // namespace
-
 double HeldOut::error_frac() const { return std::abs(predicted_ps - measured_ps) / measured_ps; }
 
 std::vector<HeldOut> predict_held_out(const std::vector<CalibrationTable>& tables, const Measurements& measurements,
@@ -152,26 +164,6 @@ std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out) 
   if (!all.empty()) errors.push_back(summary_of("all", all));
   return errors;
 }
-
-namespace {
-
-// 90th percentile; 0 without measurements.
-double usual_spread(const Measurements& measurements) {
-  std::vector<double> spreads;
-  for (const std::string& table : measurements.tables())
-    for (const auto& entry : measurements.of(table)) spreads.push_back(entry.measured.spread_frac);
-  if (spreads.empty()) return 0;
-  const auto at = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() * 9 / 10);
-  std::nth_element(spreads.begin(), at, spreads.end());
-  return *at;
-}
-
-void add_missed(std::string& text, double value, double goal, const char* format) {
-  if (value <= goal) return;
-  text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), 100 * value, 100 * goal);
-}
-
-}  // namespace
 
 std::string calibration_failure(const std::vector<HeldOutError>& errors, const Measurements& measurements, const CalibrationGoals& goals) {
   std::string text;

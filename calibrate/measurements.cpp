@@ -52,6 +52,19 @@ struct Steady {
   [[nodiscard]] double mean() const { return seconds / count; }
 };
 
+struct Noise {
+  double sum = 0;
+  int points = 0;
+  void add(const std::vector<Measurements::Entry>& entries) {
+    for (const Measurements::Entry& e : entries) {
+      if (e.times() < 2) continue;
+      sum += e.deviation_frac();
+      ++points;
+    }
+  }
+  [[nodiscard]] double mean() const { return points == 0 ? 0 : sum / points; }
+};
+
 }  // namespace
 
 double Measurements::Entry::mean_seconds() const { return Steady(medians).mean(); }
@@ -136,23 +149,6 @@ double Measurements::stall_frac() const {
   for (const auto& [table, fracs] : mean_fracs_) sum += std::accumulate(fracs.begin(), fracs.end(), 0.0) / own_mean_frac(table);
   return size_ == 0 ? 1 : sum / static_cast<double>(size_);
 }
-
-namespace {
-
-struct Noise {
-  double sum = 0;
-  int points = 0;
-  void add(const std::vector<Measurements::Entry>& entries) {
-    for (const Measurements::Entry& e : entries) {
-      if (e.times() < 2) continue;
-      sum += e.deviation_frac();
-      ++points;
-    }
-  }
-  [[nodiscard]] double mean() const { return points == 0 ? 0 : sum / points; }
-};
-
-}  // namespace
 
 double Measurements::noise_frac(const std::string& table) const {
   Noise all, own;

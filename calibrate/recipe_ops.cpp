@@ -51,48 +51,6 @@ Names operations_of_prompt(const Recipe& recipe, const ModelShape& shape, std::i
   return names;
 }
 
-}  // namespace
-
-Recipe timed_recipe(const Recipe& recipe) {
-  constexpr std::int32_t kBudget = 256;
-  return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(recipe.name, kBudget);
-}
-
-std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& m) {
-  constexpr std::int32_t kPrompt = 8192, kDecodeSteps = 4, kBytes = 4, kBlock = 16;  // as calibration runs recipes
-  const ModelShape shape{m.layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, kBytes, {m.rope_base, m.rope_scaling}};
-  RecipeFootprint footprint(recipe, shape, kBlock, KvReads::kUnpacked);
-  SeqState seq{.prompt_tokens = kPrompt};
-  Names names = operations_of_prompt(recipe, shape, kPrompt);
-  for (std::int32_t step = 0; step <= kDecodeSteps; ++step) {
-    PolicyWork work;
-    SeqState batch[] = {seq.taking(step == 0 ? kPrompt : 1)};
-    const FootprintStep done = footprint.step(batch[0]);
-    footprint.charge(batch, work);
-    for (const PolicyOp& op : work.ops) names.emplace(op.name);
-    seq = done.after(batch[0]);
-  }
-  return names;
-}
-
-std::vector<std::string> greedy_cover(const std::map<std::string, std::set<std::string>>& sets) {
-  std::vector<std::string> chosen;
-  Names known;
-  while (true) {
-    const auto best = std::max_element(
-        sets.begin(), sets.end(), [&](const auto& a, const auto& b) { return count_new(a.second, known) < count_new(b.second, known); });
-    if (best == sets.end() || count_new(best->second, known) == 0) return chosen;
-    chosen.push_back(best->first);
-    known.insert(best->second.begin(), best->second.end());
-  }
-}
-
-std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model) {
-  return greedy_cover(operations_by_recipe(backend, model));
-}
-
-namespace {
-
 struct TimedCall {
   OpCall call;
   double seconds = 0;
@@ -244,6 +202,44 @@ std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<
 }
 
 }  // namespace
+
+Recipe timed_recipe(const Recipe& recipe) {
+  constexpr std::int32_t kBudget = 256;
+  return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(recipe.name, kBudget);
+}
+
+std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& m) {
+  constexpr std::int32_t kPrompt = 8192, kDecodeSteps = 4, kBytes = 4, kBlock = 16;  // as calibration runs recipes
+  const ModelShape shape{m.layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, kBytes, {m.rope_base, m.rope_scaling}};
+  RecipeFootprint footprint(recipe, shape, kBlock, KvReads::kUnpacked);
+  SeqState seq{.prompt_tokens = kPrompt};
+  Names names = operations_of_prompt(recipe, shape, kPrompt);
+  for (std::int32_t step = 0; step <= kDecodeSteps; ++step) {
+    PolicyWork work;
+    SeqState batch[] = {seq.taking(step == 0 ? kPrompt : 1)};
+    const FootprintStep done = footprint.step(batch[0]);
+    footprint.charge(batch, work);
+    for (const PolicyOp& op : work.ops) names.emplace(op.name);
+    seq = done.after(batch[0]);
+  }
+  return names;
+}
+
+std::vector<std::string> greedy_cover(const std::map<std::string, std::set<std::string>>& sets) {
+  std::vector<std::string> chosen;
+  Names known;
+  while (true) {
+    const auto best = std::max_element(
+        sets.begin(), sets.end(), [&](const auto& a, const auto& b) { return count_new(a.second, known) < count_new(b.second, known); });
+    if (best == sets.end() || count_new(best->second, known) == 0) return chosen;
+    chosen.push_back(best->first);
+    known.insert(best->second.begin(), best->second.end());
+  }
+}
+
+std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model) {
+  return greedy_cover(operations_by_recipe(backend, model));
+}
 
 void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& m) {
   for (const char* const host : {"engine", "cost"})

@@ -115,50 +115,6 @@ void add_copy(const Operation& o, TableMaker& make) {
   for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) t.coarse[0].push_back(bytes);
 }
 
-}  // namespace
-
-CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes) {
-  CalibrationLimits limits;
-  const std::int64_t longest = model.max_tokens > 0 ? model.max_tokens : limits.length;
-  if (kind == DeviceKind::kGpu) {
-    limits.length = std::min<std::int64_t>(limits.length, longest);
-    limits.kv_bytes = std::min(limits.kv_bytes, memory_bytes / 4);
-  } else {
-    limits.tokens = 2048, limits.sequences = 64, limits.length = std::min<std::int64_t>(8192, longest);
-    limits.kv_bytes = std::min(std::int64_t{128} << 20, memory_bytes / 16);
-  }
-  limits.tokens = std::min(limits.tokens, longest);
-  return limits;
-}
-
-std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind kind, const CalibrationLimits& limits) {
-  const char* const why = m.is_moe()                    ? "experts"
-                          : m.learned_positions         ? "learned positions"
-                          : !m.gated_mlp                ? "an MLP without a gate"
-                          : m.sliding_window != 0       ? "a sliding window"
-                          : m.latent.exists()           ? "latent attention"
-                          : !m.attention_kinds.empty()  ? "layers of several kinds"
-                          : m.norm_bias                 ? "LayerNorm"
-                          : !m.quantization.empty()     ? "quantized weights"
-                          : m.norms != 2 || m.has_sinks ? "layers of another form"
-                                                        : nullptr;
-  if (why != nullptr)
-    throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
-  TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
-  for (const Operation& o : kOperations) {
-    if ((kind == DeviceKind::kGpu ? o.gpu : o.cpu).empty()) continue;
-    const bool over_counts = o.family == OpFamily::kTokens || o.family == OpFamily::kSequences;
-    const auto add = over_counts                        ? add_operation
-                     : o.family == OpFamily::kAttention ? add_attention
-                     : o.family == OpFamily::kCopy      ? add_copy
-                                                        : add_policy;
-    add(o, make);
-  }
-  return make.tables;
-}
-
-namespace {
-
 struct Channels {
   std::int64_t out, in;
 };
@@ -251,6 +207,46 @@ AxisValues values_at(const CalibrationTable& t, const ModelSpec& m, const Calibr
 }
 
 }  // namespace
+
+CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes) {
+  CalibrationLimits limits;
+  const std::int64_t longest = model.max_tokens > 0 ? model.max_tokens : limits.length;
+  if (kind == DeviceKind::kGpu) {
+    limits.length = std::min<std::int64_t>(limits.length, longest);
+    limits.kv_bytes = std::min(limits.kv_bytes, memory_bytes / 4);
+  } else {
+    limits.tokens = 2048, limits.sequences = 64, limits.length = std::min<std::int64_t>(8192, longest);
+    limits.kv_bytes = std::min(std::int64_t{128} << 20, memory_bytes / 16);
+  }
+  limits.tokens = std::min(limits.tokens, longest);
+  return limits;
+}
+
+std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind kind, const CalibrationLimits& limits) {
+  const char* const why = m.is_moe()                    ? "experts"
+                          : m.learned_positions         ? "learned positions"
+                          : !m.gated_mlp                ? "an MLP without a gate"
+                          : m.sliding_window != 0       ? "a sliding window"
+                          : m.latent.exists()           ? "latent attention"
+                          : !m.attention_kinds.empty()  ? "layers of several kinds"
+                          : m.norm_bias                 ? "LayerNorm"
+                          : !m.quantization.empty()     ? "quantized weights"
+                          : m.norms != 2 || m.has_sinks ? "layers of another form"
+                                                        : nullptr;
+  if (why != nullptr)
+    throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
+  TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
+  for (const Operation& o : kOperations) {
+    if ((kind == DeviceKind::kGpu ? o.gpu : o.cpu).empty()) continue;
+    const bool over_counts = o.family == OpFamily::kTokens || o.family == OpFamily::kSequences;
+    const auto add = over_counts                        ? add_operation
+                     : o.family == OpFamily::kAttention ? add_attention
+                     : o.family == OpFamily::kCopy      ? add_copy
+                                                        : add_policy;
+    add(o, make);
+  }
+  return make.tables;
+}
 
 std::int64_t copied_bytes(const CalibrationTable& t, const CalibrationPoint& at) {
   if (!t.is_streamed()) return std::numeric_limits<std::int64_t>::max();

@@ -66,11 +66,10 @@ void LockStep::time_step() {
     const StepCost cost = part.pricer->price_rank(*part.step, group);
     part.totals->add(cost);
     part.step->policy_time = cost.of(CostPart::kPolicy);
-    if (longest_.size() > 1) {
+    if (longest_.size() > 1)
       part.pricer->stage_times(stage_times_);
-    } else {
+    else
       stage_times_ = {cost.total};
-    }
     for (std::size_t s = 0; s < longest_.size(); ++s) longest_[s] = std::max(longest_[s], stage_times_[s]);
   }
   start_ = std::max(stage_free_[0], ready_);

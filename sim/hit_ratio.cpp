@@ -143,12 +143,10 @@ std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t 
 void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
   const auto full = static_cast<std::uint32_t>(request.prompt_tokens / trace.block_tokens);
   const std::uint32_t num_blocks = std::min(full, num_block_hashes(request, trace.block_tokens));
-  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2) {
+  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2)
     throw InputError("the trace has more than 4,294,967,293 blocks: use larger blocks or fewer requests");
-  }
-  for (std::uint32_t i = 0; i < num_blocks; ++i) {
+  for (std::uint32_t i = 0; i < num_blocks; ++i)
     trace.keys.push_back(block_hash(request.hash_tokens, request.hashes, trace.block_tokens, i));
-  }
   trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
   trace.prompt_tokens += request.prompt_tokens;
 }
@@ -226,37 +224,16 @@ HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint3
   return run.result;
 }
 
-namespace {
-
-HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
-                   const HitRatioTrace& trace, const std::function<void()>& each_turn) {
-  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
-  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks, each_turn)};
-}
-
-}  // namespace
-
-std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
-                                          const HitRatioTrace& trace, std::int64_t block_bytes) {
-  std::vector<HitRatioRow> rows;
-  for (const std::string& name : caches) {
-    for (const std::uint32_t capacity : capacities) {
-      Params none = Params::empty("block cache '" + name + "'");
-      rows.push_back(row_of(name, none, capacity, block_bytes, trace, {}));
-    }
-  }
-  return rows;
-}
-
 HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn) {
   auto [name, params] = experiment.named("block_caches", "lru", "which cached block is given up; `kvlab list block_caches`");
   constexpr auto kMaxBlocks = std::uint32_t{1} << 30;
   const auto capacity = experiment.required<std::uint32_t>("capacity_blocks", 1, kMaxBlocks, "size of the cache");
   const auto bytes =
       experiment.optional<std::int64_t>("block_bytes", 0, 0, std::int64_t{1} << 40, "KV bytes of one block; 0: capacity_gib stays 0");
-  return row_of(name, params, capacity, bytes, trace, each_turn);
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double gib = static_cast<double>(capacity) * static_cast<double>(bytes) / kGib;
+  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
+  return {name, capacity, gib, run_hit_ratio(*cache, trace, capacity, each_turn)};
 }
 
 }  // namespace kvlab

@@ -97,10 +97,6 @@ struct HitRatioRow {
   HitRatio result;
 };
 
-// Caches have default parameters.
-std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
-                                          const HitRatioTrace& trace, std::int64_t block_bytes = 0);
-
 // One run of `kind: block_cache_mrc`: block_caches, capacity_blocks and block_bytes.
 HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn = {});
 

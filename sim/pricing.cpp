@@ -43,13 +43,12 @@ void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
     const StepEntry& entry = step.entries[i];
     in_parts |= !entry.passes_all_layers();
     const std::int32_t tokens = rows != nullptr ? (*rows)[i] : rows_of(entry);
-    if (tokens > 1) {
+    if (tokens > 1)
       prefills_.push_back({tokens, entry.kv_before});
-    } else if (tokens > 0) {
+    else if (tokens > 0)
       add_decode_row(shape, entry.kv_before, windows);
-    } else {
+    else
       continue;
-    }
     shape.head_rows += entry.ends() ? 1 : 0;
   }
   in_parts_ = in_parts;
@@ -102,11 +101,10 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
     const PrefillPiece piece{pass.new_tokens, pass.kv_tokens};
     StepShape shape;
     shape.layers = pass.layers;
-    if (pass.new_tokens > 1) {
+    if (pass.new_tokens > 1)
       shape.prefills = std::span(&piece, 1);
-    } else {
+    else
       add_decode_row(shape, pass.kv_tokens, cost_.windows());
-    }
     StepCost cost = cost_.step(shape);
     if (cost_.num_stages() > 1) add_stage_times(shape);
     ByFooting policy{};

@@ -27,6 +27,26 @@ std::vector<double> seconds_at_full_clock(const std::vector<TimedDevice::Sample>
   return 2 * kept.size() >= all.size() ? kept : all;
 }
 
+class CopyCase final : public PreparedCase {
+ public:
+  CopyCase(TimedDevice& device, std::int64_t bytes)
+      : device_(device), size_(bytes), from_(device.allocate(bytes)), to_(device.allocate(bytes)) {
+    const std::vector<char> noise(1 << 20, 'x');
+    for (std::int64_t at = 0; at < bytes; at += 1 << 20)
+      device.to_device(static_cast<char*>(from_.get()) + at, noise.data(), std::min<std::int64_t>(1 << 20, bytes - at));
+  }
+  void run(std::int64_t) override { device_.copy(to_.get(), from_.get(), size_); }
+  [[nodiscard]] std::int64_t copies() const override { return 1; }
+  bool matches() override { return true; }
+  [[nodiscard]] std::int64_t bytes() const override { return 2 * size_; }
+  [[nodiscard]] std::int64_t flops() const override { return 0; }
+
+ private:
+  TimedDevice& device_;
+  std::int64_t size_;
+  std::shared_ptr<void> from_, to_;
+};
+
 }  // namespace
 
 bool is_debug_build() {
@@ -70,30 +90,6 @@ Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& 
   timing.spread_frac = median > 0 ? (quantile_of_sorted(seconds, 0.75) - quantile_of_sorted(seconds, 0.25)) / median : 0;
   return timing;
 }
-
-namespace {
-
-class CopyCase final : public PreparedCase {
- public:
-  CopyCase(TimedDevice& device, std::int64_t bytes)
-      : device_(device), size_(bytes), from_(device.allocate(bytes)), to_(device.allocate(bytes)) {
-    const std::vector<char> noise(1 << 20, 'x');
-    for (std::int64_t at = 0; at < bytes; at += 1 << 20)
-      device.to_device(static_cast<char*>(from_.get()) + at, noise.data(), std::min<std::int64_t>(1 << 20, bytes - at));
-  }
-  void run(std::int64_t) override { device_.copy(to_.get(), from_.get(), size_); }
-  [[nodiscard]] std::int64_t copies() const override { return 1; }
-  bool matches() override { return true; }
-  [[nodiscard]] std::int64_t bytes() const override { return 2 * size_; }
-  [[nodiscard]] std::int64_t flops() const override { return 0; }
-
- private:
-  TimedDevice& device_;
-  std::int64_t size_;
-  std::shared_ptr<void> from_, to_;
-};
-
-}  // namespace
 
 DeviceRates measure_rates(TimedDevice& device, const std::string& gemm_format, bool short_run) {
   DeviceRates rates;

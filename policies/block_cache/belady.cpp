@@ -39,8 +39,7 @@ class Belady final : public BlockCache {
   void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
   void on_release(BlockId block) override { candidates_.push(index(block), blocks_[index(block)].rank); }
   BlockId victim(std::uint64_t) override {
-    const std::uint32_t farthest = candidates_.top();
-    candidates_.remove(farthest);
+    const std::uint32_t farthest = candidates_.pop();
     auto* slot = uses_.find(blocks_[farthest].key);
     if (slot && slot->value.found == BlockId{farthest}) slot->value.found = kNoBlock;
     return BlockId{farthest};

@@ -39,6 +39,13 @@ class CandidateHeap {
     sift_up(place_[last.item]);
   }
 
+  // Removes top(); not empty.
+  std::uint32_t pop() {
+    const std::uint32_t first = top();
+    remove(first);
+    return first;
+  }
+
   // item is in the heap.
   void change(std::uint32_t item, const Key& key) {
     heap_[place_[item]].key = key;

@@ -18,11 +18,7 @@ class Fifo final : public BlockCache {
   void on_hit(BlockId) override {}
   void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
   void on_release(BlockId block) override { candidates_.push(index(block), inserted_[index(block)]); }
-  BlockId victim(std::uint64_t) override {
-    const std::uint32_t oldest = candidates_.top();
-    candidates_.remove(oldest);
-    return BlockId{oldest};
-  }
+  BlockId victim(std::uint64_t) override { return BlockId{candidates_.pop()}; }
 
  private:
   PerBlock<std::uint64_t> inserted_;  // count of insertions

@@ -35,8 +35,7 @@ class Gdsf final : public BlockCache {
     candidates_.push(index(block), {b.h, b.released});
   }
   BlockId victim(std::uint64_t) override {
-    const std::uint32_t cheapest = candidates_.top();
-    candidates_.remove(cheapest);
+    const std::uint32_t cheapest = candidates_.pop();
     clock_ = blocks_[cheapest].h;
     return BlockId{cheapest};
   }

@@ -24,11 +24,7 @@ class Lfu final : public BlockCache {
   }
   void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
   void on_release(BlockId block) override { candidates_.push(index(block), uses_[index(block)]); }
-  BlockId victim(std::uint64_t) override {
-    const std::uint32_t rarest = candidates_.top();
-    candidates_.remove(rarest);
-    return BlockId{rarest};
-  }
+  BlockId victim(std::uint64_t) override { return BlockId{candidates_.pop()}; }
 
  private:
   struct Uses {

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Section 4.3; distserve/decoding_stage_scheduler.py. Until pulled, KV stays on the prefill instance.
+// Section 4.3; distserve/decoding_stage_scheduler.py.
 class DistServe final : public Dispatcher {
  public:
   explicit DistServe(Params& p)

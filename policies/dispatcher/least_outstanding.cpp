@@ -1,4 +1,4 @@
-#include "policies/dispatcher/outstanding.h"
+#include "policies/dispatcher/room.h"
 
 namespace kvlab {
 

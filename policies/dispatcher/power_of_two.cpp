@@ -1,5 +1,5 @@
 #include "base/random.h"
-#include "policies/dispatcher/outstanding.h"
+#include "policies/dispatcher/room.h"
 
 namespace kvlab {
 

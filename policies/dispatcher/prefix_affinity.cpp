@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "policies/dispatcher/outstanding.h"
+#include "policies/dispatcher/room.h"
 
 namespace kvlab {
 

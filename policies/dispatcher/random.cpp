@@ -6,7 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// Draws are keyed, so sessions need no table.
 class Random final : public Dispatcher {
  public:
   explicit Random(Params& p) : sticky_(p.flag("sticky_sessions", false, "whether requests of one session go to one replica")) {}

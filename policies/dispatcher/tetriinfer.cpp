@@ -12,8 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins. Until then KV
-// stays on the prefill instance.
+// Sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins.
 class TetriInfer final : public Dispatcher {
  public:
   explicit TetriInfer(Params& p)

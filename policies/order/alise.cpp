@@ -25,11 +25,8 @@ class Alise final : public SwappingOrder {
 
   [[nodiscard]] bool uses_predictor() const override { return true; }
   void insert(RequestId r, Entry entry) override {
-    if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
-    Job& job = jobs_[index(r)];
-    if (entry == Entry::kArrival) {
-      job = {predictor().output_tokens(info(r)), prefill_time(info(r)), token_time(), 0, 0};
-    }
+    Job& job = slot(jobs_, r);
+    if (entry == Entry::kArrival) job = {predictor().output_tokens(info(r)), prefill_time(info(r)), token_time(), 0, 0};
     job.wait = ++waits_;
     ageing_.push_back({r, job.wait, view().now() + age_});
     SwappingOrder::insert(r, entry);

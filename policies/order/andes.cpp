@@ -30,12 +30,9 @@ class Andes final : public KeyedOrder {
   }
 
   void insert(RequestId r, Entry entry) override {
-    if (places_.size() <= index(r)) {
-      places_.resize(index(r) + 1);
-      in_batch_.resize(index(r) + 1);
-    }
+    slot(places_, r) = members_.size();
+    in_batch_.resize(places_.size());
     if (entry == Entry::kArrival) in_batch_[index(r)] = false;
-    places_[index(r)] = members_.size();
     members_.push_back(r);
     KeyedOrder::insert(r, entry);
     if (entry == Entry::kArrival)

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // SGLang's `dfs-weight` (python/sglang/srt/managers/schedule_policy.py, v0.5.9). A node's own requests come last.
-class DfsWeight final : public KeyedOrder {
+class DfsWeight final : public ListedOrder {
  public:
   explicit DfsWeight(Params& p)
       : most_waiting_(p.optional<std::uint32_t>("most_waiting", 128, 0, 1 << 20,
@@ -17,28 +17,15 @@ class DfsWeight final : public KeyedOrder {
 
   [[nodiscard]] RequestId at(std::uint32_t position) const override {
     if (is_due_) walk();
-    return is_sorted_ ? walk_[position] : KeyedOrder::at(position);
+    return ListedOrder::at(position);
   }
-  void insert(RequestId r, Entry entry) override {
-    if (ranks_.size() <= index(r)) ranks_.resize(index(r) + 1);
-    ranks_[index(r)] = entry == Entry::kPreemptedToFront ? front_-- : back_++;
-    KeyedOrder::insert(r, entry);
-    if (is_sorted_) walk_.insert(entry == Entry::kPreemptedToFront ? walk_.begin() : walk_.end(), r);
-  }
-  void erase(RequestId r) override {
-    KeyedOrder::erase(r);
-    if (is_sorted_) std::erase(walk_, r);
-  }
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
-  [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
-
   void on_plan() override {
-    is_sorted_ = false;
+    is_listed_ = false;
     is_due_ = size() <= most_waiting_;
   }
 
   // Lookups change when a cached block is lost.
-  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ || is_due_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
+  [[nodiscard]] Horizon stable_for() const override { return is_listed_ || is_due_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
 
  private:
   struct Node {
@@ -47,15 +34,13 @@ class DfsWeight final : public KeyedOrder {
     std::vector<RequestId> requests;  // whose cached prefix ends here
   };
 
-  [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
-
   void walk() const {
     nodes_.assign(1, Node{});
     node_of_.clear();
     for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));
-    walk_.clear();
+    list_.clear();
     take_walk();
-    is_sorted_ = true;
+    is_listed_ = true;
     is_due_ = false;
   }
 
@@ -92,17 +77,13 @@ class DfsWeight final : public KeyedOrder {
         stack.push_back({node.children[visit.next_child++], 0});
         continue;
       }
-      walk_.insert(walk_.end(), node.requests.begin(), node.requests.end());
+      list_.insert(list_.end(), node.requests.begin(), node.requests.end());
       stack.pop_back();
     }
   }
 
   std::uint32_t most_waiting_;
-  std::vector<std::int64_t> ranks_;  // by slot: FCFS place
-  std::int64_t front_ = -1, back_ = 0;
-  // is_due_: the next at() walks.
-  mutable bool is_due_ = false, is_sorted_ = false;
-  mutable std::vector<RequestId> walk_;
+  mutable bool is_due_ = false;  // the next at() walks
   mutable std::vector<Node> nodes_;
   mutable std::unordered_map<std::uint64_t, std::size_t> node_of_;
 };

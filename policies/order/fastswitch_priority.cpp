@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Redrawn every 1 / frequency steps (Shen et al. 2024, arXiv:2411.18424). `markov` (our definition): a running request keeps its priority
-// with probability stay_frac.
+// Redrawn every 1 / frequency steps (Shen et al. 2024, arXiv:2411.18424). `markov` is our definition.
 class FastSwitchPriority final : public KeyedOrder {
  public:
   explicit FastSwitchPriority(Params& p)
@@ -23,9 +22,8 @@ class FastSwitchPriority final : public KeyedOrder {
   }
 
   void insert(RequestId r, Entry entry) override {
-    if (states_.size() <= index(r)) states_.resize(index(r) + 1);
     if (entry == Entry::kArrival) {
-      states_[index(r)] = {drawn(r), live_.size()};
+      slot(states_, r) = {drawn(r), live_.size()};
       live_.push_back(r);
     }
     KeyedOrder::insert(r, entry);

@@ -33,7 +33,6 @@ class Fcfs final : public Order {
   }
   [[nodiscard]] bool keeps_returning() const override { return true; }
 
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
   [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
   [[nodiscard]] Horizon stable_for() const override { return Horizon::whatever_is_cached(); }
 

@@ -23,8 +23,7 @@ RequestId KeyedOrder::at(std::uint32_t position) const {
 
 void KeyedOrder::insert(RequestId r, Entry /*entry*/) {
   ++changes_;
-  if (keys_.size() <= index(r)) keys_.resize(index(r) + 1);
-  const Key key = keys_[index(r)] = key_of(r);
+  const Key key = slot(keys_, r) = key_of(r);
   sorted_.insert(key);
   if (has_cursor_ && key < *cursor_) ++cursor_position_;
 }

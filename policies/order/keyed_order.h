@@ -44,4 +44,32 @@ class KeyedOrder : public Order {
   mutable bool has_cursor_ = false;
 };
 
+// The waiting requests as listed for this plan, else first come, first served.
+class ListedOrder : public KeyedOrder {
+ public:
+  [[nodiscard]] RequestId at(std::uint32_t position) const override { return is_listed_ ? list_[position] : KeyedOrder::at(position); }
+  void insert(RequestId r, Entry entry) final {
+    const bool goes_first = entry == Entry::kPreemptedToFront;
+    slot(places_, r) = goes_first ? front_-- : back_++;
+    KeyedOrder::insert(r, entry);
+    if (is_listed_) list_.insert(goes_first ? list_.begin() : list_.end(), r);
+  }
+  void erase(RequestId r) final {
+    KeyedOrder::erase(r);
+    if (is_listed_) std::erase(list_, r);
+  }
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const final { return Order::precedes(a, b); }
+  [[nodiscard]] RequestId victim(RequestId usual) const final { return usual; }
+
+ protected:
+  mutable bool is_listed_ = false;
+  mutable std::vector<RequestId> list_;
+
+ private:
+  [[nodiscard]] std::int64_t rank(RequestId r) const final { return places_[index(r)]; }
+
+  std::vector<std::int64_t> places_;  // by slot
+  std::int64_t front_ = -1, back_ = 0;
+};
+
 }  // namespace kvlab

@@ -31,9 +31,8 @@ class LearnedTypes : public Order {
     throw InternalError("the order has no request at that place");
   }
   void insert(RequestId r, Entry entry) final {
-    if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
     if (entry == Entry::kArrival) {
-      jobs_[index(r)] = {type_of(r), 0, false, false};
+      slot(jobs_, r) = {type_of(r), 0, false, false};
       types_.arrive();
     } else {
       stop(r);

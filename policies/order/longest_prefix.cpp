@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py). Requests with few hits that share a prefix with an earlier waiting one
-// come last.
-class LongestPrefix final : public KeyedOrder {
+// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py).
+class LongestPrefix final : public ListedOrder {
  public:
   explicit LongestPrefix(Params& p)
       : most_waiting_(p.optional<std::uint32_t>("most_waiting", 128, 0, 1 << 20, "with more waiting requests: first come, first served")),
@@ -19,22 +18,8 @@ class LongestPrefix final : public KeyedOrder {
             "in_batch_tokens", 32, 0, 1 << 20,
             "a request with at most so many cached tokens that shares as many with one before it comes last; 0: never")) {}
 
-  [[nodiscard]] RequestId at(std::uint32_t position) const override { return is_sorted_ ? by_prefix_[position] : KeyedOrder::at(position); }
-  void insert(RequestId r, Entry entry) override {
-    if (ranks_.size() <= index(r)) ranks_.resize(index(r) + 1);
-    ranks_[index(r)] = entry == Entry::kPreemptedToFront ? front_-- : back_++;
-    KeyedOrder::insert(r, entry);
-    if (is_sorted_) by_prefix_.insert(entry == Entry::kPreemptedToFront ? by_prefix_.begin() : by_prefix_.end(), r);
-  }
-  void erase(RequestId r) override {
-    KeyedOrder::erase(r);
-    if (is_sorted_) std::erase(by_prefix_, r);
-  }
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
-  [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
-
   void on_plan() override {
-    is_sorted_ = false;
+    is_listed_ = false;
     if (size() > most_waiting_) return;
     found_.clear();
     first_of_.clear();
@@ -45,21 +30,19 @@ class LongestPrefix final : public KeyedOrder {
       found_.push_back({r, comes_last(request, cached) ? -1 : cached});
     }
     std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.cached > b.cached; });
-    by_prefix_.clear();
-    for (const Found& found : found_) by_prefix_.push_back(found.request);
-    is_sorted_ = true;
+    list_.clear();
+    for (const Found& found : found_) list_.push_back(found.request);
+    is_listed_ = true;
   }
 
   // Lookups change when a cached block is lost.
-  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
+  [[nodiscard]] Horizon stable_for() const override { return is_listed_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
 
  private:
   struct Found {
     RequestId request{};
     std::int32_t cached = 0;  // -1: waits for another to fill the cache
   };
-
-  [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
 
   // A hash covers all tokens up to its end.
   bool comes_last(const Request& r, std::int32_t cached) {
@@ -71,10 +54,6 @@ class LongestPrefix final : public KeyedOrder {
 
   std::uint32_t most_waiting_;
   std::int32_t in_batch_tokens_;
-  std::vector<std::int64_t> ranks_;  // by slot: FCFS place
-  std::int64_t front_ = -1, back_ = 0;
-  bool is_sorted_ = false;
-  std::vector<RequestId> by_prefix_;
   std::vector<Found> found_;
   std::unordered_set<std::uint64_t> first_of_;
 };

@@ -21,8 +21,7 @@ class Mlfq final : public SwappingOrder {
         scan_steps_(p.optional<std::int32_t>("scan_steps", 1000, 1, 1 << 30, "steps between two looks for such requests")) {}
 
   void insert(RequestId r, Entry entry) override {
-    if (states_.size() <= index(r)) states_.resize(index(r) + 1);
-    State& state = states_[index(r)];
+    State& state = slot(states_, r);
     if (entry == Entry::kArrival) {
       state = {join_level(info(r)), Span{0}, back_++, view().now()};
     } else {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,10 +41,13 @@ class Order {
   [[nodiscard]] virtual bool keeps_returning() const { return false; }
 
   // ---- preemption ----
-  // a goes before b, both running. A strict order.
-  [[nodiscard]] virtual bool precedes(RequestId a, RequestId b) const = 0;
+  // a goes before b, both running. A strict order. Default: by arrival.
+  [[nodiscard]] virtual bool precedes(RequestId a, RequestId b) const { return info(a).arrival < info(b).arrival; }
   // For exhausted memory; `usual`: the scheduler's choice. Default: the last by precedes().
-  [[nodiscard]] virtual RequestId victim(RequestId usual) const;
+  [[nodiscard]] virtual RequestId victim(RequestId /*usual*/) const {
+    const std::span<const RequestId> running = view_->running();
+    return *std::max_element(running.begin(), running.end(), [&](RequestId a, RequestId b) { return precedes(a, b); });
+  }
   // How running requests give way to better waiting ones (make_way.h); none: never.
   [[nodiscard]] virtual std::optional<Preemption> overtaking() const { return std::nullopt; }
   // If true, the waiting one also goes first in the queue.

@@ -11,10 +11,7 @@ class PredictedOrder : public KeyedOrder {
  public:
   [[nodiscard]] bool uses_predictor() const final { return true; }
   void insert(RequestId r, Entry entry) final {
-    if (entry == Entry::kArrival) {
-      if (predicted_.size() <= index(r)) predicted_.resize(index(r) + 1);
-      predicted_[index(r)] = predictor().output_tokens(info(r));
-    }
+    if (entry == Entry::kArrival) slot(predicted_, r) = predictor().output_tokens(info(r));
     KeyedOrder::insert(r, entry);
   }
 

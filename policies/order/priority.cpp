@@ -4,8 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// vllm/v1/core/sched/request_queue.py and scheduler.py. The running request with the largest key is preempted when memory runs out.
-// `preemptive` is our extension.
+// vllm/v1/core/sched/request_queue.py and scheduler.py. `preemptive` is our extension.
 class Priority final : public KeyedOrder {
  public:
   explicit Priority(Params& p) : preemptive_(p.flag("preemptive", false, "whether a more urgent waiting request preempts a running one")) {}

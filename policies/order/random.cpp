@@ -28,19 +28,18 @@ class Random final : public Order {
     return drawn_[position];
   }
   void insert(RequestId r, Entry /*entry*/) override {
-    if (slots_.size() <= index(r)) slots_.resize(index(r) + 1);
-    slots_[index(r)] = {static_cast<std::uint32_t>(queue_.size()), 0};
+    slot(slots_, r) = {static_cast<std::uint32_t>(queue_.size()), 0};
     queue_.push_back(r);
   }
   // O(places drawn in this plan).
   void erase(RequestId r) override {
     if (!is_waiting(r)) throw InternalError("request is not waiting");
-    Slot& slot = slots_[index(r)];
-    if (slot.drawn_in == num_plans_) drawn_.erase(std::find(drawn_.begin(), drawn_.end(), r));
-    slots_[index(queue_.back())].place = slot.place;
-    queue_[slot.place] = queue_.back();
+    Slot& own = slots_[index(r)];
+    if (own.drawn_in == num_plans_) drawn_.erase(std::find(drawn_.begin(), drawn_.end(), r));
+    slots_[index(queue_.back())].place = own.place;
+    queue_[own.place] = queue_.back();
     queue_.pop_back();
-    slot = {};
+    own = {};
   }
   void on_plan() override {
     drawn_.clear();
@@ -49,7 +48,6 @@ class Random final : public Order {
     num_draws_ = 0;
   }
 
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
   [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
   // Another head may fit.
   [[nodiscard]] Horizon stable_for() const override { return queue_.empty() ? Horizon::whatever_is_cached() : Horizon::none(); }

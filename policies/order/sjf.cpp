@@ -27,10 +27,7 @@ class Sjf final : public KeyedOrder {
   [[nodiscard]] Horizon stable_for() const override { return Horizon::whatever_is_cached(); }
 
   void insert(RequestId r, Entry entry) override {
-    if (entry == Entry::kArrival) {
-      if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
-      jobs_[index(r)] = {next_group(), aging_.key(length_of(r), info(r).arrival)};
-    }
+    if (entry == Entry::kArrival) slot(jobs_, r) = {next_group(), aging_.key(length_of(r), info(r).arrival)};
     KeyedOrder::insert(r, entry);
   }
 

@@ -52,8 +52,7 @@ class Vtc final : public Order {
 
   void insert(RequestId r, Entry entry) override {
     has_cursor_ = false;
-    if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
-    Job& job = jobs_[index(r)];
+    Job& job = slot(jobs_, r);
     if (entry == Entry::kArrival) job = {client_of(r), 0, -1};
     Client& client = clients_[job.client];
     if (client.queue.empty()) {
@@ -77,7 +76,6 @@ class Vtc final : public Order {
     last_left_ = job.client;
   }
 
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
   [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
   [[nodiscard]] bool watches_steps() const override { return true; }
 

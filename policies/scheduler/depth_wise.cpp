@@ -1,9 +1,9 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
 #include "policies/scheduler/batching.h"
-#include "policies/scheduler/draws_by_seed.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
@@ -53,15 +53,11 @@ class DepthWise final : public Scheduler, public DrawsBySeed {
     std::int32_t tokens = 0, loop = 0;
   };
 
-  Row& row_of(RequestId r) {
-    if (index(r) >= rows_.size()) rows_.resize(index(r) + 1);
-    return rows_[index(r)];
-  }
+  Row& row_of(RequestId r) { return slot(rows_, r); }
 
   bool is_any_under_way(const ReplicaView& view) {
-    for (const RequestId r : view.running())
-      if (row_of(r).tokens > 0) return true;
-    return false;
+    const auto running = view.running();
+    return std::any_of(running.begin(), running.end(), [&](RequestId r) { return row_of(r).tokens > 0; });
   }
 
   void begin_running(StepBuilder& step) {

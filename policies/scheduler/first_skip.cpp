@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "base/random.h"
-#include "policies/scheduler/draws_by_seed.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
@@ -28,10 +27,9 @@ class FirstSkip final : public LayerSkipper, public DrawsBySeed {
   }
 
   const LayerSet& set_of(const ReplicaView& view, RequestId r) {
-    const std::size_t at = index(r);
-    if (at >= sets_.size()) sets_.resize(at + 1);
-    if (!sets_[at]) sets_[at] = drawn(view.info(r).number);
-    return *sets_[at];
+    std::optional<LayerSet>& set = slot(sets_, r);
+    if (!set) set = drawn(view.info(r).number);
+    return *set;
   }
 
   [[nodiscard]] LayerSet drawn(std::uint64_t request) const {

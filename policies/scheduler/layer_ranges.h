@@ -19,6 +19,11 @@ std::int32_t model_layers(const Params& p);
 // Throws InputError if `value` is above the model's layers.
 void check_layers(const Params& p, const std::string& key, std::int32_t value, std::int32_t layers);
 
+class DrawsBySeed {
+ public:
+  virtual ~DrawsBySeed() = default;
+};
+
 // Takes layers out of entries planned by scheduler `batching`. Blocks hold all layers.
 class LayerSkipper : public Scheduler {
  public:

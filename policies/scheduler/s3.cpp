@@ -64,8 +64,7 @@ class S3 final : public Scheduler {
   }
 
   std::int64_t blocks_for(ReplicaView& view, RequestId r) {
-    if (tokens_.size() <= index(r)) tokens_.resize(index(r) + 1);
-    std::int64_t& tokens = tokens_[index(r)];
+    std::int64_t& tokens = slot(tokens_, r);
     if (tokens == 0) tokens = std::int64_t{view.info(r).prompt_tokens} + view.predicted_output(r);
     tokens = std::min<std::int64_t>(tokens, view.max_model_len());
     return std::min(view.blocks_for(r, static_cast<std::int32_t>(tokens)), view.num_blocks());

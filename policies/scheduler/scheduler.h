@@ -14,6 +14,13 @@
 
 namespace kvlab {
 
+// The value of a request; `values` grows with the highest slot.
+template <class T>
+T& slot(std::vector<T>& values, RequestId r) {
+  if (values.size() <= index(r)) values.resize(index(r) + 1);
+  return values[index(r)];
+}
+
 // Bit l is layer l.
 inline constexpr std::int32_t kMostLayers = 256;
 using LayerSet = std::bitset<kMostLayers>;

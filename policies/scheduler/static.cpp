@@ -21,11 +21,10 @@ class Static final : public Scheduler {
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     window_ends_ = kNever;
-    if (view.running().empty()) {
+    if (view.running().empty())
       form_batch(view, plan);
-    } else {
+    else
       decode(view, plan);
-    }
   }
 
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Every token passes round(L / s) layers, first and last included. Accuracy is not modelled.
+// Every token passes round(L / s) layers, first and last included.
 class UnifiedSkip final : public LayerSkipper {
  public:
   explicit UnifiedSkip(Params& p)

@@ -21,20 +21,18 @@ struct Column {
   std::vector<std::string> places;
 };
 
-// Rows of a table with one layer name, one count and one time: dense.csv, per_sequence.csv.
+// dense.csv, per_sequence.csv.
 void read_layers(const std::string& file, OpFamily axis, std::vector<ProfileOp>& ops) {
   const MeasuredTable csv(file);
   const std::size_t layer = csv.column("layer"), count = csv.column(columns_of(axis).front()), time = csv.column("time_us");
   std::vector<std::string> known;
-  for (const Operation& op : kOperations) {
+  for (const Operation& op : kOperations)
     if (op.family == axis && !op.part_of) known.emplace_back(op.name);
-  }
   std::map<std::string, Column> columns;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
     const std::string& name = csv.text(row, layer);
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
       throw InputError(csv.place(row) + ": unknown layer '" + name + "'" + suggestion(name, known));
-    }
     columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, TimeUnit::kUs), 0});
     columns[name].places.push_back(csv.place(row));
   }
@@ -47,19 +45,8 @@ void read_layers(const std::string& file, OpFamily axis, std::vector<ProfileOp>&
   }
 }
 
-SampleGrid read_time_grid(const std::string& file, const std::vector<std::string>& axes) {
-  const MeasuredTable csv(file);
-  std::vector<std::size_t> columns;
-  for (const std::string& axis : axes) columns.push_back(csv.column(axis));
-  const std::size_t time = csv.column("time_us");
-  Column all;
-  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kUs), 0};
-    for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv.count(row, columns[i]);
-    all.samples.push_back(s);
-    all.places.push_back(csv.place(row));
-  }
-  return checked_grid(axes.size(), std::move(all.samples), all.places);
+SampleGrid read_time_grid(const std::string& file, OpFamily family) {
+  return MeasuredTable(file).grid(columns_of(family), "time_us", TimeUnit::kUs);
 }
 
 std::vector<std::string> labels(const YAML::Node& node) {
@@ -75,9 +62,8 @@ SkewAxis read_axis(const YAML::Node& axes, const std::string& name, const std::s
     if (!parse_real(text, edge)) throw InputError(file + ": skew_fit.bucket_axes." + name + "_bins: not a number: '" + text + "'");
     axis.edges.push_back(edge);
   }
-  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end())) {
+  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end()))
     throw InputError(file + ": skew_fit.bucket_axes needs ascending " + name + "_bins, one more than " + name + "_labels");
-  }
   return axis;
 }
 
@@ -89,7 +75,7 @@ std::size_t bin_of(const MeasuredTable& csv, std::size_t row, const std::string&
   return static_cast<std::size_t>(at - axis.labels.begin());
 }
 
-// The flag decides, not the presence of a table: a bundle may carry one that it says not to use.
+// A bundle may carry a table that it says not to use.
 std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& folder, int tp, const std::string& meta_file) {
   const YAML::Node fit = meta["skew_fit"];
   if (!fit || !fit["enabled"] || fit["enabled"].Scalar() != "true") return std::nullopt;
@@ -119,6 +105,17 @@ std::string scalar(const YAML::Node& meta, const std::string& key) {
   return node && node.IsScalar() ? node.Scalar() : "";
 }
 
+class BundleFormat final : public ProfileFormat {
+ public:
+  explicit BundleFormat(Params& /*p*/) {}
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/dense.csv", "a bundle"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "dense.csv"); }
+  [[nodiscard]] bool has_degrees() const override { return true; }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_bundle(folder, tp); }
+};
+
+KVLAB_REGISTER(ProfileFormat, BundleFormat, "bundle", "tables of the LLMServingSim profiler", "LLMServingSim 2.0: arXiv:2408.05499");
+
 }  // namespace
 
 std::string tp_folder(const std::string& folder, int tp) {
@@ -146,27 +143,23 @@ Profile read_bundle(const std::string& folder, int tp) {
   const std::string meta_file = folder + "/meta.yaml";
   const YAML::Node meta = load_config(meta_file)->root;
   const std::string tables = tp_folder(folder, tp);
-  Profile p;
-  p.file = folder;
-  p.format = "bundle";
+  Profile p = empty_profile(folder, "bundle", tp);
   p.device = scalar(meta, "gpu");
   p.hardware = scalar(meta, "hardware");
   p.model = scalar(meta, "model");
   p.measured = scalar(meta, "profiled_at");
   p.source = "LLMServingSim profiler " + scalar(meta, "profiler_version") + ", vLLM " + scalar(meta, "vllm_version");
-  p.tp = tp;
   if (const YAML::Node engine = meta["engine_effective"]; engine && engine.IsMap()) {
-    for (const auto& item : engine) {
+    for (const auto& item : engine)
       if (item.second.IsScalar()) p.options[item.first.Scalar()] = item.second.Scalar();
-    }
   }
   p.options["vllm_version"] = scalar(meta, "vllm_version");
   read_layers(tables + "/dense.csv", OpFamily::kTokens, p.ops);
   read_layers(tables + "/per_sequence.csv", OpFamily::kSequences, p.ops);
-  p.attention = read_time_grid(tables + "/attention.csv", columns_of(OpFamily::kAttention));
+  p.attention = read_time_grid(tables + "/attention.csv", OpFamily::kAttention);
   for (const std::string& place : {tables, folder + "/tp1"}) {  // experts are measured uncut
     std::error_code error;
-    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", columns_of(OpFamily::kMoe));
+    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", OpFamily::kMoe);
   }
   read_collective_tables(tables, tp, p.collectives);
   try {
@@ -176,20 +169,5 @@ Profile read_bundle(const std::string& folder, int tp) {
   }
   return p;
 }
-
-namespace {
-
-class BundleFormat final : public ProfileFormat {
- public:
-  explicit BundleFormat(Params& /*p*/) {}
-  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/dense.csv", "a bundle"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "dense.csv"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
-  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_bundle(folder, tp); }
-};
-
-KVLAB_REGISTER(ProfileFormat, BundleFormat, "bundle", "tables of the LLMServingSim profiler", "LLMServingSim 2.0: arXiv:2408.05499");
-
-}  // namespace
 
 }  // namespace kvlab

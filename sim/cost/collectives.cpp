@@ -53,6 +53,45 @@ std::string ranks_in(const CollectiveTables& from, Collective op) {
   return join(all, ", ");
 }
 
+using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
+
+// Chooses by operation and ranks: the engine's library, else the first; then the version.
+Chosen choose(const CollectiveTables& from, const EngineName& engine) {
+  const std::vector<int> running = version_numbers(engine.version);
+  const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {
+    const std::vector<int> a = version_numbers(t.version), b = version_numbers(best.version);
+    if (best.library != engine.name || running.empty()) return a > b;
+    if ((a <= running) != (b <= running)) return a <= running;
+    return a <= running ? a > b : a < b;
+  };
+  Chosen chosen;
+  const auto take = [&](const CollectiveTable& t) {
+    const auto [at, is_new] = chosen.try_emplace({t.op, t.ranks}, &t);
+    if (!is_new && t.library == at->second->library && is_better(t, *at->second)) at->second = &t;
+  };
+  for (const CollectiveTable& t : from.tables)
+    if (t.library == engine.name) take(t);
+  for (const CollectiveTable& t : from.tables) take(t);
+  return chosen;
+}
+
+using Found = std::vector<CollectiveFinding>;
+
+void check_point(const CollectiveTable& t, std::size_t i, const LinkModel& links, Found& found) {
+  const SampleGrid::Sample& s = t.points.samples()[i];
+  const auto bytes = static_cast<double>(s.at[0]), ps = s.time.real();
+  const std::string what = fmt::format("{}: {} over {} ranks: {} bytes", t.places[i], collective_name(t.op), t.ranks, s.at[0]);
+  if (const double least = links.least_ps(t.op, bytes, t.ranks); ps * kDatasheetMargin < least)
+    found.push_back({true, fmt::format("{} in {:.4g} us is {:.3g} times as fast as the link of {} ({:.4g} bytes/s); elements for bytes, or "
+                                       "another unit of time?",
+                                       what, ps * 1e-6, least / ps, links.card, links.bytes_per_s)});
+  if (i == 0) return;
+  const SampleGrid::Sample& before = t.points.samples()[i - 1];
+  if (const auto was = before.time.real(); ps < (1 - kFallTolerance) * was)
+    found.push_back({false, fmt::format("{} take {:.4g} us, and {} bytes {:.4g} us: a longer message takes no less time", what, ps * 1e-6,
+                                        before.at[0], was * 1e-6)});
+}
+
 }  // namespace
 
 const char* collective_name(Collective op) {
@@ -144,32 +183,6 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
   return static_cast<double>(own * copies * model.hidden * model.activation_bytes());
 }
 
-namespace {
-
-using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
-
-// Chooses by operation and ranks: the engine's library, else the first; then the version.
-Chosen choose(const CollectiveTables& from, const EngineName& engine) {
-  const std::vector<int> running = version_numbers(engine.version);
-  const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {
-    const std::vector<int> a = version_numbers(t.version), b = version_numbers(best.version);
-    if (best.library != engine.name || running.empty()) return a > b;
-    if ((a <= running) != (b <= running)) return a <= running;
-    return a <= running ? a > b : a < b;
-  };
-  Chosen chosen;
-  const auto take = [&](const CollectiveTable& t) {
-    const auto [at, is_new] = chosen.try_emplace({t.op, t.ranks}, &t);
-    if (!is_new && t.library == at->second->library && is_better(t, *at->second)) at->second = &t;
-  };
-  for (const CollectiveTable& t : from.tables)
-    if (t.library == engine.name) take(t);
-  for (const CollectiveTable& t : from.tables) take(t);
-  return chosen;
-}
-
-}  // namespace
-
 Collectives::Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine)
     : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), chosen_(choose(profile_, engine)) {
   chosen_.merge(choose(*card_, engine));
@@ -212,27 +225,6 @@ void Collectives::require(const CollectiveUse& use) const {
                                  from == &profile_ ? "missing: roofline" : "missing: datasheet"));
   }
 }
-
-namespace {
-
-using Found = std::vector<CollectiveFinding>;
-
-void check_point(const CollectiveTable& t, std::size_t i, const LinkModel& links, Found& found) {
-  const SampleGrid::Sample& s = t.points.samples()[i];
-  const auto bytes = static_cast<double>(s.at[0]), ps = s.time.real();
-  const std::string what = fmt::format("{}: {} over {} ranks: {} bytes", t.places[i], collective_name(t.op), t.ranks, s.at[0]);
-  if (const double least = links.least_ps(t.op, bytes, t.ranks); ps * kDatasheetMargin < least)
-    found.push_back({true, fmt::format("{} in {:.4g} us is {:.3g} times as fast as the link of {} ({:.4g} bytes/s); elements for bytes, or "
-                                       "another unit of time?",
-                                       what, ps * 1e-6, least / ps, links.card, links.bytes_per_s)});
-  if (i == 0) return;
-  const SampleGrid::Sample& before = t.points.samples()[i - 1];
-  if (const auto was = before.time.real(); ps < (1 - kFallTolerance) * was)
-    found.push_back({false, fmt::format("{} take {:.4g} us, and {} bytes {:.4g} us: a longer message takes no less time", what, ps * 1e-6,
-                                        before.at[0], was * 1e-6)});
-}
-
-}  // namespace
 
 std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links) {
   Found found;

@@ -156,7 +156,7 @@ struct Ratio {
   const char *key, *other_key;
   double least, most;
 };
-// Shipped cards: other types 1 to 8 times fp16, 37 to 430 FLOPs per byte, memory 8 to 130 times PCIe. CPUs: 1 to 50 FLOPs per byte.
+// Shipped cards: 37 to 430 FLOPs per byte; CPUs: 1 to 50.
 constexpr const char *kFp16 = "fp16_flops", *kMemory = "memory_bandwidth_bytes_per_s";
 constexpr Ratio kRatios[] = {
     {"bf16_flops", kFp16, 1.0 / 30, 30},

@@ -7,7 +7,6 @@
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/sparse_layers.h"
 
 namespace kvlab {
 
@@ -93,6 +92,21 @@ std::vector<bool> listed(Params& p, const char* key, std::int64_t first, std::in
 }
 
 std::int64_t first_layer(const ModelSpec& m) { return m.family == "kimi_linear" ? 1 : 0; }
+
+// Key Delta Attention: decay per channel (Kimi Linear, arXiv:2510.26692).
+struct KeyDelta {
+  std::int64_t heads = 0, dim = 0, conv_tokens = 0;
+  bool has_full_gate = false;  // one product, not two of low rank
+};
+
+LinearAttention key_delta(const KeyDelta& k) {
+  LinearAttention l{Rule::kDelta, k.heads, k.heads, k.dim, k.dim, kFp32, k.conv_tokens};
+  const std::int64_t width = k.heads * k.dim;
+  l.in_columns = 3 * width + k.heads + k.dim + (k.has_full_gate ? width : k.dim);
+  l.inner = k.dim * width * (k.has_full_gate ? 1 : 2);
+  l.vectors = width + k.heads + k.dim;
+  return l;
+}
 
 void read_key_delta(Params& p, ModelSpec& m) {
   Params l = p.child("linear_attn_config", "linear_attn_config");
@@ -213,15 +227,6 @@ void read_jamba(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
 }
 
 }  // namespace
-
-LinearAttention key_delta(const KeyDelta& k) {
-  LinearAttention l{Rule::kDelta, k.heads, k.heads, k.dim, k.dim, kFp32, k.conv_tokens};
-  const std::int64_t width = k.heads * k.dim;
-  l.in_columns = 3 * width + k.heads + k.dim + (k.has_full_gate ? width : k.dim);
-  l.inner = k.dim * width * (k.has_full_gate ? 1 : 2);
-  l.vectors = width + k.heads + k.dim;
-  return l;
-}
 
 std::vector<NamedReader> hybrid_readers() {
   return {{"nemotron_h", read_nemotron},    {"kimi_linear", read_kimi_linear}, {"glm_next", read_glm_next},

@@ -47,20 +47,7 @@ void write_collectives(const std::vector<CollectiveTable>& all, const std::strin
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
-  const MeasuredTable csv(file);
-  std::vector<std::size_t> at;
-  for (const std::string& column : columns) at.push_back(csv.column(column));
-  const std::size_t time = csv.column("time_ns"), spread = csv.column("spread_frac");
-  std::vector<SampleGrid::Sample> samples;
-  std::vector<std::string> places;
-  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kNs), csv.real(row, spread)};
-    if (s.spread_frac < 0) throw InputError(csv.place(row) + ": 'spread_frac' is below 0");
-    for (std::size_t i = 0; i < at.size(); ++i) s.at[i] = csv.count(row, at[i]);
-    samples.push_back(s);
-    places.push_back(csv.place(row));
-  }
-  return checked_grid(columns.size(), std::move(samples), places);
+  return MeasuredTable(file).grid(columns, "time_ns", TimeUnit::kNs, "spread_frac");
 }
 
 SampleGrid read_grid_if_there(const std::string& file, const std::vector<std::string>& columns) {
@@ -89,12 +76,11 @@ std::string meta_text(const Profile& p) {
   return text;
 }
 
-// tp<N>/ops.yaml: the operations in order, so that sums are made in the same order.
+// tp<N>/ops.yaml, in the order of sums.
 std::string ops_text(const Profile& p) {
   std::string text;
-  for (const ProfileOp& op : p.ops) {
+  for (const ProfileOp& op : p.ops)
     text += fmt::format("{}: {{covers: {}, axis: {}, per_layer: {}}}\n", op.name, op.covers, columns_of(op.axis).front(), op.per_layer);
-  }
   return text.empty() ? "{}\n" : text;
 }
 
@@ -112,9 +98,8 @@ std::string skew_meta_text(const SkewTable& skew) {
 void write_skew(const SkewTable& skew, const std::string& folder) {
   write_file(folder + "/skew.yaml", skew_meta_text(skew));
   std::string text = "prompt_tokens,rows,skew,longest,before,alpha\n";
-  for (const SkewTable::Entry& e : skew.entries()) {
+  for (const SkewTable::Entry& e : skew.entries())
     text += fmt::format("{},{},{},{},{},{}\n", e.prompt_tokens, e.rows, e.skew, e.longest, e.before, number_text(e.alpha));
-  }
   write_file(folder + "/skew.csv", text);
 }
 
@@ -123,9 +108,8 @@ SkewAxis read_axis(Params& p, const YAML::Node& root, const std::string& name) {
   Params child = p.child(name, "skew axis '" + name + "'");
   axis.edges = child.numbers("edges", -1e18, 1e18, "ascending edges of the bins");
   for (const auto& label : root[name]["labels"]) axis.labels.push_back(label.Scalar());
-  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end())) {
+  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end()))
     child.fail("'" + name + "' needs ascending edges, one more than labels");
-  }
   return axis;
 }
 
@@ -169,6 +153,17 @@ void read_ops(const std::string& folder, Profile& p) {
   }
 }
 
+class OwnFormat final : public ProfileFormat {
+ public:
+  explicit OwnFormat(Params& /*p*/) {}
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/ops.yaml", "one of kvlab"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "ops.yaml"); }
+  [[nodiscard]] bool has_degrees() const override { return true; }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_kvlab_profile(folder, tp); }
+};
+
+KVLAB_REGISTER(ProfileFormat, OwnFormat, kOwnProfileFormat, "tables that calibrate writes", "docs/cost-model.md");
+
 }  // namespace
 
 Profile read_kvlab_profile(const std::string& folder, int tp) {
@@ -179,10 +174,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
                     "'./kvlab calibrate --gpu 0 --out DIR' its GPU",
                     folder));
   Params meta = read_profile_meta(folder);
-  Profile p;
-  p.file = folder;
-  p.format = kOwnProfileFormat;
-  p.tp = tp;
+  Profile p = empty_profile(folder, kOwnProfileFormat, tp);
   p.device = meta.text("device", "the GPU as its driver names it");
   p.hardware = meta.text("hardware", "", "name in profiles/hardware");
   p.model = meta.text("model", "", "model it was measured with");
@@ -224,20 +216,5 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   if (profile.skew) write_skew(*profile.skew, tables);
   write_file(meta_file, meta);
 }
-
-namespace {
-
-class OwnFormat final : public ProfileFormat {
- public:
-  explicit OwnFormat(Params& /*p*/) {}
-  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/ops.yaml", "one of kvlab"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "ops.yaml"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
-  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_kvlab_profile(folder, tp); }
-};
-
-KVLAB_REGISTER(ProfileFormat, OwnFormat, kOwnProfileFormat, "tables that calibrate writes", "docs/cost-model.md");
-
-}  // namespace
 
 }  // namespace kvlab

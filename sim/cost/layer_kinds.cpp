@@ -84,10 +84,4 @@ AttentionClass profiled_attention(const ModelSpec& m) {
   return full == classes.end() ? classes.front() : *full;
 }
 
-std::int64_t layers_with(const ModelSpec& m, AttentionKind kind) {
-  std::int64_t count = 0;
-  for (const AttentionClass& c : attention_classes(m)) count += c.kind == kind ? c.count : 0;
-  return count;
-}
-
 }  // namespace kvlab

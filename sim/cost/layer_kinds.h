@@ -125,6 +125,5 @@ LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
 bool shows_window(const ModelSpec& m, const AttentionClass& layers);
 // Those that see all tokens, if layers differ.
 AttentionClass profiled_attention(const ModelSpec& m);
-std::int64_t layers_with(const ModelSpec& m, AttentionKind kind);
 
 }  // namespace kvlab

@@ -168,7 +168,6 @@ std::string file_name_of(const std::string& name) {
   return lower_case(name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1));
 }
 
-// Unless the roofline may fill in.
 void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<OpWork> ops;
   for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, 1, ops);
@@ -196,7 +195,6 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-// Impossible entries are an error, unless kept; odd ones go into the notes.
 void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
   for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
     if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {
@@ -250,25 +248,23 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   const ModelSpec& m = setup.model;
   const bool tells_layers_apart =
       std::any_of(profile.ops.begin(), profile.ops.end(), [](const ProfileOp& op) { return op.layer_class.has_value(); });
-  if (!setup.model.expert_layers.empty() && !tells_layers_apart)
-    throw InputError(setup.model.name +
-                     " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
-  if (setup.model.linear.exists())
-    throw InputError(setup.model.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
+  if (!m.expert_layers.empty() && !tells_layers_apart)
+    throw InputError(m.name + " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
+  if (m.linear.exists())
+    throw InputError(m.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
   const bool differ = m.index.exists() || m.compressed.exists() || !m.layer_shapes.empty();
   if (differ && !tells_layers_apart)
     throw InputError(m.name +
                      " has layers of different sizes or sparse attention, which no table of a profile is for; leave 'profile' out");
   check_attention(profile);
   profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
-  if (!choice.fills_gaps) check_coverage(profile, setup.model);
+  if (!choice.fills_gaps) check_coverage(profile, m);
   apply_lint(profile, setup, choice.keeps_impossible);
   setup.profile_name = profile.format + " " + profile.file;
   setup.profile_hash = profile_hash(profile);
   setup.profile_date = profile.measured;
   setup.profile = std::make_shared<const Profile>(std::move(profile));
-  const auto as_measured =
-      std::make_shared<const RooflinePrices>(setup.model, setup.hardware, Parallel{setup.profile->tp, 1, 1}, setup.collectives);
+  const auto as_measured = std::make_shared<const RooflinePrices>(m, setup.hardware, Parallel{setup.profile->tp, 1, 1}, setup.collectives);
   setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
 }
 
@@ -285,6 +281,12 @@ std::string name_of(Params& experiment, const std::string& key, const std::strin
 int tp_of(Params& experiment) {
   Params p = experiment.optional_child("parallel", "parallel");
   return read_tp(experiment, p);
+}
+
+// vLLM keeps the up-projection of keys and values once more in each latent layer, in the form for decode rows.
+std::int64_t absorbed_bytes(const CostSetup& setup) {
+  const LatentAttention& l = setup.model.latent;
+  return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
 }
 
 }  // namespace
@@ -328,16 +330,6 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
   if (!setup.overlap) return cost;
   return make_token_weave(std::move(cost), setup);
 }
-
-namespace {
-
-// vLLM keeps the up-projection of keys and values once more in each latent layer, in the form for decode rows.
-std::int64_t absorbed_bytes(const CostSetup& setup) {
-  const LatentAttention& l = setup.model.latent;
-  return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
-}
-
-}  // namespace
 
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step) {
   const ModelSpec& m = setup.model;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -60,6 +61,30 @@ Picoseconds MeasuredTable::time(std::size_t row, std::size_t column, TimeUnit un
   return round_ps(ps);
 }
 
+SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit, const std::string& spread,
+                               const std::vector<std::size_t>& rows) const {
+  std::vector<std::size_t> columns;
+  for (const std::string& axis : axes) columns.push_back(column(axis));
+  const std::size_t time_column = column(time), spread_column = spread.empty() ? 0 : column(spread);
+  std::vector<SampleGrid::Sample> samples;
+  std::vector<std::string> places;
+  for (const std::size_t row : rows) {
+    SampleGrid::Sample s{{}, this->time(row, time_column, unit), spread.empty() ? 0 : real(row, spread_column)};
+    if (s.spread_frac < 0) throw InputError(place(row) + ": '" + spread + "' is below 0");
+    for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = count(row, columns[i]);
+    samples.push_back(s);
+    places.push_back(place(row));
+  }
+  return checked_grid(axes.size(), std::move(samples), places);
+}
+
+SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit,
+                               const std::string& spread) const {
+  std::vector<std::size_t> rows(num_rows());
+  std::iota(rows.begin(), rows.end(), std::size_t{0});
+  return grid(axes, time, unit, spread, rows);
+}
+
 std::optional<ShapeTable> ShapeTable::read_if_there(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
@@ -79,18 +104,7 @@ std::vector<std::size_t> ShapeTable::rows_of(const Key& key) const {
 }
 
 SampleGrid ShapeTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
-  std::vector<std::size_t> columns;
-  for (const std::string& axis : axes) columns.push_back(csv_.column(axis));
-  const std::size_t time_column = csv_.column(time);
-  std::vector<SampleGrid::Sample> samples;
-  std::vector<std::string> places;
-  for (const std::size_t row : rows_of(key)) {
-    SampleGrid::Sample s{{}, csv_.time(row, time_column, TimeUnit::kNs), 0};
-    for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv_.count(row, columns[i]);
-    samples.push_back(s);
-    places.push_back(csv_.place(row));
-  }
-  return samples.empty() ? SampleGrid() : checked_grid(axes.size(), std::move(samples), places);
+  return csv_.grid(axes, time, TimeUnit::kNs, "", rows_of(key));
 }
 
 std::vector<std::int64_t> ShapeTable::values(const std::string& column, const Key& key) const {

@@ -30,6 +30,12 @@ class MeasuredTable {
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
   // Positive; rounded to picoseconds.
   [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, TimeUnit unit) const;
+  // A sample per row of `rows`, in ascending order: columns `axes`, time, spread ("": none, else 0 or more).
+  [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit, const std::string& spread,
+                                const std::vector<std::size_t>& rows) const;
+  // The same of all rows.
+  [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit,
+                                const std::string& spread = "") const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return table_.file; }
   [[nodiscard]] const std::vector<std::string>& columns() const { return table_.columns; }

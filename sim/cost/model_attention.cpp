@@ -81,11 +81,10 @@ void read_linear(Params& p, const Family& family, ModelSpec& m) {
     p.fail_at(p.has("layer_types") ? "layer_types" : "attn_type_list",
               fmt::format("expected one type of attention for each of {} layers", m.layers));
   if (std::find(kinds.begin(), kinds.end(), AttentionKind::kLinear) == kinds.end()) return;
-  if (family.attention == FamilyAttention::kGatedDelta) {
+  if (family.attention == FamilyAttention::kGatedDelta)
     read_gated_delta(p, m);
-  } else {
+  else
     m.linear = {LinearAttention::Rule::kDecay, m.q_heads, m.q_heads, m.head_dim, m.head_dim, 0};
-  }
   m.attention_kinds = std::move(kinds);
 }
 
@@ -139,11 +138,10 @@ std::int64_t read_size(Params& p, const char* key, std::int64_t fallback, std::i
 void read_attention(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
   read_heads(p, family, file, m);
   if (family.attention == FamilyAttention::kLatent) read_latent(p, file, m);
-  if (has_linear(family)) {
+  if (has_linear(family))
     read_linear(p, family, m);
-  } else if (family.attention == FamilyAttention::kHeads) {
+  else if (family.attention == FamilyAttention::kHeads)
     read_windows(p, file, m);
-  }
   m.attention_gate = family.attention_gate;
 }
 

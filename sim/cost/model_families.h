@@ -67,6 +67,13 @@ std::vector<NamedReader> sparse_readers();
 std::vector<NamedReader> hybrid_readers();
 std::vector<NamedReader> varied_readers();
 
+// Defaults of an index.
+struct IndexSizes {
+  std::int64_t heads = 0, dim = 0, tokens = 0;
+};
+// index_n_heads, index_head_dim and index_topk. Cached keys are fp8 with a 4-byte scale.
+void read_sparse_index(Params& p, const IndexSizes& untold, ModelSpec& m);
+
 // Without model_type.
 const Family& generic_family();
 // nullptr: not known. Throws InputError for a wrong file.

@@ -22,14 +22,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Shipped file that has the id's config.json, or "".
-std::string listed_name(const std::string& id, const fs::path& table) {
+// Shipped file with a known id of which `is` is true, or "".
+template <class Is>
+std::string listed_name(const std::string& models_folder, Is&& is) {
+  const fs::path table = fs::path(models_folder).parent_path() / "hugging_face.yaml";
   std::error_code error;
   if (!fs::exists(table, error)) return "";
   const std::shared_ptr<const ConfigFile> config = load_config(table.string());
   for (const auto& model : config->root)
     for (const auto& known : model.second)
-      if (known.Scalar() == id) return model.first.Scalar();
+      if (is(known.Scalar())) return model.first.Scalar();
   return "";
 }
 
@@ -112,26 +114,6 @@ std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path&
   return nullptr;
 }
 
-}  // namespace
-
-std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
-  const std::string last = lower_case(last_name(named));
-  if (last.empty()) return "";
-  const fs::path table = fs::path(models_folder).parent_path() / "hugging_face.yaml";
-  std::error_code error;
-  if (fs::exists(table, error)) {
-    const std::shared_ptr<const ConfigFile> config = load_config(table.string());
-    for (const auto& model : config->root)
-      for (const auto& known : model.second)
-        if (lower_case(last_name(known.Scalar())) == last) return model.first.Scalar();
-  }
-  for (const std::string& name : names_of(last))
-    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) return name;
-  return "";
-}
-
-namespace {
-
 // "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": the shipped model with FP8 weights.
 std::optional<FoundModel> find_quantized(const std::string& id, const std::string& models_folder) {
   const std::optional<QuantizedName> split = split_quantized_name(id);
@@ -147,27 +129,35 @@ std::optional<FoundModel> find_quantized(const std::string& id, const std::strin
 
 }  // namespace
 
+std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
+  const std::string last = lower_case(last_name(named));
+  if (last.empty()) return "";
+  const auto is_last = [&](const std::string& known) { return lower_case(last_name(known)) == last; };
+  if (std::string listed = listed_name(models_folder, is_last); !listed.empty()) return listed;
+  std::error_code error;
+  for (const std::string& name : names_of(last))
+    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) return name;
+  return "";
+}
+
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
   std::error_code error;
   const fs::path own = fs::path(models_folder) / (name_or_path + ".yaml");
-  if (!is_hub_id(name_or_path) || fs::is_regular_file(name_or_path, error) || fs::is_regular_file(own, error))
-    return {find_spec_file(name_or_path, models_folder, "model"), "", ""};
-  const std::string &id = name_or_path, listed = listed_name(id, fs::path(models_folder).parent_path() / "hugging_face.yaml");
-  if (!listed.empty())
-    return {find_spec_file(listed, models_folder, "model"), fmt::format("{} is {}.yaml of profiles/models", id, listed), ""};
+  const auto found = [&](const std::string& name, const std::string& remark = "") {
+    return FoundModel{find_spec_file(name, models_folder, "model"), remark, ""};
+  };
+  if (!is_hub_id(name_or_path) || fs::is_regular_file(name_or_path, error) || fs::is_regular_file(own, error)) return found(name_or_path);
+  const std::string &id = name_or_path, listed = listed_name(models_folder, [&](const std::string&known) { return known == id; });
+  if (!listed.empty()) return found(listed, fmt::format("{} is {}.yaml of profiles/models", id, listed));
   if (const std::string snapshot = cached_snapshot(id); !snapshot.empty())
-    return {find_spec_file(snapshot + "/config.json", models_folder, "model"), fmt::format("{} is read from {}/config.json", id, snapshot),
-            ""};
+    return found(snapshot + "/config.json", fmt::format("{} is read from {}/config.json", id, snapshot));
   if (std::optional<FoundModel> quantized = find_quantized(id, models_folder)) return *quantized;
-  for (const std::string& name : names_of(id)) {
-    if (!fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) continue;
-    return {find_spec_file(name, models_folder, "model"),
-            fmt::format("{} is taken for {}.yaml of profiles/models by its name: its own config.json may differ, and is used after 'hf "
-                        "download {} --include config.json'",
-                        id, name, id),
-            ""};
-  }
-  return {find_spec_file(id, models_folder, "model"), "", ""};
+  for (const std::string& name : names_of(id))
+    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error))
+      return found(name, fmt::format("{} is taken for {}.yaml of profiles/models by its name: its own config.json may differ, and is used "
+                                     "after 'hf download {} --include config.json'",
+                                     id, name, id));
+  return found(id);
 }
 
 void set_quantization(ModelFile& model, const std::string& name, const std::string& config, bool replaces) {

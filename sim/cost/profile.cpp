@@ -33,9 +33,8 @@ class Hasher {
     }
   }
   void skew(const SkewTable& skew) {
-    for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 4; ++i)
       for (const double edge : skew.axis(i).edges) real(edge);
-    }
     real(skew.alpha_default());
     for (const SkewTable::Entry& e : skew.entries()) {
       for (const std::size_t bin : {e.rows, e.skew, e.longest, e.before}) number(static_cast<std::int64_t>(bin));

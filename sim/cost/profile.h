@@ -94,6 +94,12 @@ struct Profile {
   std::vector<std::string> notes;              // for the result
 };
 
+inline Profile empty_profile(const std::string& file, const std::string& format, int tp) {
+  Profile p;
+  p.file = file, p.format = format, p.tp = tp;
+  return p;
+}
+
 // Over all that a cost depends on, 16 hexadecimal digits. A converted profile keeps it.
 std::string profile_hash(const Profile& profile);
 

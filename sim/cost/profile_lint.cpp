@@ -132,9 +132,8 @@ std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const Profile
       if (op.is_of_class(i)) layer_ops(m, p, classes[i], count, ops);
     step_ops(m, p, count, ops);
   }
-  for (const OpWork& o : ops) {
+  for (const OpWork& o : ops)
     if (name_of(o.op) == op.covers) return Work{o.flops, o.bytes};
-  }
   return std::nullopt;
 }
 
@@ -194,9 +193,7 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
     return TableLint(std::string(table_of(family)), profile.*grid_of(family), columns_of(family), hardware, peak);
   };
   lint_of(OpFamily::kAttention).run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
-  if (m.is_moe()) {
-    lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
-  }
+  if (m.is_moe()) lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   for (const CollectiveFinding& found : check_collectives(profile.collectives, hardware.links())) {
     const bool is_error = found.is_impossible || !profile.repeats_scatter;
     findings.push_back({is_error ? Severity::kError : Severity::kWarning, found.text});

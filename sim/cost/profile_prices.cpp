@@ -64,9 +64,8 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
     }
     add(op.covers, std::max(1, op.per_layer) * value.ps, value.footing);
   }
-  for (const OpWork& op : ops) {
+  for (const OpWork& op : ops)
     if (!has_times(*profile_, op.op)) add(name_of(op.op), op.times * roofline_->op_ps(op), Footing::kRoofline);
-  }
 }
 
 // Each of ep ranks has 1 / ep of (token, expert) pairs and expected experts. The table is for whole experts, the roofline scales it for

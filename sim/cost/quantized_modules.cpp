@@ -42,37 +42,6 @@ std::regex compiled(const std::string& expression) {
   }
 }
 
-}  // namespace
-
-ModulePatterns::ModulePatterns(const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    if (pattern.starts_with("re:")) {
-      expressions_.push_back(compiled(pattern.substr(3)));
-    } else if (is_of_other_tower(pattern)) {
-      continue;
-    } else if (pattern.find('*') != std::string::npos) {
-      const std::string layers = from_layers(pattern);
-      expressions_.push_back(compiled(expression_of(layers.empty() || pattern.starts_with("*") ? pattern : "model." + layers)));
-    } else if (const std::string layers = from_layers(pattern); !layers.empty()) {
-      whole_.insert(layers.ends_with('.') ? layers.substr(0, layers.size() - 1) : layers);
-    } else {
-      parts_.push_back("." + pattern + ".");
-    }
-  }
-}
-
-bool ModulePatterns::matches(const std::string& module) const {
-  for (std::size_t at = module.find('.'); !whole_.empty() && at != std::string::npos; at = module.find('.', at + 1))
-    if (whole_.contains(module.substr(0, at))) return true;
-  if (whole_.contains(module)) return true;
-  const std::string dotted = "." + module + ".";
-  if (std::any_of(parts_.begin(), parts_.end(), [&](const std::string& p) { return dotted.find(p) != std::string::npos; })) return true;
-  return std::any_of(expressions_.begin(), expressions_.end(),
-                     [&](const std::regex& e) { return std::regex_search("model." + module, e, std::regex_constants::match_continuous); });
-}
-
-namespace {
-
 using Part = ModuleOfLayer::Part;
 
 // Gate (if any), up and down.
@@ -171,6 +140,33 @@ std::vector<ModuleOfLayer> attention_modules(const ModelSpec& m, const LayerClas
 }
 
 }  // namespace
+
+ModulePatterns::ModulePatterns(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    if (pattern.starts_with("re:")) {
+      expressions_.push_back(compiled(pattern.substr(3)));
+    } else if (is_of_other_tower(pattern)) {
+      continue;
+    } else if (pattern.find('*') != std::string::npos) {
+      const std::string layers = from_layers(pattern);
+      expressions_.push_back(compiled(expression_of(layers.empty() || pattern.starts_with("*") ? pattern : "model." + layers)));
+    } else if (const std::string layers = from_layers(pattern); !layers.empty()) {
+      whole_.insert(layers.ends_with('.') ? layers.substr(0, layers.size() - 1) : layers);
+    } else {
+      parts_.push_back("." + pattern + ".");
+    }
+  }
+}
+
+bool ModulePatterns::matches(const std::string& module) const {
+  for (std::size_t at = module.find('.'); !whole_.empty() && at != std::string::npos; at = module.find('.', at + 1))
+    if (whole_.contains(module.substr(0, at))) return true;
+  if (whole_.contains(module)) return true;
+  const std::string dotted = "." + module + ".";
+  if (std::any_of(parts_.begin(), parts_.end(), [&](const std::string& p) { return dotted.find(p) != std::string::npos; })) return true;
+  return std::any_of(expressions_.begin(), expressions_.end(),
+                     [&](const std::regex& e) { return std::regex_search("model." + module, e, std::regex_constants::match_continuous); });
+}
 
 std::vector<ModuleOfLayer> modules_of_layer(const ModelSpec& m, std::int64_t layer) {
   const std::string at = "layers." + std::to_string(layer) + ".";

@@ -53,8 +53,7 @@ double RooflinePrices::experts_ps(const OpWork& op) const {
   return std::max(seconds / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
 }
 
-// Small tiles read an expert's weights before its products, so times add. Each pair's hidden values cross memory `passes` times: routing,
-// both products' ends, weighted sum.
+// Small tiles read an expert's weights before its products, so times add.
 double RooflinePrices::grouped_ps(const OpWork& op, const HardwareSpec::Experts& reached, double product_seconds) const {
   const double pairs = static_cast<double>(op.pairs), hidden = static_cast<double>(model_.hidden);
   const double width = static_cast<double>(op.flops) / (2 * pairs) / (model_.gated_mlp ? 3 : 2) / hidden;

@@ -315,10 +315,7 @@ Profile read_shape_profile(const std::string& folder, int tp) {
   Params meta = read_profile_meta(folder);
   UsageLog::note_file(folder + "/meta.yaml");
   meta.choice("tables", {"by_shape"}, 0, "what rows are of");
-  Profile p;
-  p.file = folder;
-  p.format = "aisimulate";
-  p.tp = tp;
+  Profile p = empty_profile(folder, "aisimulate", tp);
   p.has_small_ops = false;
   p.device = meta.text("device", "", "the GPU as its driver names it");
   p.hardware = meta.text("hardware", "", "name in profiles/hardware");

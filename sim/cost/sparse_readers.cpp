@@ -6,7 +6,6 @@
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/sparse_layers.h"
 
 namespace kvlab {
 

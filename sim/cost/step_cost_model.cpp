@@ -21,6 +21,10 @@ constexpr std::int64_t kLongestSpan = 1 << 24;  // search bound in skew buckets;
 
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
 
+Picoseconds along(Picoseconds base, Picoseconds slope, std::int64_t n) {
+  return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
+}
+
 }  // namespace
 
 StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
@@ -192,14 +196,6 @@ StepCostModel::Cell StepCostModel::cell_at(std::size_t at, std::int64_t rows, st
   while (cells[i].begin > kv_tokens) --i;
   return cells[i];
 }
-
-namespace {
-
-Picoseconds along(Picoseconds base, Picoseconds slope, std::int64_t n) {
-  return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
-}
-
-}  // namespace
 
 StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& shape) {
   const AttentionClass& layers = attention_[at].layers;

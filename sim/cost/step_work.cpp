@@ -129,9 +129,7 @@ AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p, const Attent
 
 // Queries score all earlier tokens. Compressed vectors: only chosen ones in sparse layers.
 Work AttentionWork::other_prefill(const PrefillPiece& piece) const {
-  AttentionPrefillShape s = prefill_;
-  s.new_tokens = piece.new_tokens;
-  s.kv_before = piece.kv_before;
+  const AttentionPrefillShape s = of_piece(prefill_, piece);
   const std::int64_t pairs = attended_pairs(s), all = s.new_tokens == 0 ? 0 : s.new_tokens + s.kv_before;
   if (kind_ == AttentionKind::kIndex) return {index_flops(index_, pairs), index_bytes(index_, all, s.new_tokens)};
   const std::int64_t recent = std::min(all, s.new_tokens + compressed_.window);
@@ -146,13 +144,9 @@ Work AttentionWork::latent_decode(std::int64_t rows, std::int64_t kv_tokens) con
 }
 
 Work AttentionWork::latent_prefill(const PrefillPiece& piece) const {
-  LatentPrefillShape s = latent_prefill_;
-  s.new_tokens = piece.new_tokens;
-  s.kv_before = piece.kv_before;
+  const LatentPrefillShape s = of_piece(latent_prefill_, piece);
   if (!is_sparse_) return {flops(s), bytes(s)};
-  AttentionPrefillShape chosen = prefill_;
-  chosen.new_tokens = piece.new_tokens;
-  chosen.kv_before = piece.kv_before;
+  const AttentionPrefillShape chosen = of_piece(prefill_, piece);
   const LatentDecodeShape& l = latent_decode_;
   return {sparse_flops(s, attended_pairs(chosen), l.rank), sparse_bytes(s, l.rank, l.kv_bytes)};
 }

@@ -143,6 +143,13 @@ constexpr std::int64_t prefill_flops(const RecurrentShape& s, std::int64_t token
   return tokens * s.value_heads * (within + (s.has_delta ? 6 : 4) * s.key_dim * s.value_dim);
 }
 
+template <class Shape>
+constexpr Shape of_piece(Shape s, const PrefillPiece& piece) {
+  s.new_tokens = piece.new_tokens;
+  s.kv_before = piece.kv_before;
+  return s;
+}
+
 // One layer on one rank. Any batch costs a few multiplications.
 class AttentionWork {
  public:
@@ -165,9 +172,7 @@ class AttentionWork {
     if (kind_ == AttentionKind::kLatent) return latent_prefill(piece);
     if (kind_ == AttentionKind::kLinear) return {prefill_flops(recurrent_, piece.new_tokens), prefill_bytes(recurrent_, piece.new_tokens)};
     if (kind_ == AttentionKind::kIndex || kind_ == AttentionKind::kCompressed) return other_prefill(piece);
-    AttentionPrefillShape s = prefill_;
-    s.new_tokens = piece.new_tokens;
-    s.kv_before = piece.kv_before;
+    const AttentionPrefillShape s = of_piece(prefill_, piece);
     return {flops(s), bytes(s)};
   }
 

@@ -150,7 +150,7 @@ const Shares& TokenWeave::shares_of(std::int64_t tokens) {
   return at->second;
 }
 
-// Attention with its products, then feed-forward. Norms are in the collective's kernel. Measured products include waves, so only the
+// Norms are in the collective's kernel. Measured products include waves, so only the
 // roofline's are charged for the split. of_attention: slowdown of attention.
 HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const TokenSplit& split, double of_attention,
                                StepCost& sum) const {

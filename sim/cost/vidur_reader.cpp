@@ -78,16 +78,14 @@ void read_mlp(const std::string& file, Profile& p) {
     if (!csv.has(median_of(op.name))) continue;
     const std::size_t time = csv.column(median_of(op.name));
     Points points;
-    for (const std::size_t row : rows) {
+    for (const std::size_t row : rows)
       if (!is_blank(csv.text(row, time))) points.add({csv.count(row, tokens)}, csv.time(row, time, TimeUnit::kMs));
-    }
     if (!points.empty())
       p.ops.push_back({op.name, std::string(op.covers ? name_of(*op.covers) : op.name), OpFamily::kTokens, op.per_layer,
                        points.grid(1, op.name, p.notes)});
   }
-  for (const char* key : {"n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size"}) {
+  for (const char* key : {"n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size"})
     if (csv.has(key)) p.options[key] = csv.text(rows.front(), csv.column(key));
-  }
 }
 
 // Vidur excludes a row's own tokens, the table includes them. Batches of several prompts are left out.
@@ -133,14 +131,11 @@ void read_all_reduce(const std::string& file, Profile& p) {
   p.collectives.push_back({Collective::kAllReduce, p.tp, "", "", std::move(grid), std::move(places)});
 }
 
-// mlp.csv and attention.csv in milliseconds, optional all_reduce.csv. Takes medians; skips other degrees.
+// In milliseconds.
 Profile read_vidur(const std::string& folder, int tp) {
-  Profile p;
-  p.file = folder;
-  p.format = "vidur";
+  Profile p = empty_profile(folder, "vidur", tp);
   p.repeats_scatter = true;
   p.source = "Vidur profiler";
-  p.tp = tp;
   read_mlp(folder + "/mlp.csv", p);
   read_attention(folder + "/attention.csv", p);
   std::error_code error;

@@ -85,6 +85,23 @@ VisionEncoder load_encoder(const std::string& name) {
   return encoder;
 }
 
+StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double layers = real(e.layers), hidden = real(e.hidden), inner = real(e.intermediate), patches = real(e.patches);
+  const double tiles = real(images) * real(e.tiles), tokens = tiles * patches;
+  const double pixels = real(kColours * e.patch_pixels * e.patch_pixels);
+  Pass pass(hardware);
+  pass.linear(tokens, pixels * hidden, pixels + hidden, 1);
+  pass.linear(tokens, 3 * hidden * hidden, 4 * hidden, layers);
+  pass.attention(tiles, patches, hidden, layers);
+  pass.linear(tokens, hidden * hidden, 2 * hidden, layers);
+  pass.linear(tokens, hidden * inner, hidden + inner, 2 * layers);
+  pass.elementwise(2 * tokens * inner, layers);
+  pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms and sums
+  if (e.projector_params > 0) pass.linear(tiles * real(e.projector_tokens), real(e.projector_params), 0, 1);
+  return pass.cost();
+}
+
 }  // namespace
 
 std::int64_t VisionEncoder::weight_bytes() const {
@@ -104,27 +121,6 @@ VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
   encoder.name = "given";
   return encoder;
 }
-
-namespace {
-
-StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
-  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
-  const double layers = real(e.layers), hidden = real(e.hidden), inner = real(e.intermediate), patches = real(e.patches);
-  const double tiles = real(images) * real(e.tiles), tokens = tiles * patches;
-  const double pixels = real(kColours * e.patch_pixels * e.patch_pixels);
-  Pass pass(hardware);
-  pass.linear(tokens, pixels * hidden, pixels + hidden, 1);
-  pass.linear(tokens, 3 * hidden * hidden, 4 * hidden, layers);
-  pass.attention(tiles, patches, hidden, layers);
-  pass.linear(tokens, hidden * hidden, 2 * hidden, layers);
-  pass.linear(tokens, hidden * inner, hidden + inner, 2 * layers);
-  pass.elementwise(2 * tokens * inner, layers);
-  pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms and sums
-  if (e.projector_params > 0) pass.linear(tiles * real(e.projector_tokens), real(e.projector_params), 0, 1);
-  return pass.cost();
-}
-
-}  // namespace
 
 StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images, int gpus) {
   StepCost cost = pass_cost(encoder, hardware, ceil_div(images, std::int64_t{gpus}));

@@ -19,6 +19,16 @@ bool keeps_state(const Recipe& recipe) {
 
 SeqStep step_of(const ShapeRun::Seq& seq) { return {0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1}; }
 
+TierBytes sum_of(const std::vector<TierBytes>& layers) {
+  TierBytes all;
+  for (const TierBytes& b : layers) all += b;
+  return all;
+}
+
+void raise(TierBytes& peak, const TierBytes& now) {
+  peak = {std::max(peak.gpu, now.gpu), std::max(peak.host, now.host), std::max(peak.disk, now.disk)};
+}
+
 }  // namespace
 
 InputSizes input_sizes(const Needs& needs, const SeqStep& seq) {
@@ -140,20 +150,6 @@ TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) con
     if (!g.seqs.empty()) all += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
   return all;
 }
-
-namespace {
-
-TierBytes sum_of(const std::vector<TierBytes>& layers) {
-  TierBytes all;
-  for (const TierBytes& b : layers) all += b;
-  return all;
-}
-
-void raise(TierBytes& peak, const TierBytes& now) {
-  peak = {std::max(peak.gpu, now.gpu), std::max(peak.host, now.host), std::max(peak.disk, now.disk)};
-}
-
-}  // namespace
 
 ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
   ops_.take_counts_from(nullptr);

@@ -32,7 +32,18 @@ class StepNotes final : public KvKeeper {
   explicit StepNotes(std::int32_t num_layers) : layers_(static_cast<std::size_t>(num_layers)) {}
   [[nodiscard]] const std::vector<Layer>& layers() const { return layers_; }
 
-  void keep(const LayerStep& step, const DecodeOp& op) override { note(step, op.tokens(), op.unpack_cost()); }
+  void keep(const LayerStep& step, const DecodeOp& op) override {
+    const auto& tokens = op.tokens();
+    if (tokens.total() == 0) return;
+    Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
+    layer.decoding.push_back(op.unpack_cost());
+    auto& lists = layer.lists[tokens.values ? 1 : 0];
+    const auto at = std::find_if(lists.begin(), lists.end(), [&](const auto& list) { return list.first == tokens.first; });
+    if (at == lists.end())
+      lists.emplace_back(tokens.first, tokens.total());
+    else
+      at->second = std::max(at->second, tokens.total());
+  }
   void keep(const LayerStep&, const TokenCopy&) override {}
 
   void fetch(const LayerStep& step, const Selection& selection) override {
@@ -42,18 +53,6 @@ class StepNotes final : public KvKeeper {
   }
 
  private:
-  void note(const LayerStep& step, const ListedTokens& tokens, const OpCall& decoding) {
-    if (tokens.total() == 0) return;
-    Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
-    layer.decoding.push_back(decoding);
-    auto& lists = layer.lists[tokens.values ? 1 : 0];
-    const auto at = std::find_if(lists.begin(), lists.end(), [&](const auto& list) { return list.first == tokens.first; });
-    if (at == lists.end())
-      lists.emplace_back(tokens.first, tokens.total());
-    else
-      at->second = std::max(at->second, tokens.total());
-  }
-
   std::vector<Layer> layers_;
 };
 

@@ -7,30 +7,6 @@
 
 namespace kvlab {
 
-Fidelity& Fidelity::operator+=(const Fidelity& o) {
-  attention_mass += o.attention_mass;
-  output_rel_err += o.output_rel_err;
-  topk_recall += o.topk_recall;
-  kl += o.kl;
-  needle += o.needle;
-  attended_tokens += o.attended_tokens;
-  far_mass += o.far_mass, far_mass_kept += o.far_mass_kept;
-  needle_mass += o.needle_mass, needle_mass_kept += o.needle_mass_kept;
-  return *this;
-}
-
-Fidelity& Fidelity::operator*=(double factor) {
-  attention_mass *= factor;
-  output_rel_err *= factor;
-  topk_recall *= factor;
-  kl *= factor;
-  needle *= factor;
-  attended_tokens *= factor;
-  far_mass *= factor, far_mass_kept *= factor;
-  needle_mass *= factor, needle_mass_kept *= factor;
-  return *this;
-}
-
 namespace {
 
 constexpr std::int32_t kStandIn = -1;  // not one recorded token
@@ -75,7 +51,21 @@ void add_mass(const float* p, const std::vector<bool>& attended, std::int32_t be
   }
 }
 
+constexpr double Fidelity::*kSums[] = {
+    &Fidelity::attention_mass,  &Fidelity::output_rel_err, &Fidelity::topk_recall,   &Fidelity::kl,          &Fidelity::needle,
+    &Fidelity::attended_tokens, &Fidelity::far_mass,       &Fidelity::far_mass_kept, &Fidelity::needle_mass, &Fidelity::needle_mass_kept};
+
 }  // namespace
+
+Fidelity& Fidelity::operator+=(const Fidelity& o) {
+  for (const auto sum : kSums) this->*sum += o.*sum;
+  return *this;
+}
+
+Fidelity& Fidelity::operator*=(double factor) {
+  for (const auto sum : kSums) this->*sum *= factor;
+  return *this;
+}
 
 Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& full, const ModelShape& model,
                          const std::vector<std::pair<std::int32_t, std::int32_t>>& needles) {

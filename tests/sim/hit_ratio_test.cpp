@@ -36,7 +36,8 @@ HitRatioTrace trace_of(const std::vector<Path>& paths) {
 }
 
 HitRatio run(const std::string& cache, const HitRatioTrace& trace, std::uint32_t capacity) {
-  return hit_ratio_curves({cache}, {capacity}, trace).front().result;
+  Params none = Params::empty("block cache '" + cache + "'");
+  return run_hit_ratio(*BlockCacheRegistry::make(cache, none, "block cache"), trace, capacity);
 }
 
 void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
@@ -257,10 +258,10 @@ TEST(HitRatioTrace, RefusesWhatHasNoHitRatio) {
   EXPECT_THROW(load_hit_ratio_trace(repeats, 16), InputError);
 }
 
-TEST(HitRatio, CurvesHaveOneRowPerCacheAndSize) {
-  const auto rows = hit_ratio_curves({"lru", "fifo"}, {1, 2}, trace_of({{1, 2}, {1, 2}}), std::int64_t{1} << 29);
-  ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(std::tuple(rows[1].cache, rows[1].capacity_blocks, rows[1].capacity_gib), std::tuple("lru", 2U, 1.0));
+TEST(HitRatio, RowsNameTheCacheAndItsSize) {
+  Params p = Params::from_text("{block_caches: lru, capacity_blocks: 2, block_bytes: 536870912}");
+  const HitRatioRow row = run_hit_ratio(p, trace_of({{1, 2}, {1, 2}}));
+  EXPECT_EQ(std::tuple(row.cache, row.capacity_blocks, row.capacity_gib), std::tuple("lru", 2U, 1.0));
 }
 
 TEST(HitRatio, ExperimentNamesTheCacheAndItsParameters) {

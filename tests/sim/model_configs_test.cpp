@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_spec.h"
@@ -217,7 +219,7 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(std::tuple(gemma.kv_dtype, gemma.max_tokens), std::tuple(Dtype::kFp8, 131'072));
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_EQ(gemma.some_window, 1024);
-  EXPECT_EQ(layers_with(gemma, AttentionKind::kWindow), 29);
+  EXPECT_EQ(std::count(gemma.attention_kinds.begin(), gemma.attention_kinds.end(), AttentionKind::kWindow), 29);
   EXPECT_THAT(gemma.remarks, ::testing::Contains(HasSubstr("the text model alone")));
   const ModelSpec outside =
       spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":

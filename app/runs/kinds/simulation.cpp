@@ -11,7 +11,8 @@
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/trace_input.h"
 #include "base/run_limit.h"
-#include "policies/scheduler/draws_by_seed.h"
+#include "base/text.h"
+#include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
 
