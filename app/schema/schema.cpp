@@ -25,6 +25,8 @@
 
 namespace kvlab {
 
+using Json = SchemaJson;
+
 namespace {
 
 struct KeyNode {
@@ -349,8 +351,6 @@ Json system_schema(const Json& experiment, const Json& pool) {
 }
 
 }  // namespace
-
-using Json = SchemaJson;
 
 SchemaJson experiment_schema_json() {
   KeyNode tree = key_tree(asked_of_experiments());

@@ -113,9 +113,7 @@ struct Calibrated {
     return r;
   }
   // A simulation by the profile.
-  CostSetup setup(const std::string& more = "") const {
-    return setup_of("profile: {kvlab: {path: " + plan.out + more + "}}\n");
-  }
+  CostSetup setup(const std::string& more = "") const { return setup_of("profile: {kvlab: {path: " + plan.out + more + "}}\n"); }
   // The message of a run that ends with an InputError.
   std::string error(FakeMeter& meter, const std::string& model = "probe") {
     return error_of([&] { run(meter, model); });

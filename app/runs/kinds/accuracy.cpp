@@ -273,8 +273,6 @@ class GradedSet {
   std::set<std::int32_t> replayed_;  // sample numbers
 };
 
-}  // namespace
-
 // `host: engine` without a trace.
 class Accuracy final : public RunKind {
  public:
@@ -321,5 +319,7 @@ class Accuracy final : public RunKind {
 };
 
 KVLAB_REGISTER(RunKind, Accuracy, "accuracy", "answers of a real model under a KV policy, graded", "");
+
+}  // namespace
 
 }  // namespace kvlab

@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "kernels/score/head_scores_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
-#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 

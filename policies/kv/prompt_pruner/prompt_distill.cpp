@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "kernels/score/head_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
-#include "kernels/score/head_scores_op.h"
 
 namespace kvlab {
 
