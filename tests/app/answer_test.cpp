@@ -81,7 +81,7 @@ TEST(WaitWatch, CountsSamplesInWhichRequestsWait) {
     return s;
   };
   EXPECT_EQ(after({}), "");
-  EXPECT_EQ(after({sample(4, 0, 95)}), "") << "nobody waits";
+  EXPECT_EQ(after({sample(4, 0, 95)}), "") << "no request waits";
   EXPECT_EQ(after({sample(4, 1, 95)}), "request_slots");
   EXPECT_EQ(after({sample(3, 1, 91)}), "kv_memory");
   EXPECT_EQ(after({sample(3, 1, 90)}), "steps") << "a tenth is free";

@@ -42,7 +42,7 @@ TEST_F(OrderRunTest, ServiceByClassAndClient) {
     EXPECT_EQ(std::to_string(std::count_if(groups.rows.begin(), groups.rows.end(), is_its)), row[table.at("requests")])
         << row[table.at("name")];
   }
-  EXPECT_EQ(std::stod(attainment(table, "class", "chat")), 0) << "nobody is that fast";
+  EXPECT_EQ(std::stod(attainment(table, "class", "chat")), 0) << "no request is that fast";
   EXPECT_GT(std::stod(attainment(table, "class", "batch")), 0.5) << "held to the run's targets";
 }
 

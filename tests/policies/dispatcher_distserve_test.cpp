@@ -50,7 +50,7 @@ TEST(DistServe, AcceptsFirstComeFirstServed) {
   f.fleet.loads[1].used_blocks = 40;
   EXPECT_EQ(f.decode(7, 500), "1");
   EXPECT_EQ(f.decode(8, 10), "1");
-  EXPECT_EQ(f.decode(9, 10), "1");  // nobody is left before it
+  EXPECT_EQ(f.decode(9, 10), "1");  // no request is left before it
 }
 
 TEST(DistServe, UnacceptedRequestsAreLoadAndStayWithTheirInstance) {

@@ -133,7 +133,7 @@ TEST(PrefixAffinityDispatcher, FollowsTheCacheAboveTheThreshold) {
   fleet.cached = {0, 10, 31};
   EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 2U);
   fleet.cached = {0, 10, 30};
-  EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 0U);  // nobody was given anything: the first
+  EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 0U);  // no replica has a request yet: the first
 }
 
 TEST(PrefixAffinityDispatcher, EqualHitsGoToTheLessLoaded) {

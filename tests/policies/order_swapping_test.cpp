@@ -15,11 +15,11 @@ TEST(OrderScripts, WithSwapsRunAsByHand) {
   // Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
   run("MlfqOrder.DemotesAfterTheQuantum", kOneAtATime, ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"),
       {
-          "+ 4,10", "0:4", "0:1", "+ 4,2", "0:1",  // same level: nobody gives way
+          "+ 4,10", "0:4", "0:1", "+ 4,2", "0:1",  // same level: no preemption
           "1:4", "1:1", "0:7"                      // 4 prompt tokens and 3 of the output again
       });
-  // Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and
-  // the two do not take turns for ever.
+  // Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There no request overtakes,
+  // and the two do not take turns for ever.
   run("MlfqOrder.QuantaBelowAStepEndInTheLastLevel", kOneAtATime,
       ordered("mlfq", "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"),
       {"+ 4,10", "? *4", "+ 4,4", "1:4", "1:1 *3", "0:8; preemptions 1"});

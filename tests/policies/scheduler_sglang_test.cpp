@@ -63,8 +63,8 @@ TEST(SgLangScheduler, MoreScripts) {
   const Scripts run{"sglang"};
   // Nothing would ever make room for a single request: it enters if its prompt fits.
   run("ARequestAloneEntersWhateverItsOutput", "{}", {.num_blocks = 4}, {"+ 8,9", "0:8"});
-  // A full batch admits nobody until a request leaves, and the decode step after that is still planned before the next prompt. Request 2
-  // needs 53 of the 53 tokens that are left at first.
+  // A full batch admits no request until a request leaves, and the decode step after that is still planned before the next prompt. Request
+  // 2 needs 53 of the 53 tokens that are left at first.
   run("AFullBatchStaysFullUntilARequestLeaves", kHalf, {.num_blocks = 20},
       {"+ 8,3 8,21", "0:8 1:8", "+ 8,45", "0:1 1:1; stable", "0:1 1:1; left 1", "1:1; unstable", "2:8"});
   // 6 blocks of 4. At step 6 both have emitted 5 tokens, and both need a block where one is free: the longer prompt goes, to the end of the

@@ -8,9 +8,9 @@ TEST(StaticScheduler, Scripts) {
   // Prompts 3, 5, 2 form one batch: rows of the longest, 5. Then three decode rows; request 1 (1 token) is done after the
   // prefill, request 0 (2 tokens) after the first decode, and their rows stay as padding until request 2 (3 tokens) is done.
   run("RunsABatchUntilAllAreDone", "{max_batch_seqs: 3}", {},
-      {"+ 3,2 5,1 2,3 4,1", "0:3/5 1:5/5 2:2/5", "0:1 2:1 +1", "2:1 +2", "3:4/4",  // nobody joined before
+      {"+ 3,2 5,1 2,3 4,1", "0:3/5 1:5/5 2:2/5", "0:1 2:1 +1", "2:1 +2", "3:4/4",  // no request joined before
        ""});
-  // The reservation is never larger than the memory, or nobody could run.
+  // The reservation is never larger than the memory, or no request could run.
   run("ModelLengthBeyondMemoryStillRunsOne", "{}", {.num_blocks = 10, .max_model_len = 1000}, {"+ 4,1 4,1", "0:4/4", "1:4/4"});
   // As many as memory has room for are a full batch too: 8 blocks of 4 tokens, 16 reserved for each.
   run("BatchFullByMemoryDoesNotWaitForTheWindow", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", {.num_blocks = 8},

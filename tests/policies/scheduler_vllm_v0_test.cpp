@@ -54,7 +54,7 @@ TEST(VllmV0Scheduler, PromptBeyondTheBudgetIsRejected) {
   EXPECT_NE(d.rejection().find("budget_tokens"), std::string::npos);
 }
 
-// It waits until it is the first of its step, and nobody joins it, whichever way tokens are counted.
+// It waits until it is the first of its step, and no request joins it, whichever way tokens are counted.
 TEST(VllmV0Scheduler, ALonePromptPassesTheBudget) {
   for (const std::string counting : {"sum", "padded"}) {
     ReplicaDriver d("vllm_v0", "{budget_tokens: 10, lone_prompt: true, budget_counting: " + counting + "}");

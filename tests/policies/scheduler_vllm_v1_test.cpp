@@ -12,7 +12,7 @@ TEST(VllmV1Scheduler, Scripts) {
       {"+ 6,2 5,1 1,1", "0:6",  // 5 > 4 stops the loop, though request 2 would fit
        "0:1 1:5 2:1"});
   // The request that finds no block is the last itself: phase A ends, and though a block is left for its chunk, a step that
-  // preempted admits nobody.
+  // preempted admits no request.
   run("NoAdmissionInAStepThatPreempted", "{long_prefill_tokens: 4, reserve_full_prompt: false}", {.num_blocks = 5},
       {"+ 4,3 4,3 12,3", "0:4 1:4 2:4", "+ 4,1",
        "0:1 1:1; waiting 2 3; free 1",  // they take the last two blocks; request 2's second chunk finds none
@@ -65,7 +65,7 @@ TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
   }
 }
 
-// Hits nobody references leave the free list when they are taken. Request 2 needs 2 new blocks and 2 such hits: 4 of the 4
+// Unreferenced hits leave the free list when they are taken. Request 2 needs 2 new blocks and 2 such hits: 4 of the 4
 // that request 1 leaves free, but not of 3.
 TEST(VllmV1Scheduler, TheGateCountsUnreferencedHits) {
   for (const auto& [arrivals, step] : {std::pair{"+ 4,3 16,1:1:2:3:4", "1:4 2:8"}, {"+ 5,3 16,1:1:2:3:4", "1:5"}}) {
@@ -102,7 +102,7 @@ TEST(VllmV1Scheduler, MoreScripts) {
   run("AVictimFindsWhatIsLeftOfItsBlocks", "{}", {.num_blocks = 5, .prefix_caching = true},
       {"+ 4,2:1 4,2:2 12,3:3:4:5", "0:4 1:4 2:12", "0:1 1:1", "2:9; recomputed 8"});
   run("ARequestAtItsLimitIsSkippedNotAStop", "{}", {}, {"+ 4,1 4,2", "plan 0:4 1:4", "plan 1:1"});
-  // Fast-forward may rely on the next plans while nobody waits or the head cannot enter.
+  // Fast-forward may rely on the next plans while no request waits or the head cannot enter.
   run("StableWhileNobodyCanEnter", "{async_scheduling: false}", {.num_blocks = 4},
       {"+ 5,3", "0:5", "0:1; stable", "+ 12,1", "0:1; stable",  // 2 free, 3 needed
        "1:12"});
