@@ -38,8 +38,7 @@ struct RecentAttention {
     if (of_scores()) return cost_of_scores();
     OpCall c{.op = of_blocks() ? "push_block_attention" : "push_attention", .rows = of_blocks() ? 0 : kv.num_rows};
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t count = queries[kv.sequence(r)].count;
-      const std::int64_t n = tokens(r), w = steps < count ? steps : count, outputs = of_blocks() ? w * blocks(r) : n;
+      const std::int64_t n = tokens(r), w = votes(r), outputs = of_blocks() ? w * blocks(r) : n;
       if (w == 0 || (n == 0 && !of_blocks())) continue;
       c.rows += of_blocks() ? 1 : 0;
       c.tokens += n;
@@ -63,7 +62,7 @@ struct RecentAttention {
     const std::int32_t count = queries[row / kv.kv_heads].count;
     if (of_blocks() && count > 0 && fresh[row] == 1) team.each(blocks(row) * steps, [&](std::int64_t i) { history[row][i] = 0.0F; });
     if (of_scores()) team.each(older(row), [&](std::int64_t i) { team.doubles()[i] = 0; });
-    for (std::int32_t t = count < steps ? 0 : count - steps; t < count; ++t) add(team, row, t);
+    for (std::int32_t t = count - votes(row); t < count; ++t) add(team, row, t);
     if (of_scores())
       team.each(kv.len[row],
                 [&](std::int64_t i) { scores[kv.first[row] + i] = i < older(row) ? static_cast<float>(team.doubles()[i]) : 0.0F; });

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <cmath>
-
 #include "base/ceil_div.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/rows/elements.h"
+#include "kernels/rows/key_estimate.h"
 #include "kernels/rows/row_op.h"
 
 // A second copy of the cache in few bits: SpeCache, Jie et al. 2025, arXiv:2503.16163.
@@ -20,30 +19,6 @@ struct LowBitCode {
   [[nodiscard]] std::int64_t bytes(std::int64_t tokens, std::int32_t head_dim) const {
     const std::int64_t k_groups = ceil_div(tokens, group) * head_dim, v_groups = tokens * ceil_div(head_dim, group);
     return 2 * ((tokens * head_dim * bits + 7) / 8) + 4 * (k_groups + v_groups);
-  }
-
-  // put(i, x) for i in [0, n): what decoding gives for get(i), all of one group.
-  template <class Get, class Put>
-  KVLAB_BODY void decode(std::int64_t n, const Get& get, const Put& put) const {
-    float low = get(0), high = low;
-    for (std::int64_t i = 1; i < n; ++i) {
-      const float x = get(i);
-      low = x < low ? x : low, high = high < x ? x : high;
-    }
-    const auto levels = static_cast<float>((1 << bits) - 1);
-    const float zero = rounded(bits == 1 ? 0.75F * low + 0.25F * high : low);
-    const float scale = rounded(bits == 1 ? 0.5F * (high - low) : (high - low) / levels);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float code = scale > 0 ? std::nearbyint((get(i) - zero) / scale) : 0.0F;
-      put(i, zero + scale * (code < 0.0F ? 0.0F : levels < code ? levels : code));
-    }
-  }
-
- private:
-  // To fp16.
-  [[nodiscard]] static KVLAB_BODY float rounded(float x) {
-    constexpr float kMost = 65504.0F;
-    return to_float(from_float<f16>(x < -kMost ? -kMost : x > kMost ? kMost : x));
   }
 };
 
@@ -116,16 +91,16 @@ struct LowBitCopy {
   KVLAB_BODY void decode(const Team& team, std::int32_t row, std::int32_t begin) const {
     team.each(kv.head_dim, [&](std::int64_t c) {
       const auto token = [&](std::int64_t i) { return static_cast<std::int32_t>(begin + i); };
-      code.decode(
-          code.group, [&](std::int64_t i) { return key(row, token(i), c); },
+      round_to_levels(
+          code.group, code.bits, code.bits == 1, [&](std::int64_t i) { return key(row, token(i), c); },
           [&](std::int64_t i, float x) { put_key(row, token(i), c, x); });
     });
     const std::int64_t parts = (kv.head_dim + code.group - 1) / code.group;
     team.each(code.group * parts, [&](std::int64_t at) {
       const auto token = static_cast<std::int32_t>(begin + at / parts);
       const std::int64_t c = at % parts * code.group, rest = kv.head_dim - c;
-      code.decode(
-          rest < code.group ? rest : code.group, [&](std::int64_t i) { return value(row, token, c + i); },
+      round_to_levels(
+          rest < code.group ? rest : code.group, code.bits, code.bits == 1, [&](std::int64_t i) { return value(row, token, c + i); },
           [&](std::int64_t i, float x) { put_value(row, token, c + i, x); });
     });
   }
