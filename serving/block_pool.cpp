@@ -22,22 +22,9 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
 void BlockPool::grow_to(BlockId block) {
   constexpr std::size_t kFirst = 16, kFactor = 4;  // each growth refills the index
   const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
-  if (needed <= states_.size()) return;
   const std::size_t next = std::max({needed, kFirst, kFactor * states_.size()});
   states_.resize(kFactor * next < all ? next : all);
   index_.make_room(static_cast<std::uint32_t>(states_.size()));
-}
-
-// The cache's victim becomes a blank block and loses its hash.
-BlockId BlockPool::forget(BlockId victim) {
-  State& state = states_[index(victim)];
-  if (state.has_key) {
-    index_.erase(state.key, victim);
-    state.has_key = 0;
-    --num_cached_;
-    ++evictions_;
-  }
-  return victim;
 }
 
 // Without split blocks; the block has no key and no references.
@@ -48,11 +35,11 @@ BlockId BlockPool::take_free() {
     blank_.pop_back();
   } else if (num_begun_ < num_blocks_) {
     block = BlockId{static_cast<std::uint32_t>(num_begun_++)};
-    grow_to(block);
+    make_room(block);
   } else {
     block = cache_->victim(0);
-    grow_to(block);
-    forget(block);
+    make_room(block);
+    forget(states_[index(block)], block);
   }
   --num_free_;
   ++operations_;
@@ -87,11 +74,13 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   else
     cache_->victims(static_cast<std::size_t>(count), victims_);
   if (states_.size() < static_cast<std::size_t>(num_blocks_))
-    for (const BlockId victim : victims_) grow_to(victim);
+    for (const BlockId victim : victims_) make_room(victim);
+  const bool have_keys = num_cached_ > 0;
   for (std::size_t i = 0; i < victims_.size(); ++i) {
     if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
-    if (i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].key);
-    State& state = states_[index(forget(victims_[i]))];
+    if (have_keys && i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].key);
+    State& state = states_[index(victims_[i])];
+    if (have_keys) forget(state, victims_[i]);
     state.count = 1;
     ++state.takes;
   }
@@ -116,7 +105,7 @@ void BlockPool::release(BlockId block) {
   ++operations_;
   if (--state.count > 0) return;
   ++num_free_;
-  if (state.has_key) ++num_cached_;
+  num_cached_ += state.has_key;
   if (state.has_key || orders_blank_) {
     cache_->on_release(block);
   } else {
@@ -126,10 +115,27 @@ void BlockPool::release(BlockId block) {
 
 void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
   constexpr std::size_t kAhead = 16;
+  released_.resize(blocks.size());
+  const bool orders_blank = orders_blank_;
+  State* const states = states_.data();
+  std::size_t released = 0;
+  std::int64_t cached = 0, blank = 0;
   for (std::size_t i = blocks.size(); i-- > 0;) {
-    if (i >= kAhead) __builtin_prefetch(&states_[index(blocks[i - kAhead])]);
-    release(blocks[i]);
+    if (i >= kAhead) __builtin_prefetch(&states[index(blocks[i - kAhead])]);
+    State& state = states[index(blocks[i])];
+    if (--state.count > 0) continue;
+    cached += state.has_key;
+    if (state.has_key || orders_blank) {
+      released_[released++] = blocks[i];
+    } else {
+      blank_.push_back(blocks[i]);
+      ++blank;
+    }
   }
+  operations_ += blocks.size();
+  num_cached_ += cached;
+  num_free_ += static_cast<std::int64_t>(released) + blank;
+  cache_->on_releases(std::span(released_).first(released));
 }
 
 std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {

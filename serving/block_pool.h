@@ -21,7 +21,7 @@ class BlockPool {
 
   [[nodiscard]] std::int64_t num_blocks() const { return num_blocks_; }
   // Unreferenced blocks, also cached ones, and loose pages in whole blocks.
-  [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
+  [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + (loose_pages_ == 0 ? 0 : loose_pages_ / pages_per_block_); }
   // Takes that cannot remove a block that lookups could find.
   [[nodiscard]] std::int64_t takes_before_loss() const {
     return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size()) + num_blocks_ - num_begun_;
@@ -89,14 +89,25 @@ class BlockPool {
  private:
   struct State {                   // 16 bytes, for one cache line per operation
     std::uint64_t key = 0;         // valid if has_key
-    std::uint32_t takes = 0;       // detects changed content
-    std::uint32_t count : 30 = 0;  // references
+    std::uint32_t count = 0;       // references
+    std::uint32_t takes : 30 = 0;  // detects changed content
     std::uint32_t has_key : 1 = 0;
     std::uint32_t is_split : 1 = 0;
   };
   BlockId take_free();
+  void make_room(BlockId block) {
+    if (index(block) >= states_.size()) [[unlikely]]
+      grow_to(block);
+  }
   void grow_to(BlockId block);
-  BlockId forget(BlockId victim);
+  // A victim of the cache becomes a blank block and loses its hash.
+  void forget(State& victim, BlockId block) {
+    if (victim.has_key == 0) return;
+    index_.erase(victim.key, block);
+    victim.has_key = 0;
+    --num_cached_;
+    ++evictions_;
+  }
   BlockId join_loose_pages();
   void split_one();
 
@@ -104,7 +115,7 @@ class BlockPool {
   BlockIndex index_;
   std::vector<State, HugePageAllocator<State>> states_;  // up to the highest block taken
   std::vector<BlockId> blank_;                           // free, without a key, taken before; unused if the cache orders them
-  std::vector<BlockId> victims_;                         // of the current take()
+  std::vector<BlockId> victims_, released_;              // of the current call
   std::vector<BlockId> split_;                           // with loose or private pages
   bool orders_blank_ = false, prefers_runs_ = false;
   std::int32_t pages_per_block_;

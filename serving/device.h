@@ -14,14 +14,17 @@
 
 namespace kvlab {
 
+struct StepTime {
+  Picoseconds total{}, policy{};  // policy: the KV policy's part
+};
+
 // Device times of coming decode steps, one token per running request: base, base + slope, ...
 struct DecodeTimes {
   Picoseconds base{}, slope{};
-  Picoseconds host{};                         // per step
-  std::int64_t steps = 0;                     // for which the times hold; 0: no look-ahead
-  Picoseconds policy{};                       // the KV policy's part of a step's device time
-  std::vector<Picoseconds> each = {};         // if not empty: times of these steps instead of base and slope,
-  std::vector<Picoseconds> each_policy = {};  // and the KV policy's parts
+  Picoseconds host{};               // per step
+  std::int64_t steps = 0;           // for which the times hold; 0: no look-ahead
+  Picoseconds policy{};             // the KV policy's part of a step's device time
+  std::vector<StepTime> each = {};  // if not empty: of these steps, instead of base, slope and policy
 };
 
 // Executes the steps and copies of a rank. SimDevice (sim/) prices them, EngineDevice (engine/serve/) runs them on a model.

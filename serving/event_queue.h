@@ -1,10 +1,9 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <tuple>
 #include <vector>
 
 #include "base/picoseconds.h"
@@ -37,13 +36,12 @@ struct Event {
   Phase phase{};
   EventKind kind{};
 
-  [[nodiscard]] std::strong_ordering operator<=>(const Event& other) const {
-    if (const auto c = at <=> other.at; std::is_neq(c)) return c;
-    if (const auto c = phase <=> other.phase; std::is_neq(c)) return c;
-    if (const auto c = replica <=> other.replica; std::is_neq(c)) return c;
-    return seq <=> other.seq;
+  // Most pairs differ in time.
+  [[nodiscard]] bool is_after(const Event& other) const {
+    if (at != other.at) [[likely]]
+      return at > other.at;
+    return std::tie(phase, replica, seq) > std::tie(other.phase, other.replica, other.seq);
   }
-  bool operator==(const Event& other) const { return std::is_eq(*this <=> other); }
 };
 
 // A binary heap. Only the first event is removed; stale events have an old generation.
@@ -51,13 +49,13 @@ class EventQueue {
  public:
   void push(Picoseconds at, Phase phase, EventKind kind, std::uint32_t replica, std::uint32_t subject) {
     heap_.push_back({at, next_seq_++, replica, subject, phase, kind});
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
+    std::push_heap(heap_.begin(), heap_.end(), kLater);
   }
   [[nodiscard]] bool is_empty() const { return heap_.empty(); }
   [[nodiscard]] std::size_t size() const { return heap_.size(); }
   [[nodiscard]] const Event& top() const { return heap_.front(); }
   Event pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});
+    std::pop_heap(heap_.begin(), heap_.end(), kLater);
     const Event first = heap_.back();
     heap_.pop_back();
     return first;
@@ -73,10 +71,11 @@ class EventQueue {
   void advance(EventKind kind, Picoseconds by) {
     for (Event& event : heap_)
       if (event.kind == kind) event.at = event.at - by;
-    std::make_heap(heap_.begin(), heap_.end(), std::greater<>{});
+    std::make_heap(heap_.begin(), heap_.end(), kLater);
   }
 
  private:
+  static constexpr auto kLater = [](const Event& a, const Event& b) { return a.is_after(b); };
   std::vector<Event> heap_;
   std::uint64_t next_seq_ = 0;
 };

@@ -15,7 +15,8 @@ bool FastForward::waits_for_device(const DecodeTimes& times, std::int64_t iterat
   for (int i = 0; i < depth(); ++i) {
     if (steps_[i].end - steps_[i].start < times.host) return false;
   }
-  if (!times.each.empty()) return *std::min_element(times.each.begin(), times.each.begin() + iterations) >= times.host;
+  const auto waits = [&](const StepTime& step) { return step.total >= times.host; };
+  if (!times.each.empty()) return std::all_of(times.each.begin(), times.each.begin() + iterations, waits);
   return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
 }
 
@@ -33,15 +34,8 @@ void FastForward::look_ahead() {
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the clock's end, single steps are simulated until one is refused.
-  DecodeStretch ahead{iterations,
-                      times.base,
-                      times.slope,
-                      depth() == 1 ? times.host : Picoseconds{},
-                      state_.num_waiting() > 0,
-                      times.policy,
-                      std::move(times.each),
-                      std::move(times.each_policy)};
-  const Int128 longest = ahead.device_time(iterations) + Int128{times.host.count()} * iterations;
+  DecodeStretch ahead{std::move(times), iterations, depth() == 1 ? times.host : Picoseconds{}, state_.num_waiting() > 0};
+  const Int128 longest = ahead.device_time(iterations) + Int128{ahead.host.count()} * iterations;
   if (steps_.latest().end.count() + longest > Picoseconds::max().count()) return;
   stretch_ = std::move(ahead);
 }
@@ -96,18 +90,21 @@ void FastForward::carry_out(std::int64_t n) {
 void FastForward::advance_memory(std::int64_t n, Int128 whole) {
   done_.totals.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
   done_.totals.wasted_tokens += static_cast<Int128>(state_.memory().wasted_tokens()) * whole;
-  const std::int64_t block_tokens = state_.block_tokens();
+  Int128 blocks = 0, steps = 0, rises = 0;  // of all blocks: the steps before
   state_.uniform().advance(n, [&](std::int64_t iteration) {
-    const Int128 rest = whole - stretch_.device_time(iteration - 1);
-    done_.totals.used_blocks += rest;
-    done_.totals.wasted_tokens += block_tokens * rest;
+    ++blocks;
+    steps += iteration - 1;
+    rises += triangle(iteration - 1);
   });
+  const Int128 held = blocks * whole - steps * stretch_.base.count() - rises * stretch_.slope.count();
+  done_.totals.used_blocks += held;
+  done_.totals.wasted_tokens += state_.block_tokens() * held;
   done_.totals.wasted_tokens -= static_cast<std::int64_t>(state_.running().size()) * progression_moment(stretch_.base, stretch_.slope, n);
 }
 
 void FastForward::repeat_memory(std::int64_t n) {
   state_.uniform().repeat(n, depth(), [&](std::int64_t i) {
-    const Int128 time = stretch_.step_time(i).count();
+    const Int128 time = stretch_.step(i).total.count();
     const std::int64_t used = state_.used_blocks();
     done_.totals.used_blocks += used * time;
     done_.totals.wasted_tokens += state_.memory().wasted_tokens() * time;
@@ -120,7 +117,7 @@ void FastForward::add_gaps(std::int64_t n, std::uint64_t counted) {
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
   const std::int64_t others = std::max<std::int64_t>(0, n - depth());
-  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) itl_.add((stretch_.step_time(i) + stretch_.gap).count(), counted);
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) itl_.add((stretch_.step(i).total + stretch_.gap).count(), counted);
   if (stretch_.each.empty()) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), others, counted);
 }
 
@@ -129,7 +126,7 @@ StretchGaps FastForward::stretch_gaps(std::int64_t n) {
   StretchGaps gaps;
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));
   const std::int64_t others = std::max<std::int64_t>(0, n - depth());
-  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) gaps.single.push_back(stretch_.step_time(i) + stretch_.gap);
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) gaps.single.push_back(stretch_.step(i).total + stretch_.gap);
   if (!stretch_.each.empty()) return gaps;
   gaps.first = stretch_.base + stretch_.gap;
   gaps.step = stretch_.slope;
@@ -157,8 +154,9 @@ void FastForward::move_steps(std::int64_t n) {
       mine.policy_time = before.policy_time;
     } else {
       mine.end = tail + stretch_.steps_time(step);
-      mine.start = mine.end - stretch_.step_time(step - 1);
-      mine.policy_time = stretch_.policy_time(step - 1);
+      const StepTime time = stretch_.step(step - 1);
+      mine.start = mine.end - time.total;
+      mine.policy_time = time.policy;
     }
   }
   done_.planned += static_cast<std::uint64_t>(n);

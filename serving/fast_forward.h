@@ -16,30 +16,25 @@ namespace kvlab {
 
 // Uniform decode steps that are priced but not carried out. Iteration i (from 1) processes the oldest output in flight and plans a step
 // with device time base + (i - 1) * slope.
-struct DecodeStretch {
+struct DecodeStretch : DecodeTimes {
   std::int64_t iterations = 0;  // 0: none
-  Picoseconds base{}, slope{};
-  Picoseconds gap{};                          // host time between device steps, at depth 1
-  bool waits = false;                         // requests wait during it
-  Picoseconds policy{};                       // the KV policy's part of a step's device time
-  std::vector<Picoseconds> each = {};         // if not empty: replaces base and slope,
-  std::vector<Picoseconds> each_policy = {};  // and policy
+  Picoseconds gap{};            // host time between device steps, at depth 1
+  bool waits = false;           // requests wait during it
 
   // n from 0.
-  [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] StepTime step(std::int64_t n) const {
+    return each.empty() ? StepTime{base + slope * n, policy} : each[static_cast<std::size_t>(n)];
+  }
   // For the first n steps.
   [[nodiscard]] Int128 device_time(std::int64_t n) const {
     if (each.empty()) return progression_sum(base, slope, n);
-    Int128 sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) sum += step_time(i).count();
-    return sum;
+    return std::accumulate(each.begin(), each.begin() + n, Int128{0}, [](Int128 sum, const StepTime& t) { return sum + t.total.count(); });
   }
-  // The KV policy's part of step n (from 0), and of the first n steps.
-  [[nodiscard]] Picoseconds policy_time(std::int64_t n) const {
-    return each_policy.empty() ? policy : each_policy[static_cast<std::size_t>(n)];
-  }
+  // The KV policy's part of the first n steps.
   [[nodiscard]] Picoseconds policy_times(std::int64_t n) const {
-    return each_policy.empty() ? policy * n : std::accumulate(each_policy.begin(), each_policy.begin() + n, Picoseconds{});
+    if (each.empty()) return policy * n;
+    return std::accumulate(each.begin(), each.begin() + n, Picoseconds{},
+                           [](Picoseconds sum, const StepTime& t) { return sum + t.policy; });
   }
   [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {  // with gaps
     return Picoseconds(static_cast<std::int64_t>(device_time(n))) + gap * n;
@@ -72,7 +67,6 @@ struct DecodeStretch {
     iterations -= n;
     base += n * slope;
     if (!each.empty()) each.erase(each.begin(), each.begin() + n);
-    if (!each_policy.empty()) each_policy.erase(each_policy.begin(), each_policy.begin() + n);
   }
 };
 

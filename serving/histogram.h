@@ -38,7 +38,7 @@ class LogHistogram {
         if (room < run) run = room;
       }
       const std::int64_t last = first + step * (run - 1);
-      if (b >= counts_.size()) counts_.resize(b + 1, 0);
+      if (b >= counts_.size()) grow(b);
       counts_[b] += count * static_cast<std::uint64_t>(run);
       total_ += count * static_cast<std::uint64_t>(run);
       sum_ += (static_cast<Wide>(first) + static_cast<Wide>(last)) * run / 2 * static_cast<Wide>(count);
@@ -76,9 +76,10 @@ class LogHistogram {
   std::uint64_t& bin_at(std::int64_t value) {
     const std::size_t b = bin_of(value);
     if (b >= counts_.size()) [[unlikely]]
-      counts_.resize(b + 1, 0);
+      grow(b);
     return counts_[b];
   }
+  [[gnu::noinline]] void grow(std::size_t bin) { counts_.resize(bin + 1, 0); }
   static std::size_t bin_of(std::int64_t value) {
     const auto v = static_cast<std::uint64_t>(value);
     if (v < (1U << kSubBits)) return static_cast<std::size_t>(v);

@@ -110,8 +110,7 @@ void Rank::tell_scheduler() {
   state.left().clear();
 }
 
-void Rank::forward_events() {
-  if (events_.empty()) return;
+void Rank::send_events() {
   const bool has_sink = sink_.wants_steps();
   for (const EventRecord& event : events_) {
     if (has_sink) sink_.event(event);

@@ -50,13 +50,20 @@ class Rank {
   StepRing steps;
 
  private:
-  Picoseconds start_copies(Picoseconds at);
+  Picoseconds start_copies(Picoseconds at) {
+    return state.swap_copies().empty() && state.memory().taken().empty() ? Picoseconds{} : begin_copies(at);
+  }
+  // Returns the end of the copies that the step waits for: copies out, of blocks that it writes, or of requests that come back into it.
+  Picoseconds begin_copies(Picoseconds at);
   Picoseconds start_import(const SwapCopy& copy, Picoseconds at);
   Picoseconds start_prefix(const SwapCopy& copy, const KvOffer& offer, Picoseconds at);
   void start_writes(Picoseconds at);
   void queue_end(Picoseconds at, Phase phase, EventKind kind, RequestId subject);
   void tell_scheduler();
-  void forward_events();
+  void forward_events() {
+    if (!events_.empty()) send_events();
+  }
+  void send_events();
 
   EventQueue& queue_;
   RunSink& sink_;

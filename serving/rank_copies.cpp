@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// Returns the end of the copies that the step waits for: copies out, of blocks that it writes, or of requests that come back into it.
-Picoseconds Rank::start_copies(Picoseconds at) {
+Picoseconds Rank::begin_copies(Picoseconds at) {
   Picoseconds out_end;
   CopiesOut& beside = state.copies_out();
   for (const SwapCopy& copy : state.swap_copies()) {

@@ -17,6 +17,7 @@ class PeakTime {
   PeakTime() = default;
   explicit PeakTime(const CostModel& cost);
 
+  void add(const StepCost& step);
   // `count` steps: base, base + slope, ...
   void add(const StepCost& base, const StepCost& slope, std::int64_t count);
   // `other` is of the same model.
@@ -27,9 +28,11 @@ class PeakTime {
   struct Figures {
     std::int64_t flops = 0, bytes = 0, ps = 0;
   };
-  static Figures figures_at(const StepCost& base, const StepCost& slope, std::int64_t i);
-  [[nodiscard]] bool flops_take_longer(const Figures& step) const;
-  [[nodiscard]] bool is_above_peak(const Figures& step, bool by_flops) const;
+  struct Bound {
+    bool by_flops, is_above_peak;
+    bool operator==(const Bound&) const = default;
+  };
+  [[nodiscard]] Bound bound_of(const Figures& step) const;
 
   // Millions per second, so products fit into 128 bits.
   std::int64_t flops_rate_ = 0, bytes_rate_ = 0;
@@ -51,7 +54,7 @@ struct CostTotals {
   explicit CostTotals(const CostModel& cost) : peak(cost) {}
 
   Int128 flops = 0, bytes = 0;
-  std::array<std::array<Int128, kFootings>, kCostParts> times{};
+  std::array<Int128, PartTimes::kCells> times{};
   Int128 host = 0;  // ps that devices wait for hosts
   PeakTime peak;
 

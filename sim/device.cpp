@@ -78,7 +78,7 @@ void LockStep::time_step() {
   end_ = pass_stages(ready_, longest_, stage_free_);
 }
 
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
+SimDevice::SimDevice(std::shared_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
                      std::shared_ptr<LockStep> group, EncodeCost encode)
     : cost_(std::move(cost)),
       block_bytes_(memory.block_bytes),
@@ -218,11 +218,10 @@ DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
     shape.head_rows = shape.decodes;
     shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
     costs_.push_back(cost_->step(shape));
-    times.each.push_back(costs_.back().total);
-    times.each_policy.push_back(costs_.back().of(CostPart::kPolicy));
+    times.each.push_back({costs_.back().total, costs_.back().of(CostPart::kPolicy)});
     times.host = cost_->host_time(shape);
   }
-  times.base = times.each.front();
+  times.base = times.each.front().total;
   times.steps = ahead.steps();
   return times;
 }

@@ -45,7 +45,8 @@ class LockStep {
 class SimDevice final : public Device {
  public:
   // group: ranks that step together; null: none. encode: null without images.
-  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
+  // cost: may be shared by devices of one thread.
+  SimDevice(std::shared_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
             std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 
   [[nodiscard]] Traits traits() const override;
@@ -69,7 +70,7 @@ class SimDevice final : public Device {
   DecodeTimes look_ahead_of(const DecodeAhead& ahead);
   void time_stages(InFlightStep& step, Picoseconds ready);
 
-  std::unique_ptr<CostModel> cost_;
+  std::shared_ptr<CostModel> cost_;
   std::int64_t block_bytes_, swapped_bytes_;  // on the link to CPU memory: of the store, of a swap
   std::shared_ptr<LockStep> group_;
   EncodeCost encode_;

@@ -37,7 +37,6 @@ const char* maker_of_parts(const InFlightStep& step) {
 void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   prefills_.clear();
   StepShape shape;
-  const AttentionWindows windows = cost_.windows();
   bool in_parts = step.loop_layers > 0 || !step.policy.pruned.empty();
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const StepEntry& entry = step.entries[i];
@@ -46,7 +45,7 @@ void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
     if (tokens > 1)
       prefills_.push_back({tokens, entry.kv_before});
     else if (tokens > 0)
-      add_decode_row(shape, entry.kv_before, windows);
+      add_decode_row(shape, entry.kv_before, windows_);
     else
       continue;
     shape.head_rows += entry.ends() ? 1 : 0;
@@ -104,14 +103,12 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
     if (pass.new_tokens > 1)
       shape.prefills = std::span(&piece, 1);
     else
-      add_decode_row(shape, pass.kv_tokens, cost_.windows());
-    StepCost cost = cost_.step(shape);
+      add_decode_row(shape, pass.kv_tokens, windows_);
+    const StepCost cost = cost_.step(shape);
     if (cost_.num_stages() > 1) add_stage_times(shape);
-    ByFooting policy{};
-    for (std::size_t f = 0; f < kFootings; ++f) policy[f] = cost.of(static_cast<Footing>(f));
-    cost.times = {};
-    cost.row(CostPart::kPolicy) = policy;
-    sum.add(cost);
+    sum.flops += cost.flops;
+    sum.bytes += cost.bytes;
+    for (std::size_t f = 0; f < kFootings; ++f) sum.add(CostPart::kPolicy, static_cast<Footing>(f), cost.of(static_cast<Footing>(f)));
   }
 }
 

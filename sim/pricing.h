@@ -18,7 +18,7 @@ class StepPricer {
  public:
   // encode: null without images.
   StepPricer(CostModel& cost, const Scheduler& scheduler, EncodeCost encode = nullptr)
-      : cost_(cost), scheduler_(scheduler), encode_(std::move(encode)) {}
+      : cost_(cost), scheduler_(scheduler), encode_(std::move(encode)), windows_(cost.windows()) {}
   StepCost price(const InFlightStep& step);
 
   // In two calls, for ranks that step together. A step without work is one token.
@@ -59,6 +59,7 @@ class StepPricer {
   CostModel& cost_;
   const Scheduler& scheduler_;
   EncodeCost encode_;
+  AttentionWindows windows_;
   Picoseconds images_time_{};
   std::vector<Picoseconds> pass_times_;  // of the policy's passes
   StepShape shape_;

@@ -14,6 +14,7 @@ namespace kvlab {
 namespace {
 
 struct PoolDevices {
+  std::shared_ptr<CostModel> cost;  // its tables are filled once for all
   std::vector<const SimDevice*> devices;
   std::shared_ptr<LockStep> group;  // of the replica being made
 };
@@ -74,10 +75,10 @@ RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
   const MakeDevice make_device = [&](std::size_t p) {
     const PoolSetup& pool = setup.pool(p);
     PoolDevices& made = pools[p];
-    auto cost = setup.costs(p).make_cost_model();
+    if (made.cost == nullptr) made.cost = setup.costs(p).make_cost_model();
     const bool has_group = pool.ranks > 1 && pool.steps_together;
-    if (has_group && made.devices.size() % pool.ranks == 0) made.group = std::make_shared<LockStep>(pool.ranks, cost->num_stages());
-    auto device = std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory, made.group, setup.costs(p).encode);
+    if (has_group && made.devices.size() % pool.ranks == 0) made.group = std::make_shared<LockStep>(pool.ranks, made.cost->num_stages());
+    auto device = std::make_unique<SimDevice>(made.cost, setup.costs(p).swap_link, pool.memory, made.group, setup.costs(p).encode);
     made.devices.push_back(device.get());
     return device;
   };

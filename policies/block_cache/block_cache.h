@@ -27,6 +27,10 @@ class BlockCache {
   virtual void on_hit(BlockId block) = 0;
   virtual void on_acquire(BlockId block) = 0;  // a hit took a candidate
   virtual void on_release(BlockId block) = 0;
+  // on_release() of each, in this order.
+  virtual void on_releases(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks) on_release(block);
+  }
   // Removes a candidate; at least one exists. `incoming`: the key that needs the room, or 0.
   virtual BlockId victim(std::uint64_t incoming) = 0;
   // That many candidates exist.

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "base/ids.h"
 
 namespace kvlab {
 
@@ -25,6 +28,30 @@ class BlockLists {
   [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // not empty
 
   void push_back(std::uint32_t list, std::uint32_t item) { link_before(list, item + num_lists_); }
+  // In this order.
+  void push_back(std::uint32_t list, std::span<const BlockId> items) {
+    std::uint32_t last = links_[list].prev;
+    for (const BlockId item : items) {
+      const std::uint32_t node = index(item) + num_lists_;
+      links_[last].next = node;
+      links_[node].prev = last;
+      last = node;
+    }
+    links_[last].next = list;
+    links_[list].prev = last;
+  }
+  // Appends the first `count` items, which exist, to `items`.
+  void pop_front(std::uint32_t list, std::size_t count, std::vector<BlockId>& items) {
+    const std::size_t before = items.size();
+    items.resize(before + count);
+    std::uint32_t next = links_[list].next;
+    for (std::size_t i = before; i < items.size(); ++i) {
+      items[i] = BlockId{next - num_lists_};
+      next = links_[next].next;
+    }
+    links_[list].next = next;
+    links_[next].prev = list;
+  }
   void push_front(std::uint32_t list, std::uint32_t item) { link_before(links_[list].next, item + num_lists_); }
 
   // item is in a list.

@@ -19,6 +19,7 @@ class Lru final : public BlockCache {
   void on_hit(BlockId) override {}
   void on_acquire(BlockId block) override { free_.remove(index(block)); }
   void on_release(BlockId block) override { free_.push_back(0, index(block)); }
+  void on_releases(std::span<const BlockId> blocks) override { free_.push_back(0, blocks); }
   BlockId victim(std::uint64_t) override {
     if (num_begun_ < num_blocks_) {
       free_.make_room(num_begun_);
@@ -29,7 +30,8 @@ class Lru final : public BlockCache {
     return BlockId{oldest};
   }
   void victims(std::size_t count, std::vector<BlockId>& blocks) override {
-    for (std::size_t i = 0; i < count; ++i) blocks.push_back(Lru::victim(0));
+    for (; count > 0 && num_begun_ < num_blocks_; --count) blocks.push_back(Lru::victim(0));
+    if (count > 0) free_.pop_front(0, count, blocks);
   }
 
  private:

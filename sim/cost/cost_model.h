@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -112,29 +114,64 @@ enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated, kRoof
 inline constexpr std::size_t kFootings = 5;
 using ByFooting = std::array<Picoseconds, kFootings>;
 
-// Integers, so sums over skipped steps are exact.
+// Integers, so sums over skipped steps are exact. Most cells are 0: a bit marks each other one.
+class PartTimes {
+ public:
+  static constexpr std::size_t kCells = kCostParts * kFootings;
+  static constexpr std::size_t cell(CostPart part, Footing footing) {
+    return static_cast<std::size_t>(part) * kFootings + static_cast<std::size_t>(footing);
+  }
+
+  void add(std::size_t cell, Picoseconds ps) {
+    cells_[cell] += ps;
+    used_ |= 1U << cell;
+  }
+  // visit(cell, picoseconds)
+  template <class Visit>
+  void each(const Visit& visit) const {
+    for (std::uint32_t left = used_; left != 0; left &= left - 1) {
+      const auto cell = static_cast<std::size_t>(std::countr_zero(left));
+      visit(cell, cells_[cell]);
+    }
+  }
+  [[nodiscard]] ByFooting row(CostPart part) const {
+    ByFooting row;
+    std::copy_n(cells_.begin() + static_cast<std::ptrdiff_t>(cell(part, Footing{})), kFootings, row.begin());
+    return row;
+  }
+  friend bool operator==(const PartTimes& a, const PartTimes& b) { return a.cells_ == b.cells_; }
+
+ private:
+  std::array<Picoseconds, kCells> cells_{};
+  std::uint32_t used_ = 0;
+};
+static_assert(PartTimes::kCells <= 32);
+
 struct StepCost {
   Picoseconds total{};  // sum of `times`
-  std::array<ByFooting, kCostParts> times{};
+  PartTimes times;
   std::int64_t flops = 0;  // useful
   std::int64_t bytes = 0;  // HBM
 
-  [[nodiscard]] ByFooting& row(CostPart part) { return times[static_cast<std::size_t>(part)]; }
   [[nodiscard]] Picoseconds of(CostPart part) const {
-    const ByFooting& own = times[static_cast<std::size_t>(part)];
-    return std::accumulate(own.begin(), own.end(), Picoseconds{});
+    const ByFooting row = times.row(part);
+    return std::accumulate(row.begin(), row.end(), Picoseconds{});
   }
   [[nodiscard]] Picoseconds of(Footing footing) const {
     Picoseconds sum{};
-    for (const ByFooting& own : times) sum += own[static_cast<std::size_t>(footing)];
+    times.each(
+        [&](std::size_t cell, Picoseconds ps) { sum += cell % kFootings == static_cast<std::size_t>(footing) ? ps : Picoseconds{}; });
     return sum;
+  }
+  void add(CostPart part, Footing footing, Picoseconds ps) {
+    total += ps;
+    times.add(PartTimes::cell(part, footing), ps);
   }
   void add(const StepCost& more, std::int64_t count = 1) {
     total += more.total * count;
     flops += more.flops * count;
     bytes += more.bytes * count;
-    for (std::size_t p = 0; p < kCostParts; ++p)
-      for (std::size_t f = 0; f < kFootings; ++f) times[p][f] += more.times[p][f] * count;
+    more.times.each([&](std::size_t cell, Picoseconds ps) { times.add(cell, ps * count); });
   }
 };
 
@@ -144,7 +181,7 @@ struct DecodeSpan {
   std::int64_t valid_steps = 1;
 };
 
-// One rank (a GPU, or a tensor/expert-parallel group). May cache: one object per rank.
+// One rank (a GPU, or a tensor/expert-parallel group). Caches, so one object serves one thread; a call does not depend on those before.
 class CostModel {
  public:
   virtual ~CostModel() = default;

@@ -37,7 +37,7 @@ inline constexpr const char* kChosenTp = "tp that the search tries";
 // defaults.
 CostSetup read_cost_setup(Params& experiment);
 
-// Cheap: tables are shared, caches are not. One object per rank.
+// Cheap: tables are shared, caches are not. One object per thread.
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup);
 
 // graphs: number of CUDA graphs that the engine captures.

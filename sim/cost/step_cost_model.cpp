@@ -71,50 +71,48 @@ ByFooting StepCostModel::round(const Price& price) {
   return rounded;
 }
 
-void StepCostModel::add_layers(ByFooting& sum, const ByFooting& price, std::int64_t times) {
-  for (std::size_t f = 0; f < kFootings; ++f) sum[f] = add_time(sum[f], multiply_time(price[f], times, kLongStep), kLongStep);
-}
-
-ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
+Picoseconds StepCostModel::of_engine(const LayerClass& layers) const {
   const EngineTimes::Device& device = engine_.device;
-  ByFooting price{};
-  Picoseconds& time = price[static_cast<std::size_t>(Footing::kRoofline)];
-  time = device.layer;
+  Picoseconds time = device.layer;
   if (model_.qk_norm && layers.attention != AttentionKind::kLinear) time += device.qk_norm;
   if (layers.has_experts) time += device.experts;
-  return price;
+  return time;
 }
 
-void StepCostModel::add_layers(TokenEntry& sum, const TokenPrice::Layer& price) {
+void StepCostModel::charge_layers(StepCost& sum, const TokenPrice::Layer& price) {
   ByFooting linear = round(price.linear), experts = round(price.experts);
   for (std::size_t f = 0; f < kFootings; ++f) {
     experts[f] = std::min(experts[f], linear[f]);
     linear[f] -= experts[f];
   }
-  add_layers(sum.linear, linear, price.count);
-  add_layers(sum.experts, experts, price.count);
-  add_layers(sum.collectives, round(price.collective), price.count);
+  charge(sum, CostPart::kLinear, linear, price.count);
+  charge(sum, CostPart::kExperts, experts, price.count);
+  charge(sum, CostPart::kCollective, round(price.collective), price.count);
 }
 
 StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const {
   TokenEntry entry;
   if (tokens == 0) return entry;
   const TokenPrice price = prices_->tokens(tokens);
+  StepCost layers, once, send;
   for (std::size_t i = 0; i < price.layers.size(); ++i) {
-    add_layers(entry, price.layers[i]);
-    add_layers(entry.linear, of_engine(layers_[i]), price.layers[i].count);
+    charge_layers(layers, price.layers[i]);
+    charge(layers, CostPart::kLinear, multiply_time(of_engine(layers_[i]), price.layers[i].count, kLongStep), Footing::kRoofline);
   }
-  entry.once = round(price.once);
-  entry.once[static_cast<std::size_t>(Footing::kRoofline)] += engine_.device.step;
-  entry.once_collective = round(price.once_collective);
-  if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
+  charge(once, CostPart::kLinear, round(price.once));
+  charge(once, CostPart::kLinear, engine_.device.step, Footing::kRoofline);
+  charge(once, CostPart::kCollective, round(price.once_collective));
+  if (parallel_.pp > 1) charge(send, CostPart::kCollective, round(prices_->send(tokens)));
+  entry.layers = PartSums(layers);
+  entry.once = PartSums(once);
+  entry.send = PartSums(send);
   std::vector<OpWork> ops;
-  for (const LayerClass& layers : layers_) {
+  for (const LayerClass& of : layers_) {
     ops.clear();
-    layer_ops(model_, uncut_, layers, tokens, ops);
+    layer_ops(model_, uncut_, of, tokens, ops);
     const Work one = sum(ops);
-    entry.layers_work.flops += layers.count * one.flops;
-    entry.layers_work.bytes += layers.count * one.bytes;
+    entry.layers_work.flops += of.count * one.flops;
+    entry.layers_work.bytes += of.count * one.bytes;
   }
   ops.clear();
   step_ops(model_, uncut_, tokens, ops);
@@ -126,15 +124,17 @@ StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
   HeadEntry entry;
   entry.is_filled = true;
   if (rows == 0) return entry;
-  entry.price = round(prices_->head(rows));
-  entry.price[static_cast<std::size_t>(Footing::kRoofline)] += engine_.device.sequence * rows;
+  StepCost price;
+  charge(price, CostPart::kHead, round(prices_->head(rows)));
+  charge(price, CostPart::kHead, engine_.device.sequence * rows, Footing::kRoofline);
+  entry.price = PartSums(price);
   std::vector<OpWork> ops;
   head_ops(model_, uncut_, rows, ops);
   entry.work = sum(ops);
   return entry;
 }
 
-const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
+const StepCostModel::TokenEntry& StepCostModel::new_tokens(std::int64_t tokens) {
   if (tokens >= kKeptTokens) {
     if (large_tokens_count_ != tokens) large_tokens_ = make_tokens(tokens);
     large_tokens_count_ = tokens;
@@ -142,21 +142,21 @@ const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
   }
   const auto at = static_cast<std::size_t>(tokens);
   if (at >= tokens_.size()) tokens_.resize(std::max(at + 1, tokens_.size() * 2));
-  if (tokens_[at] == nullptr) tokens_[at] = std::make_unique<TokenEntry>(make_tokens(tokens));
+  tokens_[at] = std::make_unique<TokenEntry>(make_tokens(tokens));
   return *tokens_[at];
 }
 
-const StepCostModel::ExpertEntry& StepCostModel::experts_at(std::int64_t tokens) {
+const StepCost& StepCostModel::experts_at(std::int64_t tokens) {
   const auto [at, is_new] = experts_.try_emplace(tokens);
   if (!is_new || tokens == 0) return at->second;
   const std::int64_t count = model_.num_expert_layers();
   const OpWork one = experts_op(model_, uncut_, tokens);
-  add_layers(at->second.price, round(prices_->experts(tokens)), count);
-  at->second.work = {one.flops * count, one.bytes * count};
+  charge(at->second, CostPart::kExperts, round(prices_->experts(tokens)), count);
+  add(at->second, {one.flops, one.bytes}, count);
   return at->second;
 }
 
-const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
+const StepCostModel::HeadEntry& StepCostModel::new_head(std::int64_t rows) {
   if (rows >= kKeptRows) {
     if (large_head_count_ != rows) large_head_ = make_head(rows);
     large_head_count_ = rows;
@@ -164,8 +164,7 @@ const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
   }
   const auto at = static_cast<std::size_t>(rows);
   if (at >= head_.size()) head_.resize(std::max(at + 1, head_.size() * 2));
-  if (!head_[at].is_filled) head_[at] = make_head(rows);
-  return head_[at];
+  return head_[at] = make_head(rows);
 }
 
 // A cell begins at the first whole token after a knot.
@@ -182,15 +181,14 @@ std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::size_t at, std::
   return cells;
 }
 
-const std::vector<StepCostModel::Cell>& StepCostModel::cells_of(std::size_t at, std::int64_t rows) {
+const std::vector<StepCostModel::Cell>& StepCostModel::new_cells(std::size_t at, std::int64_t rows) {
   std::vector<std::vector<Cell>>& cells = attention_[at].cells;
   const auto row = static_cast<std::size_t>(rows);
   if (row >= cells.size()) cells.resize(std::max(row + 1, cells.size() * 2));
-  if (cells[row].empty()) cells[row] = make_cells(at, rows);
-  return cells[row];
+  return cells[row] = make_cells(at, rows);
 }
 
-StepCostModel::Cell StepCostModel::cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens) {
+const StepCostModel::Cell& StepCostModel::cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens) {
   const std::vector<Cell>& cells = cells_of(at, rows);
   std::size_t i = cells.size() - 1;
   while (cells[i].begin > kv_tokens) --i;
@@ -200,7 +198,7 @@ StepCostModel::Cell StepCostModel::cell_at(std::size_t at, std::int64_t rows, st
 StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& shape) {
   const AttentionClass& layers = attention_[at].layers;
   const std::int64_t kv_tokens = kv_tokens_in(layers, model_, shape);
-  const Cell mean = cell_at(at, shape.decodes, kv_tokens);
+  const Cell& mean = cell_at(at, shape.decodes, kv_tokens);
   const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
   // Window rows are nearly even, a state has no length.
   const bool is_even = shows_window(model_, layers) || layers.kind == AttentionKind::kLinear;
@@ -278,11 +276,20 @@ void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, Ste
     group.add(own, own + shape.padding_rows);
     for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);
   }
-  ByFooting exchange{};
-  add_layers(exchange, round(prices_->exchange(group)), model_.num_expert_layers());
-  add_share(cost, experts_at(group.useful).work, layers, model_.layers);
-  charge_share(cost, {{CostPart::kExperts, &experts_at(group.computed).price}}, layers, model_.layers);
-  charge_share(cost, {{CostPart::kCollective, &exchange}}, layers, model_.layers);
+  const StepCost& useful = experts_at(group.useful);
+  add_share(cost, {useful.flops, useful.bytes}, layers, model_.layers);
+  StepCost exchange;
+  charge(exchange, CostPart::kCollective, round(prices_->exchange(group)), model_.num_expert_layers());
+  charge_layers(cost, experts_at(group.computed), layers);
+  charge_layers(cost, exchange, layers);
+}
+
+// The share of `layers` in the times of all.
+void StepCostModel::charge_layers(StepCost& cost, const StepCost& all, std::int64_t layers) const {
+  const ByFooting linear = all.times.row(CostPart::kLinear), experts = all.times.row(CostPart::kExperts),
+                  collectives = all.times.row(CostPart::kCollective);
+  charge_share(cost, {{CostPart::kLinear, &linear}, {CostPart::kExperts, &experts}}, layers, model_.layers);
+  charge_share(cost, {{CostPart::kCollective, &collectives}}, layers, model_.layers);
 }
 
 StepCost StepCostModel::step(const StepShape& shape) {
@@ -292,17 +299,21 @@ StepCost StepCostModel::step(const StepShape& shape) {
   check_work(shape);
   add_work(shape, layers, cost);
   const TokenEntry& entry = tokens_at(shape.tokens() + shape.padding_rows);
-  charge_share(cost, {{CostPart::kLinear, &entry.linear}, {CostPart::kExperts, &entry.experts}}, layers, model_.layers);
-  charge_share(cost, {{CostPart::kCollective, &entry.collectives}}, layers, model_.layers);
+  if (is_whole) {
+    entry.layers.charge_to(cost);
+  } else {
+    StepCost all;
+    entry.layers.charge_to(all);
+    charge_layers(cost, all, layers);
+  }
   if (has_group_) add_experts(shape, layers, cost);
   add_attention(shape, layers, cost);
-  add_policy(shape.ops, cost);
+  if (!shape.ops.empty()) add_policy(shape.ops, cost);
   if (!is_whole) return cost;
+  entry.once.charge_to(cost);
+  for (int stage = 1; stage < parallel_.pp; ++stage) entry.send.charge_to(cost);
   const HeadEntry& head = head_at(shape.head_rows);
-  charge(cost, CostPart::kLinear, entry.once);
-  charge(cost, CostPart::kCollective, entry.once_collective);
-  charge(cost, CostPart::kCollective, entry.send, parallel_.pp - 1);
-  charge(cost, CostPart::kHead, head.price);
+  head.price.charge_to(cost);
   add(cost, head.work);
   return cost;
 }
@@ -332,8 +343,7 @@ void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpa
   if (growing == 0) return;
   const Picoseconds slope = add_time(multiply_time(d.per_token, growing, kLongStep), d.per_max_token, kLongStep);
   charge(span.slope, CostPart::kAttention, slope, d.footing);
-  const Work none = attention.work.decode(shape.decodes, 0), one = attention.work.decode(shape.decodes, 1);
-  add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, attention.layers.count * growing);
+  add(span.slope, attention.work.decode_token(), attention.layers.count * growing);
   const auto end_with = [&](std::int64_t steps) { span.valid_steps = std::min(span.valid_steps, steps); };
   end_with(steps_below(kv_tokens_in(attention.layers, model_, shape), growing, d.tokens_end));
   if (attention.layers.window > 0) end_with(attention.layers.window - 1 - (in_window ? shape.in_window.open_max : shape.decode_open_max));
@@ -373,9 +383,8 @@ void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>
   for (int s = 0; s + 1 < pp; ++s) {
     part.layers = static_cast<std::int32_t>(model_.layers * (s + 1) / pp - model_.layers * s / pp);
     StepCost cost = step(part);
-    charge(cost, CostPart::kCollective, entry.send);
-    if (s == 0) charge(cost, CostPart::kLinear, entry.once);
-    if (s == 0) charge(cost, CostPart::kCollective, entry.once_collective);
+    entry.send.charge_to(cost);
+    if (s == 0) entry.once.charge_to(cost);
     const Picoseconds time = cost.total + policy * part.layers / model_.layers;
     stages[static_cast<std::size_t>(s)] = time;
     stages.back() -= time;

@@ -8,6 +8,7 @@
 #include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
+#include "sim/cost/step_sums.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
@@ -36,18 +37,12 @@ class StepCostModel final : public CostModel {
 
  private:
   struct TokenEntry {
-    ByFooting linear{}, experts{}, collectives{};
-    ByFooting once{}, once_collective{}, send{};
+    PartSums layers, once, send;  // send: to the next stage
     Work layers_work, once_work;
   };
   struct HeadEntry {
     bool is_filled = false;
-    ByFooting price{};
-    Work work;
-  };
-  // All layers, tokens of all ranks; work: a rank's share.
-  struct ExpertEntry {
-    ByFooting price{};
+    PartSums price;
     Work work;
   };
   struct Cell {
@@ -68,17 +63,31 @@ class StepCostModel final : public CostModel {
   };
 
   static ByFooting round(const Price& price);
-  static void add_layers(ByFooting& sum, const ByFooting& price, std::int64_t times);
-  static void add_layers(TokenEntry& sum, const TokenPrice::Layer& price);
-  [[nodiscard]] ByFooting of_engine(const LayerClass& layers) const;
+  static void charge_layers(StepCost& sum, const TokenPrice::Layer& price);
+  void charge_layers(StepCost& cost, const StepCost& all, std::int64_t layers) const;
+  [[nodiscard]] Picoseconds of_engine(const LayerClass& layers) const;
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
-  const TokenEntry& tokens_at(std::int64_t tokens);
-  const ExpertEntry& experts_at(std::int64_t tokens);
-  const HeadEntry& head_at(std::int64_t rows);
-  const std::vector<Cell>& cells_of(std::size_t at, std::int64_t rows);
+  const TokenEntry& tokens_at(std::int64_t tokens) {
+    const auto at = static_cast<std::size_t>(tokens);
+    return at < tokens_.size() && tokens_[at] != nullptr ? *tokens_[at] : new_tokens(tokens);
+  }
+  const TokenEntry& new_tokens(std::int64_t tokens);
+  // All layers, tokens of all ranks; work: a rank's share.
+  const StepCost& experts_at(std::int64_t tokens);
+  const HeadEntry& head_at(std::int64_t rows) {
+    const auto at = static_cast<std::size_t>(rows);
+    return at < head_.size() && head_[at].is_filled ? head_[at] : new_head(rows);
+  }
+  const HeadEntry& new_head(std::int64_t rows);
+  const std::vector<Cell>& cells_of(std::size_t at, std::int64_t rows) {
+    const std::vector<std::vector<Cell>>& cells = attention_[at].cells;
+    const auto row = static_cast<std::size_t>(rows);
+    return row < cells.size() && !cells[row].empty() ? cells[row] : new_cells(at, rows);
+  }
+  const std::vector<Cell>& new_cells(std::size_t at, std::int64_t rows);
   [[nodiscard]] std::vector<Cell> make_cells(std::size_t at, std::int64_t rows) const;
-  [[nodiscard]] Cell cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens);
+  [[nodiscard]] const Cell& cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens);
   [[nodiscard]] Decode decode_at(std::size_t at, const StepShape& shape);
   [[nodiscard]] Decode with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at);
   void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
@@ -104,7 +113,7 @@ class StepCostModel final : public CostModel {
   std::string likely_cause_;
   std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced
   std::vector<HeadEntry> head_;
-  std::unordered_map<std::int64_t, ExpertEntry> experts_;
+  std::unordered_map<std::int64_t, StepCost> experts_;
   TokenEntry large_tokens_;  // latest uncached
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;

@@ -16,9 +16,26 @@ inline constexpr const char* kLongStep = "one step takes longer than that";
 
 // Only checks the total, the largest sum.
 inline void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
-  cost.total = add_time(cost.total, ps, kLongStep);
-  cost.row(part)[static_cast<std::size_t>(footing)] += ps;
+  add_time(cost.total, ps, kLongStep);
+  cost.add(part, footing, ps);
 }
+
+// The times of a StepCost that are not 0.
+class PartSums {
+ public:
+  PartSums() = default;
+  explicit PartSums(const StepCost& cost) : total_(cost.total) {
+    cost.times.each([&](std::size_t cell, Picoseconds ps) { parts_.push_back({cell, ps}); });
+  }
+  void charge_to(StepCost& cost) const {
+    cost.total = add_time(cost.total, total_, kLongStep);
+    for (const auto& [cell, ps] : parts_) cost.times.add(cell, ps);
+  }
+
+ private:
+  Picoseconds total_;
+  std::vector<std::pair<std::size_t, Picoseconds>> parts_;
+};
 
 inline void charge(StepCost& cost, CostPart part, const ByFooting& price, std::int64_t times = 1) {
   for (std::size_t f = 0; f < kFootings; ++f)

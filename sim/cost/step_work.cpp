@@ -116,7 +116,6 @@ AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p, const Attent
   const bool has_own = own.q > 0;
   const Heads h = has_own ? heads(own.q, own.kv, p) : heads(m, p);
   const std::int64_t a = m.activation_bytes(), kv = bits(m.kv_dtype) / 8, dim = has_own ? own.mean_dim() : m.head_dim;
-  decode_ = {0, 0, h.q, h.kv, dim, a, kv};
   prefill_ = {0, 0, h.q, h.kv, dim, a, kv, layers.window};
   const LatentAttention& l = m.latent;
   latent_decode_ = {0, 0, h.q, l.kv_rank, l.rope, a, kv};
@@ -125,6 +124,31 @@ AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p, const Attent
   const std::int64_t key_bytes = m.index.key_bytes > 0 ? m.index.key_bytes : m.index.dim * kv;
   index_ = {m.index.heads, m.index.dim, key_bytes, std::max<std::int64_t>(1, layers.shape.entry_tokens)};
   compressed_ = {h.q, m.compressed.dim, layers.shape.entry_tokens, m.compressed.window, a, kv};
+  const Work one = decode_work(1, 1), longer = decode_work(1, 2);
+  row_ = one;
+  token_ = {longer.flops - one.flops, longer.bytes - one.bytes};
+}
+
+Work AttentionWork::decode_work(std::int64_t rows, std::int64_t kv_tokens) const {
+  switch (kind_) {
+    case AttentionKind::kLatent: {
+      LatentDecodeShape s = latent_decode_;
+      s.rows = rows;
+      s.kv_tokens = kv_tokens;
+      return {flops(s), bytes(s)};
+    }
+    case AttentionKind::kLinear:
+      return {decode_flops(recurrent_, rows), decode_bytes(recurrent_, rows)};
+    case AttentionKind::kIndex:
+      return {index_flops(index_, kv_tokens), index_bytes(index_, kv_tokens, rows)};
+    case AttentionKind::kCompressed:
+      return {compressed_flops(compressed_, kv_tokens, rows), compressed_bytes(compressed_, kv_tokens, rows * compressed_.window, rows)};
+    default: {
+      const AttentionPrefillShape& p = prefill_;
+      const AttentionDecodeShape s{rows, kv_tokens, p.q_heads, p.kv_heads, p.head_dim, p.activation_bytes, p.kv_bytes};
+      return {flops(s), bytes(s)};
+    }
+  }
 }
 
 // Queries score all earlier tokens. Compressed vectors: only chosen ones in sparse layers.
@@ -134,13 +158,6 @@ Work AttentionWork::other_prefill(const PrefillPiece& piece) const {
   if (kind_ == AttentionKind::kIndex) return {index_flops(index_, pairs), index_bytes(index_, all, s.new_tokens)};
   const std::int64_t recent = std::min(all, s.new_tokens + compressed_.window);
   return {compressed_flops(compressed_, pairs, s.new_tokens), compressed_bytes(compressed_, all, recent, s.new_tokens)};
-}
-
-Work AttentionWork::latent_decode(std::int64_t rows, std::int64_t kv_tokens) const {
-  LatentDecodeShape s = latent_decode_;
-  s.rows = rows;
-  s.kv_tokens = kv_tokens + rows;
-  return {flops(s), bytes(s)};
 }
 
 Work AttentionWork::latent_prefill(const PrefillPiece& piece) const {

@@ -157,15 +157,10 @@ class AttentionWork {
 
   // kv_tokens: cached tokens of all decode rows, without their own.
   [[nodiscard]] Work decode(std::int64_t rows, std::int64_t kv_tokens) const {
-    if (kind_ == AttentionKind::kLatent) return latent_decode(rows, kv_tokens);
-    if (kind_ == AttentionKind::kLinear) return {decode_flops(recurrent_, rows), decode_bytes(recurrent_, rows)};
-    if (kind_ == AttentionKind::kIndex) return {index_flops(index_, kv_tokens + rows), index_bytes(index_, kv_tokens + rows, rows)};
-    if (kind_ == AttentionKind::kCompressed) return compressed_decode(rows, kv_tokens);
-    AttentionDecodeShape s = decode_;
-    s.rows = rows;
-    s.kv_tokens = kv_tokens + rows;
-    return {flops(s), bytes(s)};
+    return {rows * row_.flops + kv_tokens * token_.flops, rows * row_.bytes + kv_tokens * token_.bytes};
   }
+  // What a cached token adds.
+  [[nodiscard]] const Work& decode_token() const { return token_; }
   // Without tokens, for K and V per head.
   [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
@@ -186,17 +181,13 @@ class AttentionWork {
   }
 
  private:
-  [[nodiscard]] Work latent_decode(std::int64_t rows, std::int64_t kv_tokens) const;
+  [[nodiscard]] Work decode_work(std::int64_t rows, std::int64_t kv_tokens) const;  // kv_tokens: with their own
   [[nodiscard]] Work latent_prefill(const PrefillPiece& piece) const;
-  [[nodiscard]] Work compressed_decode(std::int64_t rows, std::int64_t kv_tokens) const {
-    return {compressed_flops(compressed_, kv_tokens + rows, rows),
-            compressed_bytes(compressed_, kv_tokens + rows, rows * compressed_.window, rows)};
-  }
   [[nodiscard]] Work other_prefill(const PrefillPiece& piece) const;
 
   AttentionKind kind_;
   bool is_sparse_;
-  AttentionDecodeShape decode_;
+  Work row_, token_;  // decode; linear for each kind
   AttentionPrefillShape prefill_;
   LatentDecodeShape latent_decode_;
   LatentPrefillShape latent_prefill_;

@@ -159,7 +159,7 @@ HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const
   const auto products = [&](std::size_t f) { return (1 - shares.feed_forward - shares.norms) * waves_at(f, split.attention_waves); };
   const auto feed_forward = [&](std::size_t f) { return shares.feed_forward * waves_at(f, split.feed_forward_waves); };
   const auto add = [&](CostPart part, const auto& times) {
-    const ByFooting& row = half.times[static_cast<std::size_t>(part)];
+    const ByFooting row = half.times.row(part);
     for (std::size_t f = 0; f < kFootings; ++f)
       if (row[f] != Picoseconds{}) charge(sum, part, round_time(times(f) * row[f].real(), kLongStep), static_cast<Footing>(f));
   };
@@ -167,7 +167,7 @@ HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const
   add(CostPart::kExperts, [&](std::size_t) { return slow; });
   add(CostPart::kAttention, [&](std::size_t) { return of_attention; });
   HalfTimes times{half.of(CostPart::kAttention).real(), half.of(CostPart::kExperts).real(), half.of(CostPart::kCollective).real()};
-  const ByFooting& linear = half.times[static_cast<std::size_t>(CostPart::kLinear)];
+  const ByFooting linear = half.times.row(CostPart::kLinear);
   for (std::size_t f = 0; f < kFootings; ++f) {
     times.attention += products(f) * linear[f].real();
     times.feed_forward += feed_forward(f) * linear[f].real();
@@ -189,7 +189,7 @@ StepCost TokenWeave::weave(const StepShape& in_layers, const TokenSplit& split) 
     const StepCost half = plain_->step(shape);
     const double of_attention = h == 0 ? slow - (slow - 1) / layers : slow;  // the first overlaps no collective
     times[h] = add_half(half, shares_of(shape.tokens() + shape.padding_rows), split, of_attention, sum);
-    const ByFooting& row = half.times[static_cast<std::size_t>(CostPart::kCollective)];
+    const ByFooting row = half.times.row(CostPart::kCollective);
     for (std::size_t f = 0; f < kFootings; ++f) collectives[f] += row[f];
   }
   const double all = times[0].collectives + times[1].collectives;

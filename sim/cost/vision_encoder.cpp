@@ -40,8 +40,7 @@ class Pass {
     StepCost cost;
     cost.flops = static_cast<std::int64_t>(flops_);
     cost.bytes = static_cast<std::int64_t>(bytes_);
-    cost.total = round_time(ps_, kLongPass);
-    cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = cost.total;
+    cost.add(CostPart::kLinear, Footing::kRoofline, round_time(ps_, kLongPass));
     return cost;
   }
 

@@ -21,7 +21,7 @@ class NominalCost final : public CostModel {
     std::int64_t tokens = shape.decodes;
     for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
     StepCost cost;
-    cost.total = cost.row(CostPart::kLinear)[0] = Picoseconds{1'000'000'000} + tokens * Picoseconds{10'000'000};
+    cost.add(CostPart::kLinear, Footing::kInside, Picoseconds{1'000'000'000} + tokens * Picoseconds{10'000'000});
     return cost;
   }
   DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }

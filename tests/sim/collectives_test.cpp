@@ -205,8 +205,8 @@ TEST(CollectiveFiles, PointsInTheHardwareFile) {
 TEST(CollectiveFiles, OthersAreByTheDatasheet) {
   const std::string two = inline_table("{op: all_reduce, ranks: 2, points: [[64, 3000], [128, 4000]]}");
   const CostSetup setup = with_card(two, "{tp: 2, pp: 2}");
-  StepCost step = make_cost_model(setup)->step(decode_shape(4, 40));
-  const ByFooting& times = step.row(CostPart::kCollective);
+  const StepCost step = make_cost_model(setup)->step(decode_shape(4, 40));
+  const ByFooting times = step.times.row(CostPart::kCollective);
   EXPECT_EQ(times[static_cast<std::size_t>(Footing::kInside)].count(), 5 * 4'000'000);
   EXPECT_NEAR(times[static_cast<std::size_t>(Footing::kDatasheet)].real(), setup.hardware.links().ps(Collective::kP2p, 128, 2), 1);
   EXPECT_EQ(step.of(CostPart::kCollective), step.of(Footing::kInside) + step.of(Footing::kDatasheet));

@@ -11,8 +11,7 @@ constexpr std::int64_t kImageUs = 1000;
 
 StepCost encode(std::int64_t images) {
   StepCost cost;
-  cost.total = to_ps(Span(images * kImageUs * 1000));
-  cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = cost.total;
+  cost.add(CostPart::kLinear, Footing::kRoofline, to_ps(Span(images * kImageUs * 1000)));
   return cost;
 }
 

@@ -20,7 +20,7 @@ class LayeredCost final : public StubCost {
     std::int64_t all = layer * (shape.layers == 0 ? kLayers : shape.layers);
     if (shape.layers == 0 && rows > 0) all += 500 + 4 * rows + 7 * std::int64_t{shape.head_rows};
     for (const PolicyOp& op : shape.ops) all += op.bytes;
-    cost.row(CostPart::kLinear)[0] = cost.total = Picoseconds{all};
+    cost.add(CostPart::kLinear, Footing::kInside, Picoseconds{all});
     return cost;
   }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& times) override {

@@ -73,8 +73,7 @@ TEST(LockStep, TheDummyIsPriced) {
    public:
     StepCost step(const StepShape& shape) override {
       StepCost cost;
-      cost.total = Picoseconds{1'000'000} + Picoseconds{9'000'000} * shape.padding_rows;
-      cost.row(CostPart::kLinear)[0] = cost.total;
+      cost.add(CostPart::kLinear, Footing::kInside, Picoseconds{1'000'000} + Picoseconds{9'000'000} * shape.padding_rows);
       return cost;
     }
   };

@@ -32,8 +32,7 @@ class CurvedOps final : public StubCost {
   static void add_ops(const StepShape& shape, StepCost& cost) {
     for (const PolicyOp& op : shape.ops) {
       const Picoseconds time{op.launches * 1000 + std::llround(97 * std::sqrt(static_cast<double>(op.bytes + op.flops)))};
-      cost.row(CostPart::kPolicy)[static_cast<std::size_t>(Footing::kRoofline)] += time;
-      cost.total += time;
+      cost.add(CostPart::kPolicy, Footing::kRoofline, time);
       cost.flops += op.flops;
       cost.bytes += op.bytes;
     }

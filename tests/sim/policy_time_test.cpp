@@ -26,9 +26,8 @@ class StepAndWork final : public StubCost {
   explicit StepAndWork(Picoseconds byte, std::vector<Picoseconds> stages = {}) : byte_(byte), stages_(std::move(stages)) {}
   StepCost step(const StepShape& shape) override {
     StepCost cost;
-    cost.row(CostPart::kLinear)[0] = Picoseconds{5'000'000};
-    for (const PolicyOp& op : shape.ops) cost.row(CostPart::kPolicy)[0] += byte_ * op.bytes;
-    cost.total = cost.of(CostPart::kLinear) + cost.of(CostPart::kPolicy);
+    cost.add(CostPart::kLinear, Footing::kInside, Picoseconds{5'000'000});
+    for (const PolicyOp& op : shape.ops) cost.add(CostPart::kPolicy, Footing::kInside, byte_ * op.bytes);
     return cost;
   }
   DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1 << 20}; }

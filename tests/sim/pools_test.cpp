@@ -314,7 +314,7 @@ void add_images(std::uint64_t seed, DrawnPools& drawn) {
   for (SimCosts& costs : drawn.setup.pool_costs)
     costs.encode = [image_us](std::int64_t n) {
       StepCost cost;
-      cost.total = cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = to_ps(Span(n * image_us * 1000));
+      cost.add(CostPart::kLinear, Footing::kRoofline, to_ps(Span(n * image_us * 1000)));
       return cost;
     };
   for (std::size_t i = 0; i < drawn.workload.requests.size(); ++i) {

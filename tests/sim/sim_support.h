@@ -53,9 +53,8 @@ class LinearCost final : public StubCost {
     StepCost cost;
     Picoseconds linear = prices_.step + prices_.token * tokens;
     for (const PolicyOp& op : shape.ops) linear += prices_.op_byte * op.bytes;
-    cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kInterpolated)] = linear;
-    cost.row(CostPart::kAttention)[static_cast<std::size_t>(Footing::kRoofline)] = attention;
-    cost.total = linear + attention;
+    cost.add(CostPart::kLinear, Footing::kInterpolated, linear);
+    cost.add(CostPart::kAttention, Footing::kRoofline, attention);
     cost.flops = tokens * 1000;
     cost.bytes = shape.decode_kv_tokens * 7;
     return cost;
