@@ -1,12 +1,16 @@
-#include "base/fresh_file.h"
-
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
+#include "base/config/spec_file.h"
+#include "base/data_root.h"
+#include "base/fresh_file.h"
 #include "base/message.h"
 #include "base/read_file.h"
 #include "tests/error_of.h"
@@ -96,6 +100,84 @@ TEST(Message, ErrorsOfTheFileSystemNameTheFile) {
     message = message_of(e);
   }
   EXPECT_THAT(message, HasSubstr("/no/such/place: cannot copy file: No such file or directory"));
+}
+
+struct OpenError : ::testing::Test {
+  OpenError() { temporary.write("experiments/quickstart.yaml", "a: 1\n"); }
+  std::string of(const std::string& path) const { return open_error(folder + path).substr(folder.size()); }
+  std::string near(const std::string& path) const {
+    return ": cannot be opened: No such file or directory; did you mean '" + folder + path + "'?";
+  }
+  const TempFolder temporary;
+  const std::string folder = temporary.path();
+};
+
+TEST_F(OpenError, NamesWhatThereIs) {
+  for (const std::string path : {"/experiments/quickstrat.yaml", "/experiment/quickstart.yaml", "/experiment/quickstrat.yaml"})
+    EXPECT_EQ(of(path), path + near("/experiments/quickstart.yaml"));
+}
+
+TEST_F(OpenError, NamesNothingThatIsFarOff) {
+  for (const std::string path : {"/experiments/another.yaml", "/results/quickstart.yaml"})
+    EXPECT_EQ(of(path), path + ": cannot be opened: No such file or directory");
+  EXPECT_EQ(open_error(""), ": cannot be opened: No such file or directory");
+}
+
+TEST_F(OpenError, SaysWhyAFileThatExistsIsNotOpened) {
+  errno = EACCES;
+  EXPECT_EQ(of("/experiments/quickstart.yaml"), "/experiments/quickstart.yaml: cannot be opened: Permission denied");
+  EXPECT_EQ(of("/experiments/quickstart.yaml/x"), "/experiments/quickstart.yaml/x: cannot be opened: No such file or directory");
+}
+
+TEST(OpenErrorHere, ARelativePathIsLookedForInTheCurrentFolder) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(KVLAB_SOURCE_DIR);
+  EXPECT_EQ(open_error("READMEE.md"), "READMEE.md: cannot be opened: No such file or directory; did you mean 'README.md'?");
+  EXPECT_EQ(open_error("./experiments/quickstrat.yaml"),
+            "./experiments/quickstrat.yaml: cannot be opened: No such file or directory; did you mean './experiments/quickstart.yaml'?");
+  std::filesystem::current_path(before);
+}
+
+namespace fs = std::filesystem;
+
+struct DataRoot : ::testing::Test {
+  void SetUp() override {
+    fs::create_directories("data_root/elsewhere/profiles/hardware");
+    fs::current_path("data_root");
+    for (const char* variable : {"KVLAB_HOME", "KVLAB_PROFILES"}) ::unsetenv(variable);
+  }
+  void TearDown() override {
+    for (const char* variable : {"KVLAB_HOME", "KVLAB_PROFILES"}) ::unsetenv(variable);
+    set_data_root(KVLAB_SOURCE_DIR);
+    fs::current_path("..");
+    fs::remove_all("data_root");
+  }
+};
+
+TEST_F(DataRoot, IsTheSourceTreeUnlessItIsSet) {
+  EXPECT_EQ(profiles_folder(), KVLAB_SOURCE_DIR "/profiles");
+  set_data_root("elsewhere");
+  EXPECT_EQ(profiles_folder(), "elsewhere/profiles");
+  ::setenv("KVLAB_HOME", "home", 1);
+  EXPECT_EQ(profiles_folder(), "home/profiles");
+  EXPECT_EQ(systems_folder(), "home/policies/systems");
+}
+
+TEST_F(DataRoot, ANamedFolderComesFirstThenTheOneHere) {
+  ::setenv("KVLAB_HOME", "home", 1);
+  fs::create_directories("profiles");
+  EXPECT_EQ(profiles_folder(), "home/profiles") << "profiles/ here has no hardware/, so it is another folder of this name";
+  fs::create_directories("profiles/hardware");
+  EXPECT_EQ(profiles_folder(), "profiles");
+  ::setenv("KVLAB_PROFILES", "given", 1);
+  EXPECT_EQ(profiles_folder(), "given");
+}
+
+TEST_F(DataRoot, ExperimentsAreBesideTheProfiles) {
+  fs::create_directories("elsewhere/experiments");
+  std::ofstream("elsewhere/experiments/one.yaml") << "name: one\n";
+  set_data_root("elsewhere");
+  EXPECT_EQ(shipped_yaml_files("experiments"), std::vector<fs::path>{"elsewhere/experiments/one.yaml"});
 }
 
 }  // namespace
