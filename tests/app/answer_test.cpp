@@ -203,13 +203,11 @@ TEST_F(AnswerRun, RefusesKeysThatTheSearchSets) {
 TEST_F(AnswerRun, UsersStartOverTheRamp) {
   run("model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 6, arrival: {closed_loop: {concurrency: 4, "
       "ramp_s: 2}}, prompt_tokens: 100, output_tokens: 800}}\n");
-  const CsvTable requests = read_csv("out/requests.csv");
-  std::vector<std::string> arrivals;
-  for (const auto& row : requests.rows) arrivals.push_back(row[requests.at("arrival_ns")]);
-  std::sort(arrivals.begin(), arrivals.end(), [](const auto& a, const auto& b) { return std::stoll(a) < std::stoll(b); });
+  std::vector<double> arrivals = numbers_in(read_csv("out/requests.csv"), "arrival_ns");
+  std::sort(arrivals.begin(), arrivals.end());
   ASSERT_EQ(arrivals.size(), 6U);
   arrivals.resize(4);
-  EXPECT_EQ(arrivals, (std::vector<std::string>{"0", "500000000", "1000000000", "1500000000"}));
+  EXPECT_EQ(arrivals, (std::vector<double>{0, 5e8, 1e9, 1.5e9}));
 }
 
 TEST_F(AnswerRun, SaysLimitsByDefaultAndUnequalOnes) {
@@ -241,6 +239,7 @@ TEST_F(Accounting, AWarmUpDoesNotLowerThroughput) {
   const double whole = value("requests_per_s");
   ASSERT_EQ(run({"--set", "warmup_ms=10000"}).status, 0);
   EXPECT_LT(value("completed"), 60);
+  EXPECT_EQ(value("requests"), value("completed"));
   EXPECT_NEAR(value("requests_per_s"), whole, 0.05 * whole);
 }
 
@@ -256,13 +255,6 @@ TEST_F(Accounting, ASearchThatCannotJudgeIsRefused) {
     EXPECT_NE(called.status, 0) << set;
     EXPECT_THAT(called.err, HasSubstr(message)) << set;
   }
-}
-
-// From the second request on, each finds the prefix that all share.
-TEST_F(Accounting, CountsAndHitsAreOfWhatComesAfterTheWarmUp) {
-  ASSERT_EQ(run({"--set", "warmup_ms=4000"}).status, 0);
-  EXPECT_LT(value("requests"), 100);
-  EXPECT_EQ(value("requests"), value("completed"));
 }
 
 TEST_F(Accounting, ALoadOfZeroIsTheTracesOwnInASweepToo) {
@@ -282,9 +274,8 @@ TEST_F(Accounting, AFollowUpOfARejectedTurnArrivesAllTheSame) {
   write("t.csv", "arrival_ns,prompt_tokens,output_tokens,session,delay_ns\n0,900,10,1,\n,10,5,1,2000000000\n");
   ASSERT_EQ(run({"--set", "max_model_len=500", "--set", "trace={file: t.csv}"}).status, 0);
   const CsvTable requests = read_csv("out/requests.csv");
-  ASSERT_EQ(requests.rows.size(), 2U);
-  EXPECT_EQ(text(requests, "state"), "rejected");
-  EXPECT_EQ(std::tuple(text(requests, "state", 1), text(requests, "arrival_ns", 1)), std::tuple("completed", "2000000000"));
+  EXPECT_THAT(column(requests, "state"), ElementsAre("rejected", "completed"));
+  EXPECT_EQ(text(requests, "arrival_ns", 1), "2000000000");
 }
 
 TEST_F(Accounting, OtherValuesOfVariablesAndOtherFilesAreOtherInputs) {

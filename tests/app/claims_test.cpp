@@ -21,27 +21,16 @@ void expect_verdicts(const Published& p, Criterion criterion, const std::map<Ver
 
 constexpr Verdict kSame = Verdict::kReproduced, kSide = Verdict::kDirection, kOther = Verdict::kNotReproduced;
 
-TEST(ClaimVerdict, WithinTwoTimesOrTenPercentCountsItsBorders) {
+TEST(ClaimVerdict, CountsBordersAndSides) {
   expect_verdicts(ratio(3), Criterion::kFactor, {{kSame, {1.5, 3, 6}}, {kSide, {1.499, 6.001, 100, 1.0001}}, {kOther, {1, 0.9, -3}}});
   expect_verdicts(ratio(3), Criterion::kNumber, {{kSame, {2.7, 3.3}}, {kSide, {2.699, 3.301}}});
-}
-
-TEST(ClaimVerdict, ARangeIsWidenedAtBothEnds) {
-  expect_verdicts(ratio(2, 4), Criterion::kNumber, {{kSame, {1.8, 4.4}}, {kSide, {4.41}}});
+  expect_verdicts(ratio(2, 4), Criterion::kNumber, {{kSame, {1.8, 4.4}}, {kSide, {4.41}}});  // a range is widened at both ends
   expect_verdicts(ratio(3, 4), Criterion::kFactor, {{kSame, {8}}});
-}
-
-TEST(ClaimVerdict, AFigureWithoutASideIsReproducedOrNot) {
-  expect_verdicts({20, 20, {}, "%", "useful memory", "figure 2"}, Criterion::kNumber, {{kSame, {22}}, {kOther, {22.1}}});
-}
-
-TEST(ClaimVerdict, ReductionsHaveTheirSideBelowNoEffect) {
+  expect_verdicts({20, 20, {}, "%", "useful memory", "figure 2"}, Criterion::kNumber, {{kSame, {22}}, {kOther, {22.1}}});  // no side
+  // Reductions have their side below no effect.
   expect_verdicts({-41, -41, 0, "%", "memory", "abstract"}, Criterion::kNumber, {{kSame, {-45}}, {kSide, {-20}}, {kOther, {1}}});
   expect_verdicts(ratio(0.4), Criterion::kFactor, {{kSide, {0.9}}});
-}
-
-TEST(ClaimVerdict, WhereTheDirectionCountsNoFigureIsReproduced) {
-  expect_verdicts(ratio(3), Criterion::kDirection, {{kSide, {3}}, {kOther, {1}}});
+  expect_verdicts(ratio(3), Criterion::kDirection, {{kSide, {3}}, {kOther, {1}}});  // no figure is reproduced
 }
 
 // ---- measures ----
@@ -186,8 +175,6 @@ TEST_F(ClaimsTest, AShippedClaimIsRunByItsName) {
 // ---- the shipped files ----
 
 TEST(ShippedClaims, AreReadWithAllOfTheirRunsAndAreOnThePageOfResults) {
-  ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   const std::string page = read_file(KVLAB_SOURCE_DIR "/docs/results/claims.md");
   std::size_t claims = 0;
   for (const auto& entry : fs::directory_iterator(KVLAB_SOURCE_DIR "/claims")) {

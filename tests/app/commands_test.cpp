@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/estimate.h"
+#include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "tests/sim/cost_support.h"
 
@@ -151,6 +152,29 @@ TEST_F(ProfileCli, LintTakesWhatIsThere) {
 
 // `kvlab trace` of experiments, through the front.
 
+// Mistakes that a person makes with `kvlab calibrate` are answered before anything is measured.
+TEST_F(ProfileCli, MistakesOfCalibrateAreAnsweredInOneLine) {
+  const std::pair<std::vector<std::string>, const char*> mistakes[] = {
+      {{}, "Exactly 1 option from [--cpu,--gpu] is required"},
+      {{"--cpu", "--gpu", "0"}, "Exactly 1 option from [--cpu,--gpu] is required"},
+      {{"--cpu", "--minutes", "0"}, "--minutes 0 is outside (0, 1440]; about 10 give a GPU's profile"},
+      {{"--cpu", "--minutes", "-1"}, "--minutes -1 is outside"},
+      {{"--cpu", "--minutes", "soon"}, "--minutes"},
+      {{"--cpu", "--model", "llama-3.1-8B"}, "unknown model 'llama-3.1-8B'"},
+      {{"--cpu", "--model", "mixtral-8x7b"}, "mixtral-8x7b has experts, which calibrate does not time"},
+      {{"--cpu", "--kv-policy", "snapvk"}, "unknown recipe 'snapvk'; did you mean 'snapkv'?"},
+      {{"--cpu", "--kv-policy", "kivi2", "oracle"}, "recipe 'oracle' does not run in the engine"},
+      {{"--cpu", "--hardware", "h1OO"}, "unknown hardware 'h1OO'"},
+      {{"--gpu", "99"}, num_gpus() == 0 ? "--gpu 99: no GPU: " : "--gpu 99: no GPU 99"},
+  };
+  for (const auto& [arguments, message] : mistakes) {
+    const Called called = call({"calibrate", "--out", "profile"}, arguments);
+    EXPECT_EQ(std::tuple(called.status, called.out, fs::exists("profile")), std::tuple(2, "", false)) << message;
+    EXPECT_THAT(called.err, HasSubstr(message));
+    EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  }
+}
+
 using TraceCli = AppTest;
 
 TEST_F(TraceCli, ATraceThatIsSeveralIsRefused) {
@@ -189,7 +213,7 @@ struct FetchTest : AppTest {
 
 constexpr const char* kSumOfAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";  // FIPS 180-4's example
 
-TEST_F(FetchTest, DownloadsChecksAndKeeps) {
+TEST_F(FetchTest, DownloadsChecksKeepsAndGoesOn) {
   if (!has_curl()) GTEST_SKIP() << "curl is absent";
   write_list(kSumOfAbc);
   const Called first = call_ok({"trace", "fetch", "mine", "--list", "list.yaml"});
@@ -198,11 +222,7 @@ TEST_F(FetchTest, DownloadsChecksAndKeeps) {
   EXPECT_FALSE(fs::exists("public/mine.csv.part"));
   EXPECT_THAT(call({"trace", "fetch", "mine", "--list", "list.yaml"}).out, HasSubstr("is there already"));
   EXPECT_THAT(call({"trace", "fetch", "--list", "list.yaml"}).out, HasSubstr("A trace (fetched)"));
-}
-
-TEST_F(FetchTest, AnInterruptedDownloadGoesOn) {
-  if (!has_curl()) GTEST_SKIP() << "curl is absent";
-  write_list(kSumOfAbc);
+  fs::remove("public/mine.csv");
   write("public/mine.csv.part", "ab");
   EXPECT_EQ(call({"trace", "fetch", "mine", "--list", "list.yaml"}).status, 0);
   EXPECT_EQ(read("public/mine.csv"), "abc");

@@ -9,7 +9,6 @@ namespace kvlab {
 namespace {
 
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 struct EngineFlagsTest : AppTest {
@@ -28,6 +27,8 @@ TEST_F(EngineFlagsTest, OptionsOfVllmAreSettingsOfTheExperiment) {
                           "scheduler.vllm_v1.max_num_seqs=128"));
   EXPECT_THAT(vllm("vllm serve llama-2-7b --max-model-len 2K").overrides, ElementsAre("model=llama-2-7b", "max_model_len=2048"));
   EXPECT_THAT(vllm("--no-enable-prefix-caching").overrides, ElementsAre("prefix_caching=false"));
+  EXPECT_THAT(vllm("--kv-cache-dtype fp8_per_token_head").overrides,
+              ElementsAre("kv_policy={recipe: fp8, format: {scaled_fp8: {scale: token}}}"));
 }
 
 // vLLM spreads experts over all ranks, and counts CPU memory per GPU in GiB.
@@ -126,16 +127,8 @@ TEST_F(EngineFlagsTest, RunSaysAndRecordsWhatIsSet) {
               HasSubstr("--max-num-seqs 4 of vLLM sets scheduler.vllm_v1.max_num_seqs=4\n"));
   EXPECT_THAT(read("results/small/resolved.yaml"), has_all({"max_num_seqs: 4", "block_tokens: 32"}));
   EXPECT_THAT(read("results/small/manifest.json"), HasSubstr("memory.block_tokens=32"));
-}
-
-TEST_F(EngineFlagsTest, OptionsWithoutQuotesAreToldFromTheCommands) {
   EXPECT_THAT(error_of_call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"}),
               HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
-}
-
-TEST_F(EngineFlagsTest, CachesOfVllmWithAScaleForEachTokenAndHead) {
-  EXPECT_THAT(vllm("--kv-cache-dtype fp8_per_token_head").overrides,
-              ElementsAre("kv_policy={recipe: fp8, format: {scaled_fp8: {scale: token}}}"));
 }
 
 // Of copies of the model SGLang's method is the dispatcher, of ranks the rule that chooses one of them.

@@ -232,22 +232,17 @@ TEST_F(TokenTimesTest, AreThoseOfTheSteps) {
   }
 }
 
-TEST_F(TokenTimesTest, OfOtherRequestsAreNotTaken) {
+// Neither those of other requests nor those of a batch that is no list of request:tokens@before, each entry with a space after it.
+TEST_F(TokenTimesTest, OfADamagedTraceAreNotTaken) {
   call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"});
   const fs::path file = run_folder("cut") / "trace.json";
+  const std::string whole = read(file);
   damage(file, "99:300@0 ");
   EXPECT_THAT(call({"export", "cut", "--format", "vllm_bench"}).out,
               HasSubstr("no 'itls', since the steps in trace.json do not give all tokens of request 0"));
   EXPECT_FALSE(TokenTimesJson::parse(read("cut/export/vllm_bench/vllm_bench.json")).contains("itls"));
   write(file, "{");
   EXPECT_THAT(call({"export", "cut", "--format", "vllm_bench"}).err, HasSubstr("trace.json: cannot be read: "));
-}
-
-// A step's batch is a list of request:tokens@before, each entry with a space after it.
-TEST_F(TokenTimesTest, OfADamagedBatchAreRefused) {
-  call_ok({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"});
-  const fs::path file = run_folder("cut") / "trace.json";
-  const std::string whole = read(file);
   for (const std::string batch : {"0:x@0 ", "0:@0 ", "0:300@ ", "0:300@x ", "0:3 00@0 ", "0:300x@0 ", "0:-300@0 ", "0:300@-1 ", "0:300 ",
                                   "0@300 ", "0:99999999999999999999@0 ", "0:300@0"}) {
     write(file, whole);

@@ -1,4 +1,6 @@
 // 'host: engine' with 'eval:', through the front.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "app/results/results.h"
@@ -48,9 +50,8 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   EXPECT_THAT(called.err, HasSubstr("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "));
   EXPECT_THAT(called.out, HasSubstr("2 samples, 2 policies: about"));
   const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 4U);
-  EXPECT_EQ(std::tuple(text(answers, "recipe"), text(answers, "first_diverging")), std::tuple("full", "-1"));
-  EXPECT_EQ(text(answers, "recipe", 2), "streaming");
+  EXPECT_THAT(column(answers, "recipe"), ElementsAre("full", "full", "streaming", "streaming"));
+  EXPECT_EQ(text(answers, "first_diverging"), "-1");
 }
 
 TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
@@ -64,9 +65,7 @@ TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
 TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   write("eval.jsonl", R"({"task":"qa, \"hard\"","prompt":[1,2,3],"turns":[{"question":[5],"answer":[7]}]})");
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
-  const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 1U);
-  EXPECT_EQ(text(answers, "task"), "qa, \"hard\"");
+  EXPECT_THAT(column(read_csv("out/answers.csv"), "task"), ElementsAre("qa, \"hard\""));
 }
 
 // If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
@@ -172,19 +171,14 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   call_ok({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
            "replay={per_task: 1, steps: 18}", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 10U);
-  std::string found;
-  for (const auto& row : answers.rows) found += row[answers.at("needle_found")] + ";";
   // The third is not in the prompt, the fourth's last steps are not recorded, and the second sample is not replayed.
-  EXPECT_EQ(found, "1;1;;;;0;1;;;;");
+  EXPECT_EQ(column(answers, "needle_found"), (std::vector<std::string>{"1", "1", "", "", "", "0", "1", "", "", ""}));
   const CsvTable summary = read_csv("out/summary.csv");
-  ASSERT_EQ(summary.rows.size(), 2U);
-  EXPECT_EQ(std::tuple(text(summary, "needle_found_frac"), text(summary, "needle_found_frac", 1)), std::tuple("1.000000", "0.500000"));
+  EXPECT_EQ(column(summary, "needle_found_frac"), (std::vector<std::string>{"1.000000", "0.500000"}));
   // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
   write("eval.jsonl", sample(0, turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"});
-  const CsvTable whole = read_csv("whole/answers.csv");
-  EXPECT_EQ(std::tuple(text(whole, "needle_found"), text(whole, "needle_found", 1)), std::tuple("1", ""));
+  EXPECT_EQ(column(read_csv("whole/answers.csv"), "needle_found"), (std::vector<std::string>{"1", ""}));
 }
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
@@ -213,12 +207,9 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
       {"run", "graded.yaml", "--set", "kv_policy={recipe: streaming, budget_tokens: 40}", "--set", "question=decoded", "--out", "out"});
   const CsvTable summary = read_csv("out/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
-  double sum = 0;
-  for (const auto& row : summary.rows) sum += std::stod(row[summary.at("kl_to_full")]);
-  EXPECT_GT(sum, 0.001);
-  char mean[16];
-  std::snprintf(mean, sizeof mean, "  %.3f  ", sum / 2);
-  EXPECT_THAT(called.out, HasSubstr(mean)) << mean;
+  const double kl = sum(summary, "kl_to_full");
+  EXPECT_GT(kl, 0.001);
+  EXPECT_THAT(called.out, HasSubstr(fmt::format("  {:.3f}  ", kl / 2)));
   EXPECT_THAT(called.out, HasSubstr("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"));
 }
 

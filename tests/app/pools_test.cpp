@@ -17,7 +17,6 @@ using ::testing::AnyOf;
 constexpr const char* kTwoAndTwo = "pools: {prefill: {replicas: 2}, decode: {replicas: 2}}\n";
 
 struct PoolsTest : AppTest {
-  PoolsTest() { ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1); }
   // The plan of an experiment with the keys of kSmall and these.
   static ServingPlan plan_of(const std::string& more) {
     const Experiment experiment = parse_experiment(std::string(kSmall) + more, "a.yaml", {});
@@ -30,11 +29,6 @@ struct PoolsTest : AppTest {
   static void run(const std::string& name, const std::string& more) {
     write(name + ".yaml", std::string(kSmall) + more);
     call_ok({"run", name + ".yaml", "--out", name});
-  }
-  static double sum(const CsvTable& table, const char* column) {
-    double all = 0;
-    for (const auto& row : table.rows) all += std::stod(row.at(table.at(column)));
-    return all;
   }
   // The lines of a table without the run's id.
   static std::string without_run(const fs::path& file) {
@@ -127,7 +121,7 @@ TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
 }
 
 TEST_F(PoolsTest, TablesAddUp) {
-  run("two", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
+  run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
   const CsvTable requests = read_csv("two/requests.csv"), pools = read_csv("two/pools.csv"), links = read_csv("two/links.csv"),
                  transfers = read_csv("two/transfers.csv"), summary = read_csv("two/summary.csv");
   ASSERT_EQ(pools.rows.size(), 2U);
@@ -156,6 +150,9 @@ TEST_F(PoolsTest, TablesAddUp) {
   EXPECT_EQ(sum(links, "transfers"), 2.0 * static_cast<double>(going_on));  // out of one replica and into another
   EXPECT_EQ(sum(links, "bytes"), 2 * sum(transfers, "bytes"));
   for (const auto& row : links.rows) EXPECT_EQ(row[links.at("direction")] == "out", row[links.at("pool")] == "prefill");
+  const std::string trace = read("two/trace.json");
+  EXPECT_TRUE(nlohmann::json::accept(trace));
+  EXPECT_THAT(trace, has_all({"KV from 0", "ready to leave", "KV arrived of"}));
 }
 
 TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
@@ -194,13 +191,6 @@ TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
   EXPECT_TRUE(manifest["pools"][0]["step_time_by_part"].contains("attention"));
   EXPECT_FALSE(manifest.contains("hardware"));
   EXPECT_THAT(read("two/summary.csv"), HasSubstr("8192/2048"));  // tokens per step of vllm_v1 on either card
-}
-
-TEST_F(PoolsTest, TracesForPerfettoShowTransfers) {
-  run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
-  const std::string trace = read("two/trace.json");
-  EXPECT_TRUE(nlohmann::json::accept(trace));
-  EXPECT_THAT(trace, has_all({"KV from 0", "ready to leave", "KV arrived of"}));
 }
 
 TEST_F(PoolsTest, FastForwardChangesNothing) {

@@ -72,7 +72,6 @@ std::vector<std::string> recipes_to_time() {
 }
 
 TEST_F(RecipeTime, StaysNearThatOfPlainKv) {
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   constexpr int kRequests = 240;
   const Used full = used("full", "vllm_v1", kRequests), again = used("full", "vllm_v1", kRequests);
   const double full_s = std::max(full.cpu_s, again.cpu_s);
@@ -90,7 +89,6 @@ TEST_F(RecipeTime, StaysNearThatOfPlainKv) {
 }
 
 TEST_F(RecipeTime, MemoryStaysWithTenTimesTheRequests) {
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   for (const char* kv_policy : {"{recipe: d2o, budget_frac: 0.5}", "{recipe: quest, budget_frac: 0.5}"}) {
     const Used few = used(kv_policy, "vllm_v1", 100), many = used(kv_policy, "vllm_v1", 1000);
     EXPECT_LE(many.memory_mb, few.memory_mb + 80) << kv_policy;
@@ -138,7 +136,6 @@ void EveryRecipeServes::serve(const std::string& scheduler, const std::vector<st
 }
 
 TEST_P(EveryRecipeServes, InMemoryThatBinds) {
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   std::vector<std::string> whole, others;  // whole: they take prompts in one piece, which vllm_v1 cuts
   for (const std::string& name : recipes_to_serve(GetParam())) (shipped_recipe(name).prunes() ? whole : others).push_back(name);
   serve("vllm_v1", others);

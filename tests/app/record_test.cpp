@@ -60,6 +60,8 @@ TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
   EXPECT_EQ(t.ids, (std::vector<std::int32_t>{256, 65, 66, 67, 68}));
   EXPECT_EQ(std::tuple(t.prompt_tokens, t.chunk_ends, t.passes.at("lookahead").num_tokens, t.task, t.needles, t.question_begin),
             std::tuple(3, (std::vector<std::int32_t>{2, 3}), 8, "niah", (std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 3}}), 2));
+  record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
+  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
 }
 
 TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
@@ -73,11 +75,6 @@ TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
           "host: replay\nsamples: {" + recipe + ": {file: out.safetensors}}\nkv_policy: {recipe: " + recipe + ", budget_tokens: 100}\n");
     call_ok({"run", "replay.yaml", "--out", "out", "--quiet", "--force"});
   }
-}
-
-TEST_F(RecordCli, PromptTokensCutsTheInput) {
-  record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
-  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
 }
 
 TEST_F(RecordCli, ErrorsAreOneLine) {
@@ -115,7 +112,6 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
 struct WindowRecord : AppTest {
   // The probe as a Mistral model with a window.
   void make_model(int window) {
-    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
     model_ = "window_" + std::to_string(window);  // a program keeps models and samples by their folders
     nlohmann::json config = probe_in(model_);
     config["model_type"] = "mistral";
@@ -136,8 +132,8 @@ struct WindowRecord : AppTest {
   std::string model_;
 };
 
-// The pass of KVzip repeats the prompt after itself, which this window has no room for; recipes that read none do not need it.
-TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
+// The pass of KVzip repeats the prompt after itself, which the first window has no room for; recipes that read none do not need it.
+TEST_F(WindowRecord, WhatTheWindowHasNoRoomForIsLeftOutOrRefused) {
   make_model(1200);
   const Called plain = replay("[{recipe: snapkv, budget_tokens: 80}, {recipe: tova, budget_tokens: 80}, {recipe: laq, budget_tokens: 80}]");
   EXPECT_EQ(plain.status, 0) << plain.err;
@@ -145,19 +141,14 @@ TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
   EXPECT_EQ(reads_pass.status, 2);
   EXPECT_THAT(reads_pass.err,
               has_all({"observes the extra pass 'reconstruct'", "of a model with windows, a prompt that is shorter than the window"}));
-}
-
-TEST_F(WindowRecord, AWideWindowHasRoomForPasses) {
   make_model(4000);
   EXPECT_EQ(replay("{recipe: kvzip, budget_tokens: 80}").status, 0);
-}
-
-TEST_F(WindowRecord, ALongPromptIsRefusedWithItsNumbers) {
   make_model(500);
-  const Called called = replay("{recipe: snapkv, budget_tokens: 80}");
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("attends within a window of 500 tokens"));
-  EXPECT_THAT(called.err, testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
+  const Called too_long = replay("{recipe: snapkv, budget_tokens: 80}");
+  EXPECT_EQ(too_long.status, 2);
+  EXPECT_THAT(too_long.err, HasSubstr("attends within a window of 500 tokens"));
+  EXPECT_THAT(too_long.err,
+              testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
 }
 
 }  // namespace

@@ -11,13 +11,12 @@ namespace kvlab {
 namespace {
 
 struct LargeInputsTest : AppTest {
-  // Output of a run of three requests; its results are in results/NAME.
-  static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
-                               int prompt_tokens) {
-    write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
-                              "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: " +
-                              std::to_string(prompt_tokens) + ", output_tokens: 3}}\nscheduler: vllm_v1\n");
-    return call_ok({"run", name + ".yaml", "--force"}).out;
+  // Output of a run of three requests; its results are in results/few.
+  static std::string output_of(const std::string& model, const std::string& hardware, const std::string& parallel) {
+    write("few.yaml", "model: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
+                          "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 300, output_tokens: 3}}\n"
+                          "scheduler: vllm_v1\n");
+    return call_ok({"run", "few.yaml", "--force"}).out;
   }
 };
 
@@ -75,43 +74,41 @@ TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 200 << 10);  // KiB
 }
 
-TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
-  const auto run = [&](const std::string& parallel) { return output_of("moe", "mixtral-8x7b", "h100", parallel, 30); };
-  const std::string remark = "makes 4 data-parallel ranks for attention";
-  EXPECT_THAT(run("{tp: 2, ep: 8}"), HasSubstr(remark));
-  EXPECT_THAT(read("results/moe/manifest.json"), HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 8, ep: 8}"), Not(HasSubstr("data-parallel")));
-  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), Not(HasSubstr("data-parallel"))) << "with schedulers of their own";
-}
-
-TEST_F(LargeInputsTest, ABalanceOfOneRankIsARemark) {
-  const auto run = [&](const std::string& parallel) { return output_of("balance", "mixtral-8x7b", "h100", parallel, 30); };
-  const std::string remark = "'load_balance_method' changes nothing with dp = 1";
-  EXPECT_THAT(run("{tp: 2, load_balance_method: total_tokens}"), HasSubstr(remark));
-  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), Not(HasSubstr(remark)));
-  EXPECT_THAT(run("{tp: 2}"), Not(HasSubstr(remark)));
-}
-
-TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
-  const auto run = [&](const std::string& hardware) { return output_of("tp", "llama-3.1-8b", hardware, "{tp: 4}", 300); };
-  EXPECT_THAT(run("a10"), testing::AllOf(testing::ContainsRegex("[0-9]+ % of step time is all_reduce over 4 ranks by the datasheet of A10"),
-                                         HasSubstr("add them under 'collectives' in ")));
-  const std::string measured = run("l40s");
-  EXPECT_THAT(measured, Not(HasSubstr("by the datasheet")));
-  EXPECT_THAT(measured, HasSubstr("all_reduce over 4 ranks by vllm "));
-}
-
-TEST_F(LargeInputsTest, AnUnknownNetworkBetweenMachinesIsARemark) {
-  const auto run = [&](const std::string& hardware, const std::string& parallel, const std::string& model = "llama-3.1-70b") {
-    return output_of("far", model, hardware, parallel, 300);
+TEST_F(LargeInputsTest, RemarksOnRanksAndLinks) {
+  const std::string ranks = "makes 4 data-parallel ranks for attention", balance = "'load_balance_method' changes nothing with dp = 1",
+                    leaves = "leaves a machine of 8 GPUs";
+  const struct {
+    const char *model, *hardware, *parallel;
+    std::vector<std::string> said, unsaid;
+  } cases[] = {
+      {"mixtral-8x7b", "h100", "{tp: 8, ep: 8}", {}, {"data-parallel"}},
+      {"mixtral-8x7b", "h100", "{tp: 2, dp: 4, ep: 8}", {}, {"data-parallel"}},  // with schedulers of their own
+      {"mixtral-8x7b", "h100", "{tp: 2, load_balance_method: total_tokens}", {balance}, {}},
+      {"mixtral-8x7b", "h100", "{tp: 2, dp: 2, load_balance_method: total_tokens}", {}, {balance}},
+      {"mixtral-8x7b", "h100", "{tp: 2}", {}, {balance}},
+      {"llama-3.1-8b",
+       "a10",
+       "{tp: 4}",
+       {" % of step time is all_reduce over 4 ranks by the datasheet of A10", "add them under 'collectives' in "},
+       {}},
+      {"llama-3.1-8b", "l40s", "{tp: 4}", {"all_reduce over 4 ranks by vllm "}, {"by the datasheet"}},
+      {"llama-3.1-70b",
+       "b300",
+       "{tp: 16}",
+       {"all_reduce over 16 ranks " + leaves, "b300.yaml", "'network_bytes_per_s'", "63 GB/s for each GPU"},
+       {}},
+      {"llama-3.1-70b", "b300", "{tp: 8, pp: 2}", {"p2p over 2 ranks " + leaves}, {}},
+      {"qwen3-235b-a22b", "b300", "{tp: 2, dp: 8, ep: 16}", {"all_gather over 8 ranks"}, {}},
+      {"llama-3.1-70b", "b300", "{tp: 4, pp: 2}", {}, {"leaves a machine"}},
+      {"llama-3.1-70b", "h100", "{tp: 16}", {}, {"leaves a machine"}},  // the card has a rate
+      {"mixtral-8x7b", "h100", "{tp: 2, ep: 8}", {ranks}, {}},
   };
-  using ::testing::AllOf;
-  EXPECT_THAT(run("b300", "{tp: 16}"), AllOf(HasSubstr("all_reduce over 16 ranks leaves a machine of 8 GPUs"), HasSubstr("b300.yaml"),
-                                             HasSubstr("'network_bytes_per_s'"), HasSubstr("63 GB/s for each GPU")));
-  EXPECT_THAT(run("b300", "{tp: 8, pp: 2}"), HasSubstr("p2p over 2 ranks leaves a machine of 8 GPUs"));
-  EXPECT_THAT(run("b300", "{tp: 2, dp: 8, ep: 16}", "qwen3-235b-a22b"), HasSubstr("all_gather over 8 ranks"));
-  EXPECT_THAT(run("b300", "{tp: 4, pp: 2}"), Not(HasSubstr("leaves a machine")));
-  EXPECT_THAT(run("h100", "{tp: 16}"), Not(HasSubstr("leaves a machine"))) << "the card has a rate";
+  for (const auto& c : cases) {
+    const std::string out = output_of(c.model, c.hardware, c.parallel);
+    for (const std::string& part : c.said) EXPECT_THAT(out, HasSubstr(part)) << c.parallel;
+    for (const std::string& part : c.unsaid) EXPECT_THAT(out, Not(HasSubstr(part))) << c.parallel;
+  }
+  EXPECT_THAT(read("results/few/manifest.json"), HasSubstr(ranks)) << "of the last run";
 }
 
 }  // namespace

@@ -66,6 +66,9 @@ TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
   EXPECT_EQ(block["description"], "tokens per KV block [tokens]; default: 16");
   EXPECT_EQ(memory["additionalProperties"], false);
   EXPECT_EQ(form(schema_["properties"]["kind"])["enum"][0], "simulation");
+  // A default that follows from the experiment would be wrong in others.
+  EXPECT_EQ(schema_["properties"]["name"]["description"], "name of the results folder");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
 TEST_F(SchemaTest, SearchesOverEveryQuantityAreKnown) {
@@ -81,6 +84,10 @@ TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
   EXPECT_EQ(forms[1]["maxProperties"], 1);
   EXPECT_EQ(form(parameters("scheduler", "sarathi")["properties"]["budget_tokens"])["type"], "integer");
   EXPECT_EQ(schema_["properties"]["scheduler"]["$ref"], "#/$defs/scheduler");
+  // Parts may name others of their kind.
+  EXPECT_EQ(parameters("scorer", "scope")["properties"]["prompt"]["$ref"], "#/$defs/scorer");
+  EXPECT_EQ(parameters("allocator", "ada")["properties"]["layers"]["$ref"], "#/$defs/allocator");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["scorer"]["$ref"], "#/$defs/scorer");
 }
 
 TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
@@ -113,12 +120,6 @@ TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
   }
 }
 
-TEST_F(SchemaTest, PartsMayNameOthersOfTheirKind) {
-  EXPECT_EQ(parameters("scorer", "scope")["properties"]["prompt"]["$ref"], "#/$defs/scorer");
-  EXPECT_EQ(parameters("allocator", "ada")["properties"]["layers"]["$ref"], "#/$defs/allocator");
-  EXPECT_EQ(mapping_of("kv_policy")["properties"]["scorer"]["$ref"], "#/$defs/scorer");
-}
-
 TEST_F(SchemaTest, SamplesAndProfilesHaveTheirKeys) {
   const Json& sample = form(mapping_of("samples")["additionalProperties"]);
   for (const char* key : {"file", "record", "synthetic"}) EXPECT_TRUE(sample["properties"].contains(key)) << key;
@@ -128,12 +129,6 @@ TEST_F(SchemaTest, SamplesAndProfilesHaveTheirKeys) {
   const Json& profile = schema_["$defs"]["one.profile"]["anyOf"];
   EXPECT_EQ(profile[0]["enum"], Json({"aisimulate", "bundle", "kvlab", "roofline", "vidur"}));
   EXPECT_TRUE(form(profile[1]["properties"]["aisimulate"])["properties"].contains("kv_reads"));
-}
-
-// A default that follows from the experiment would be wrong in others.
-TEST_F(SchemaTest, DefaultsOfOneExperimentAreLeftOut) {
-  EXPECT_EQ(schema_["properties"]["name"]["description"], "name of the results folder");
-  EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
 TEST_F(SchemaTest, TheCommandPrintsIt) { EXPECT_EQ(Json::parse(call_ok({"schema"}).out), schema_); }

@@ -75,9 +75,8 @@ TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
 }
 
 TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
-  call_ok({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
-           "trace.generate.requests=2000", "--set", "load_frac=0.5"});
-  const CsvTable summary = read_csv("out/summary.csv");
+  const CsvTable summary = summary_after({"served.yaml", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
+                                          "trace.generate.requests=2000", "--set", "load_frac=0.5"});
   const double capacity = number(summary, "capacity_per_s");
   EXPECT_NEAR(number(summary, "requests_per_s"), capacity / 2, capacity * 0.02);
 }

@@ -171,8 +171,7 @@ memory: {num_blocks: 200, swap_format: [same, int8], swap_overlap: adaptive}
 trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: 300, output_tokens: {uniform: {min: 10, max: 200}}}}
 timeline_interval_ms: 0
 )");
-  call_ok({"run", "a.yaml"});
-  const CsvTable s = read_csv("results/a/summary.csv");
+  const CsvTable s = summary_after({"a.yaml"});
   ASSERT_EQ(s.rows.size(), 2U);
   for (const auto& row : s.rows) {
     EXPECT_EQ(row[s.at("completed")], "60");

@@ -205,6 +205,9 @@ TEST_F(ValidateTest, ALogInAnotherUnit) {
 // The validation experiments against the logs of a real engine, as anybody would run them. Needs the data: KVLAB_DATA.
 
 struct FidelityTest : AppTest {
+  void SetUp() override {
+    if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
+  }
   // diff_frac by "metric statistic"; empty where the data is not there.
   std::map<std::string, double> differences(const std::string& card, const std::string& log) {
     if (!fs::exists(data_file("vllm-reference/" + log))) return {};
@@ -224,14 +227,12 @@ void expect_within(const std::map<std::string, double>& found, const std::string
 }
 
 TEST_F(FidelityTest, Rtx4090) {
-  if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
   const auto found = differences("rtx4090", "RTX4090-llama-3.1-8b/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
   for (const char* metric : {"ttft", "tpot", "e2e"}) expect_within(found, metric, 0.015);
 }
 
 TEST_F(FidelityTest, RtxPro6000) {
-  if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
   const auto found = differences("rtxpro6000", "RTXPRO6000-llama-3.1-8b/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
   expect_within(found, "tpot", 0.03);
@@ -243,7 +244,6 @@ TEST_F(FidelityTest, RtxPro6000) {
 
 // Two GPUs: the all-reduce is the card's of vLLM 0.19, measured by others; nothing is fitted to this log.
 TEST_F(FidelityTest, Qwen3Of32BOnTwoRtxPro6000) {
-  if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
   const auto found = differences("qwen3_32b_tp2", "RTXPRO6000-qwen3-32b-tp2/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
   for (const char* metric : {"ttft", "tpot", "e2e"}) expect_within(found, metric, 0.03);

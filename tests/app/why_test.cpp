@@ -9,7 +9,6 @@ namespace kvlab {
 namespace {
 
 using ::testing::Contains;
-using ::testing::ElementsAre;
 
 // Arrives at 10 ms, is taken at 14, has its first token at 20 and its sixth at 70.
 RequestRow request() {

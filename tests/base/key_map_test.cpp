@@ -26,17 +26,6 @@ TEST(KeyMap, IsEmptyBeforeAndAfterReset) {
   EXPECT_EQ(map.size(), 0U);
 }
 
-TEST(KeyMap, KeyZeroIsAKeyLikeAnyOther) {
-  KeyMap<Count> map;
-  map.reset(2);
-  EXPECT_EQ(map.find(0), nullptr);
-  map.add(0).value.n = 3;
-  ASSERT_NE(map.find(0), nullptr);
-  EXPECT_EQ(map.find(0)->value.n, 3U);
-  EXPECT_EQ(&map.add(0), map.find(0));
-  EXPECT_EQ(map.size(), 1U);
-}
-
 TEST(KeyMap, ReserveKeepsWhatIsThere) {
   KeyMap<Count> map;
   map.reset(3);

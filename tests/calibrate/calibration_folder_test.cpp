@@ -204,17 +204,6 @@ TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {
   EXPECT_NO_THROW(calibration_tables(load_model_spec("qwen3-8b", kModels), DeviceKind::kGpu, limits));
 }
 
-// Every table of a model can be prepared by the CPU's registry, with the shape it asks for.
-TEST(CalibrationTables, TheRegistryHasAllThatTheCpuMeasures) {
-  for (const CalibrationTable& t : cpu_tables()) {
-    const KernelFamily* family = find_family(DeviceKind::kCpu, t.family, t.format);
-    ASSERT_NE(family, nullptr) << t.name;
-    const Shape shape = shape_at(t, probe(), {t.coarse[0].front(), t.axes() == 2 ? t.coarse[1].front() : 0});
-    for (const auto& [axis, letters] : family->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << " " << axis;
-    EXPECT_EQ(shape.size(), family->axes.size()) << t.name;
-  }
-}
-
 TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
   const std::tuple<const char*, double, const char*> cards[] = {{"NVIDIA H100 80GB HBM3", 79.1, "h100"},
                                                                 {"NVIDIA H200", 139.8, "h200"},

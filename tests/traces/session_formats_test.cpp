@@ -144,9 +144,7 @@ TEST(AgenticMooncakeReader, RowsOfChainsMayComeInAnyOrderWithSort) {
   const TempFolder folder;
   const std::string path = folder.write("any.jsonl", kRowsInAnyOrder);
   const InMemoryTrace t(trace_of("{file: " + path + ", sort: true, block_size: 16}"));
-  std::vector<std::int32_t> prompts;
-  for (std::size_t i = 0; i < t.size(); ++i) prompts.push_back(t.at(i).prompt_tokens);
-  EXPECT_EQ(prompts, (std::vector<std::int32_t>{9, 8, 1, 2, 3})) << "two chains, in order of their starts";
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(9, 8, 1, 2, 3)) << "two chains, in order of their starts";
   EXPECT_EQ(std::tuple(to_ms(t.at(3).delay), to_ms(t.at(4).delay)), std::tuple(2, 1));
   EXPECT_EQ(std::tuple(t.at(4).facts->turn, t.at(4).session), std::tuple(2, t.at(2).session));
   EXPECT_TRUE(t.at(0).hashes.empty());
@@ -204,8 +202,7 @@ TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
 {"session_id":"u","delay":100,"input_length":64,"output_length":6,"hash_ids":[3]}
 {"session_id":"s","timestamp":2,"input_length":64,"output_length":6,"hash_ids":[3]})",
                                    {}, "{format: mooncake_delta, block_size: 64}");
-  ASSERT_EQ(t.size(), 4U);
-  EXPECT_EQ(std::tuple(t.at(3).prompt_tokens, t.at(2).prompt_tokens), std::tuple(164, 164));
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(100, 100, 164, 164));
   EXPECT_TRUE(t.at(2).is_follow_up);
   EXPECT_EQ(t.at(3).facts->turn, 1);
   ASSERT_EQ(t.at(3).hashes.size(), 2U) << "164 tokens are two full blocks, the second of parts of the ids 2 and 3";
@@ -237,13 +234,10 @@ constexpr const char* kTalks = R"([
 
 TEST(ShareGptReader, AnswersAreRequestsOfEstimatedLengths) {
   const InMemoryTrace t = read_all(kTalks, without_arrivals(), "{chars_per_token: 4, block_tokens: 1, turn_pause_s: 3}");
-  ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 3);
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(3, 3 + 2 + 1, 2));
   EXPECT_EQ(t.at(0).output_tokens, 2) << "eight characters, one of them outside of the basic plane";
-  EXPECT_EQ(t.at(1).prompt_tokens, 3 + 2 + 1);
   EXPECT_EQ(t.at(1).output_tokens, 3) << "ten characters, the broken one included";
   EXPECT_EQ(to_s(t.at(1).delay), 3);
-  EXPECT_EQ(t.at(2).prompt_tokens, 2);
   EXPECT_EQ(t.at(0).hashes[4], t.at(1).hashes[4]);
   EXPECT_EQ(t.skipped(), "1 answers without a question passed over; 1 conversations without an answered question passed over");
   EXPECT_NE(t.remark().find("token counts are estimates, 4 characters each"), std::string::npos);
@@ -254,9 +248,7 @@ TEST(ShareGptReader, SystemPromptsToolsAndCallsAreRead) {
                            R"({"from":"observation","value":"ijklmnop"},{"from":"gpt","value":"qrst"}],)"
                            R"("system":"12345678","tools":[{"name": "f"}]}])";
   const InMemoryTrace t = read_all(talk, without_arrivals(), "{chars_per_token: 4, block_tokens: 1}");
-  ASSERT_EQ(t.size(), 2U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 2 + 4 + 1) << "system, [{\"name\": \"f\"}], question";
-  EXPECT_EQ(t.at(1).prompt_tokens, 7 + 1 + 2);
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(2 + 4 + 1, 7 + 1 + 2)) << "system, [{\"name\": \"f\"}], question";
   EXPECT_EQ(t.at(0).hashes[7], t.at(1).hashes[7]);
 }
 
@@ -264,8 +256,7 @@ TEST(ShareGptReader, OpenAiMessagesAreTheSame) {
   const InMemoryTrace t = read_all(R"({"messages":[{"role":"user","content":"abcd"},{"role":"assistant","content":null},)"
                                    R"({"role":"tool","content":"efgh"},{"role":"assistant","content":"ijkl","weight":1}]})",
                                    without_arrivals());
-  ASSERT_EQ(t.size(), 1U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 2);
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(2));
   EXPECT_EQ(t.skipped(), "1 empty answers passed over; 1 messages without text taken as empty");
 }
 
