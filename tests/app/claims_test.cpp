@@ -117,9 +117,6 @@ TEST(ClaimFile, ErrorsNameTheLine) {
   EXPECT_THAT(parse_error("unit: x", "unit: \"%\""), "no error");
   EXPECT_THAT(parse_error("  ours: {scheduler: vllm_v0}", "  our: {scheduler: vllm_v0}"),
               HasSubstr("tiny.yaml:17:10: measure 'baseline.kv_used_peak_frac / ours.kv_used_peak_frac': unknown run 'ours'"));
-}
-
-TEST(ClaimFile, FactorIsRefusedWhereNoEffectWouldPass) {
   std::string text = with("counts: number", "counts: factor");
   text.replace(text.find("12.8"), 4, "1.9");
   EXPECT_THAT(error_of([&] { parse_claim(text, "tiny.yaml"); }), HasSubstr("tiny.yaml:6:9: 'factor' would let a figure of no effect pass"));

@@ -103,19 +103,13 @@ TEST_F(ProfileCli, AFolderSaysItsFormat) {
   EXPECT_EQ(read("again/tp1/attention.csv"), read("own/tp1/attention.csv"));
 }
 
-TEST_F(ProfileCli, VidursTablesAreKnownByTheirName) {
+TEST_F(ProfileCli, FoldersThatCannotBeReadAreNamed) {
   write("vidur/mlp.csv", "no table\n");
   EXPECT_THAT(call({"profile", "convert", "vidur", "own"}).err, HasSubstr("vidur/mlp.csv"));
-}
-
-// They are of no model, so they have no form in which one model's profile is written.
-TEST_F(ProfileCli, TablesOfAPackageAreConvertedByTheFrontDoor) {
+  // They are of no model, so they have no form in which one model's profile is written.
   write("shapes/gemm_bfloat16.csv", "n,k,m,time_ns\n");
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--format", "aisimulate"}})
     EXPECT_THAT(error_of_call({"profile", "convert", "shapes", "own"}, more), HasSubstr("needs Python: call it as ./kvlab"));
-}
-
-TEST_F(ProfileCli, AFolderOfNoFormatIsRefused) {
   fs::create_directories("none/tp1");
   const std::string message = ": holds no profile: tp<N>/ops.yaml would make it one of kvlab, tp<N>/dense.csv a bundle, mlp.csv Vidur's\n";
   for (const std::string folder : {"none", "missing"}) EXPECT_EQ(error_of_call({"profile", "lint", folder}), "kvlab: " + folder + message);
@@ -191,9 +185,6 @@ TEST_F(TraceCli, ATraceThatIsSeveralIsRefused) {
   EXPECT_FALSE(fs::exists("out.csv"));
   EXPECT_EQ(call({"trace", "inspect", "lists.yaml", "--set", "generate.requests=[70]"}).status, 0);
   EXPECT_EQ(call_ok({"trace", "generate", "lists.yaml", "out.csv", "--set", "generate.requests=70"}).out, "wrote out.csv: 70 requests\n");
-}
-
-TEST_F(TraceCli, AListOfTracesIsRefused) {
   write("lists.yaml", "trace: [{file: a.csv}, {file: b.csv}]\n");
   EXPECT_EQ(call({"trace", "inspect", "lists.yaml"}).err,
             "kvlab: lists.yaml: its trace is several, by the list 'trace': name a file, or leave one in the list\n");

@@ -137,13 +137,10 @@ TEST_F(CompareTest, AnAxisThatOneLacks) {
   EXPECT_THAT(call({"compare", "a", "b", "--where", "roter=x"}).err, HasSubstr("neither folder has an axis 'roter'"));
 }
 
-TEST(ScoreInterval, WilsonByHand) {
+TEST(ScoreInterval, ByHand) {
   const auto [low, high] = wilson_interval(6, 8);
   EXPECT_NEAR(low, 0.4093, 5e-5);
   EXPECT_NEAR(high, 0.9285, 5e-5);
-}
-
-TEST(ScoreInterval, OfPairsByHand) {
   const std::tuple<PairedAnswers, double, double> cases[] = {
       // Nothing in common, all four answers lost: 0 of 4 is 0 to 0.4899, 4 of 4 is 0.5101 to 1; -1 + sqrt(0.4899^2 + 0.4899^2).
       {{0, 0, 4, 0}, -1, -0.3072},
@@ -158,10 +155,10 @@ TEST(ScoreInterval, OfPairsByHand) {
       {{11, 1, 4, 4}, -0.3592, 0.0794},
       // The correlation is negative, and not moved to 0: -24 / sqrt(48 * 2 * 38 * 12) = -0.1147.
       {{36, 12, 2, 0}, 0.0569, 0.3404}};
-  for (const auto& [answers, low, high] : cases) {
+  for (const auto& [answers, least, most] : cases) {
     const auto [l, h] = paired_interval(answers);
-    EXPECT_NEAR(l, low, 5e-5);
-    EXPECT_NEAR(h, high, 5e-5);
+    EXPECT_NEAR(l, least, 5e-5);
+    EXPECT_NEAR(h, most, 5e-5);
   }
 }
 

@@ -21,20 +21,16 @@ TEST(Experiment, GridOrderFirstAxisSlowestSeedsFastest) {
   EXPECT_EQ(e.seeds(), (std::vector<std::uint64_t>{7, 8}));
 }
 
-TEST(Experiment, AnAxisOfOneElementIsEmptyForTheOthers) {
+TEST(Experiment, AxesAndTheirLabels) {
   const Experiment e = parse_experiment("scheduler: [a, b: {x: [1, 2]}]\n", "e.yaml", {});
   EXPECT_EQ(e.axes, (std::vector<std::string>{"scheduler", "scheduler.b.x"}));
   ASSERT_EQ(e.runs.size(), 3U);
   EXPECT_EQ(e.runs[0].labels, (std::vector<std::string>{"a", ""}));
   EXPECT_EQ(e.runs[2].labels, (std::vector<std::string>{"b", "2"}));
+  const Experiment alike = parse_experiment("scheduler: [{a: {x: 1}}, {a: {x: 2}}, c]\n", "e.yaml", {});
+  EXPECT_EQ(std::tuple(alike.runs[0].labels[0], alike.runs[1].labels[0], alike.runs[2].labels[0]), std::tuple("a#1", "a#2", "c"));
+  EXPECT_EQ(parse_experiment("search: {rate: [1, 2]}\n", "e.yaml", {}).runs.size(), 1U);
 }
-
-TEST(Experiment, ElementsOfOneNameAreToldApart) {
-  const Experiment e = parse_experiment("scheduler: [{a: {x: 1}}, {a: {x: 2}}, c]\n", "e.yaml", {});
-  EXPECT_EQ(std::tuple(e.runs[0].labels[0], e.runs[1].labels[0], e.runs[2].labels[0]), std::tuple("a#1", "a#2", "c"));
-}
-
-TEST(Experiment, SearchRatesAreNoAxis) { EXPECT_EQ(parse_experiment("search: {rate: [1, 2]}\n", "e.yaml", {}).runs.size(), 1U); }
 
 TEST(Experiment, ResolvedRunsAsItIs) {
   const Experiment e = parse_experiment("a: {b: [1, 2]}\nseeds: 3\n", "e.yaml", {"c=x"});
@@ -51,13 +47,10 @@ TEST(Experiment, VariablesAreExpandedButNotInWhatIsWrittenDown) {
   Params p = e.params(e.runs[0]);
   EXPECT_EQ(p.child("trace", "trace").text("file", ""), "/some/where/t.csv");
   EXPECT_NE(e.resolved(e.runs[0]).find("${KVLAB_TEST_FOLDER}"), std::string::npos);
-}
-
-TEST(Experiment, WhatAliasesShareIsExpandedOnce) {
   ::setenv("KVLAB_TEST_OUTER", "${KVLAB_TEST_INNER}", 1);  // the value is text, not another variable
   ::unsetenv("KVLAB_TEST_INNER");
-  const Experiment e = parse_experiment("a: &x \"${KVLAB_TEST_OUTER}\"\nb: *x\n", "e.yaml", {});
-  EXPECT_EQ(e.params(e.runs[0]).text("b", ""), "${KVLAB_TEST_INNER}");
+  const Experiment aliases = parse_experiment("a: &x \"${KVLAB_TEST_OUTER}\"\nb: *x\n", "e.yaml", {});
+  EXPECT_EQ(aliases.params(aliases.runs[0]).text("b", ""), "${KVLAB_TEST_INNER}");
 }
 
 TEST(Experiment, PathsStartInTheFoldersThatAResolvedFileNames) {
@@ -145,10 +138,6 @@ TEST_F(SeedsTest, TheRemarkNamesConfigurations) {
   EXPECT_THAT(left_of(file + "replicas: 2\nrouter: [random, round_robin]\n").second,
               HasSubstr("in 1 of 2 configurations (router=round_robin): "));
   EXPECT_EQ(left_of(file + "replicas: 2\nrouter: random\n").second, "");
-}
-
-TEST_F(SeedsTest, ARunSaysSoAndHasOneRow) {
-  left_of("trace: {file: trace.csv}\nscheduler: vllm_v1\n");  // writes the trace
   write("e.yaml", "model: llama-3.1-8b\nhardware: h100\nseeds: 3\nscheduler: vllm_v1\ntrace: {file: trace.csv}\n");
   const Called called = call_ok({"run", "e.yaml"});
   EXPECT_EQ(called.out.find("note: seeds change nothing"), 0U) << called.out;

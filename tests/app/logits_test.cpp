@@ -116,13 +116,10 @@ struct Tokenize : AppTest {
   const std::string llama2 = KVLAB_SOURCE_DIR "/tests/parity/tokenizer/llama2", probe = KVLAB_SOURCE_DIR "/engine/probe";
 };
 
-TEST_F(Tokenize, PrintsIdsThatItTurnsBackIntoText) {
+TEST_F(Tokenize, PrintsIdsTextsAndTokens) {
   EXPECT_EQ(run({"--model", probe, "--text", file("hi<s>\n")}), "0 [104, 105, 256, 10]\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("[104, 105, 256, 10]")}), "0 hi<s>\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("[104, 105, 256, 10]"), "--no-special"}), "0 hi\n");
-}
-
-TEST_F(Tokenize, ShowsTokensAndLeavesOutTheTemplate) {
   EXPECT_TRUE(run({"--model", llama2, "--text", file("a"), "--tokens"}).starts_with("0 1 \"<s>\"\n"));
   EXPECT_FALSE(run({"--model", llama2, "--text", file("a"), "--tokens", "--no-special"}).starts_with("0 1 \"<s>\"\n"));
   const std::string quoted = run({"--model", llama2, "--text", file("a\"\n"), "--tokens"});

@@ -27,17 +27,7 @@ struct ResultsCommandTest : AppTest {
   }
 };
 
-TEST_F(ResultsCommandTest, ListsFolders) {
-  call_ok({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"});
-  fs::create_directories("results/notes");
-  const Called called = call_ok({"results"});
-  EXPECT_THAT(called.out, ::testing::ContainsRegex("one +simulation +1 of 1 +1 +[0-9.]+ KiB"));
-  EXPECT_THAT(called.out, ::testing::ContainsRegex("two +simulation +2 of 2 +[0-9.]+ KiB"));
-  EXPECT_THAT(called.out, HasSubstr("1 other entries of results/ are no results"));
-  EXPECT_THAT(called.out, Not(HasSubstr(" other\n"))) << "they were made by this program";
-}
-
-TEST_F(ResultsCommandTest, ListsRunsOfOne) {
+TEST_F(ResultsCommandTest, ListsFoldersAndRunsOfOne) {
   const Called called = call_ok({"results", "one"});
   EXPECT_THAT(called.out, has_all({"results/one: simulation, 2 of 2 runs finished", "experiment: one.yaml"}));
   EXPECT_THAT(called.out, ::testing::ContainsRegex("run +scheduler +seed +goodput_per_s"));
@@ -45,6 +35,13 @@ TEST_F(ResultsCommandTest, ListsRunsOfOne) {
   EXPECT_EQ(call({"results", "results/one"}).out, called.out);
   EXPECT_THAT(call({"results", "onne"}).err, HasSubstr("there are no results 'onne'; did you mean 'one'?"));
   EXPECT_THAT(call({"results", "one", "two"}).err, HasSubstr("'kvlab results join OUT A B' joins folders"));
+  call_ok({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"});
+  fs::create_directories("results/notes");
+  const Called folders = call_ok({"results"});
+  EXPECT_THAT(folders.out, ::testing::ContainsRegex("one +simulation +1 of 1 +1 +[0-9.]+ KiB"));
+  EXPECT_THAT(folders.out, ::testing::ContainsRegex("two +simulation +2 of 2 +[0-9.]+ KiB"));
+  EXPECT_THAT(folders.out, HasSubstr("1 other entries of results/ are no results"));
+  EXPECT_THAT(folders.out, Not(HasSubstr(" other\n"))) << "they were made by this program";
 }
 
 TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {

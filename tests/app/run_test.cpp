@@ -78,8 +78,12 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   EXPECT_EQ(read("third/summary.csv"), read("moved/results/two/summary.csv"));
 }
 
+// The front door is told of the folder.
 TEST_F(RunTest, ResolvedNamesFoldersRelativeToWhereItLies) {
+  ::setenv("KVLAB_RESULT_FILE", "named.txt", 1);
   call_ok({"run", "small.yaml"});
+  ::unsetenv("KVLAB_RESULT_FILE");
+  EXPECT_EQ(read("named.txt"), (folder_ / "results/small").string() + "\n");
   EXPECT_THAT(read("results/small/resolved.yaml"), HasSubstr("working_folder: ../..\n"));
   EXPECT_THAT(read(run_folder("results/small") / "resolved.yaml"), HasSubstr("working_folder: ../../../..\n"));
   const std::string before = read("results/small/resolved.yaml");
@@ -214,13 +218,6 @@ TEST(Progress, AListenerHearsTheEndAndNothingIsWritten) {
   ASSERT_FALSE(heard.empty());
   EXPECT_EQ(std::tuple(heard.back().runs_done, heard.back().num_runs, heard.back().requests), std::tuple(2U, 2U, 60U));
   EXPECT_EQ(err.str(), "");
-}
-
-TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
-  ::setenv("KVLAB_RESULT_FILE", "named.txt", 1);
-  call_ok({"run", "small.yaml", "--out", "elsewhere"});
-  ::unsetenv("KVLAB_RESULT_FILE");
-  EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
 }
 
 TEST_F(RunTest, OnlySweepsHearAnInterrupt) {

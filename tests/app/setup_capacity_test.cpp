@@ -64,9 +64,6 @@ TEST_F(CapacityTest, DefaultsOfSglangFollowTheGpu) {
     return plan_of(hardware, "{sglang: {max_num_seqs: 1}}").setup.make_scheduler()->step_bounds(2048).tokens;
   };
   for (const auto& [gpu, tokens] : {std::pair{"a10", 2048}, {"l40s", 4096}, {"h100", 8192}, {"b200", 16384}}) EXPECT_EQ(chunk(gpu), tokens);
-}
-
-TEST_F(CapacityTest, SglangIsTheSchedulerOfItsEngine) {
   const StepBounds own = plan_with("hardware: h100\nengine: {sglang: {version: 0.5.9}}\n").setup.make_scheduler()->step_bounds(2048);
   EXPECT_EQ(std::tuple(own.tokens, own.requests), std::tuple(8192, 4096));
   EXPECT_THROW(plan_with("hardware: h100\nengine: {vllm: {version: 0.19.0}}\n"), InputError);
@@ -149,12 +146,9 @@ TEST_F(SwapPlan, EightBitCopiesHaveZeroAndScaleOfEachChannelOfABlock) {
 }
 
 // In larger blocks zero and scale weigh less.
-TEST_F(SwapPlan, LargeBlocksTakeAboutHalf) {
+TEST_F(SwapPlan, LargeBlocksTakeAboutHalfAndNothingChangesByDefault) {
   const MemorySetup memory = memory_of("{block_tokens: 128, swap_format: int8}");
   EXPECT_EQ(memory.copy_bytes() * 256, memory.block_bytes * 132);
-}
-
-TEST_F(SwapPlan, NothingChangesByDefault) {
   const SwapSetup swap = memory_of("{num_blocks: 100}").swap;
   EXPECT_EQ(swap.overlap, SwapSetup::Overlap::kNone);
   EXPECT_FALSE(swap.keeps_turns || swap.codec.is_on());

@@ -88,13 +88,15 @@ constexpr const char* kPlain =
 
 std::int64_t number_at(const CsvTable& t, std::size_t row, const std::string& column) { return std::stoll(t.rows[row][t.at(column)]); }
 
+// Rows of the run without a policy are those of a sweep without any, and two empty fields.
 TEST_F(PolicyTimeTest, IsOfRunsWithAPolicyAlone) {
   run("full", "full");
   EXPECT_EQ(header_of("full/requests.csv"), kPlain);
   run("[full, {recipe: [h2o, snapkv], budget_tokens: 128}]", "mixed");
   EXPECT_EQ(header_of("mixed/requests.csv"), std::string(kPlain) + ",prefill_policy_ns,decode_policy_ns");
-  const CsvTable summary = read_csv("mixed/summary.csv"), requests = read_csv("mixed/requests.csv");
+  const CsvTable summary = read_csv("mixed/summary.csv"), requests = read_csv("mixed/requests.csv"), full = read_csv("full/requests.csv");
   ASSERT_EQ(requests.rows.size(), 6U * 60);
+  std::size_t shared = 0;
   std::map<std::string, std::string> recipe_of;
   for (const auto& row : summary.rows) recipe_of[row[0]] = row[summary.at("kv_policy")] + row[summary.at("kv_policy.recipe")];
   std::map<std::string, std::int64_t> in_prefill, in_decode;
@@ -102,6 +104,9 @@ TEST_F(PolicyTimeTest, IsOfRunsWithAPolicyAlone) {
     const std::string& recipe = recipe_of.at(requests.rows[i][0]);
     if (recipe == "full") {
       EXPECT_EQ(text(requests, "prefill_policy_ns", i) + text(requests, "decode_policy_ns", i), "");
+      ASSERT_LT(shared, full.rows.size());
+      const auto &row = requests.rows[i], &alone = full.rows[shared++];
+      EXPECT_EQ(std::vector(row.begin() + 1, row.end() - 2), std::vector(alone.begin() + 1, alone.end()));
       continue;
     }
     const std::int64_t prefill = number_at(requests, i, "prefill_policy_ns"), decode = number_at(requests, i, "decode_policy_ns");
@@ -111,24 +116,10 @@ TEST_F(PolicyTimeTest, IsOfRunsWithAPolicyAlone) {
     in_prefill[recipe] += prefill;
     in_decode[recipe] += decode;
   }
+  EXPECT_EQ(shared, full.rows.size());
   ASSERT_EQ(in_decode.size(), 2U);
   for (const auto& [recipe, time] : in_decode) EXPECT_GT(time, 0) << recipe;
   EXPECT_EQ(header_of("mixed/runs/" + run_id("mixed") + "/requests.csv"), kPlain);
-}
-
-// Rows of the run without a policy are those of a sweep without any, and two empty fields.
-TEST_F(PolicyTimeTest, OtherColumnsStayTheSame) {
-  run("full", "full");
-  run("[{recipe: h2o, budget_tokens: 128}, full]", "mixed");
-  const CsvTable full = read_csv("full/requests.csv"), mixed = read_csv("mixed/requests.csv");
-  std::size_t shared = 0;
-  for (const auto& row : mixed.rows) {
-    if (!row.back().empty()) continue;
-    ASSERT_LT(shared, full.rows.size());
-    EXPECT_EQ(std::vector(row.begin() + 1, row.end() - 2), std::vector(full.rows[shared].begin() + 1, full.rows[shared].end()));
-    ++shared;
-  }
-  EXPECT_EQ(shared, full.rows.size());
 }
 
 // Prompts of 60 requests do not fit into one step, so that two groups of them alternate on the stages. A request waits for the policy in

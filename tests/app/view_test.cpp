@@ -26,10 +26,7 @@ struct ViewTest : SmallTest {
 
 TEST_F(ViewTest, MissingLastColumnsAreEmpty) {
   EXPECT_EQ(joined({"run,a\n0,1\n0,2\n", "run,a,b,c\n1,3,4,5\n", "run,a,b\n2,6,7\n", ""}), "run,a,b,c\n0,1,,\n0,2,,\n1,3,4,5\n2,6,7,\n");
-}
-
-// The empty fields are at the end of a row, which is not the end of each of its lines.
-TEST_F(ViewTest, QuotedLineBreaksDoNotEndARow) {
+  // The empty fields are at the end of a row, which is not the end of each of its lines.
   const std::string rows = "0,\"p\nq\"\"\n\"\"\n,r\",s";
   EXPECT_EQ(joined({"run,a,b\n" + rows + "\n0,\"\"\"\",t\n", "run,a,b,c\n1,\"x\ny\",2,3\n"}),
             "run,a,b,c\n" + rows + ",\n0,\"\"\"\",t,\n1,\"x\ny\",2,3\n");
@@ -63,13 +60,10 @@ TEST_F(PivotTest, MeansOverSeedsByHand) {
             "sarathi    1\n");
 }
 
-TEST_F(PivotTest, Csv) {
+TEST_F(PivotTest, CsvOfNumbersAndTexts) {
   EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"}).out,
             "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n");
-}
-
-// Also by the heading of the printed table, 'binding'.
-TEST_F(PivotTest, TextsAndOneColumn) {
+  // Also by the heading of the printed table, 'binding'.
   for (const char* metric : {"binding_limit", "binding"})
     EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", metric, "--where", "scheduler=orca", "--csv"}).out,
               "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");

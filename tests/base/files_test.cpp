@@ -112,18 +112,12 @@ struct OpenError : ::testing::Test {
   const std::string folder = temporary.path();
 };
 
-TEST_F(OpenError, NamesWhatThereIs) {
+TEST_F(OpenError, NamesWhatIsNearOrWhyAFileIsNotOpened) {
   for (const std::string path : {"/experiments/quickstrat.yaml", "/experiment/quickstart.yaml", "/experiment/quickstrat.yaml"})
     EXPECT_EQ(of(path), path + near("/experiments/quickstart.yaml"));
-}
-
-TEST_F(OpenError, NamesNothingThatIsFarOff) {
   for (const std::string path : {"/experiments/another.yaml", "/results/quickstart.yaml"})
     EXPECT_EQ(of(path), path + ": cannot be opened: No such file or directory");
   EXPECT_EQ(open_error(""), ": cannot be opened: No such file or directory");
-}
-
-TEST_F(OpenError, SaysWhyAFileThatExistsIsNotOpened) {
   errno = EACCES;
   EXPECT_EQ(of("/experiments/quickstart.yaml"), "/experiments/quickstart.yaml: cannot be opened: Permission denied");
   EXPECT_EQ(of("/experiments/quickstart.yaml/x"), "/experiments/quickstart.yaml/x: cannot be opened: No such file or directory");

@@ -12,19 +12,13 @@ constexpr std::uint64_t kMiB = 1 << 20;
 const std::string kMeminfo =
     "MemTotal:       24684096 kB\nMemFree:          102400 kB\nMemAvailable:    8388608 kB\nSwapCached:  7 kB\nSwapFree:    1048576 kB\n";
 
-TEST(FreeMemory, IsWhatIsAvailableAndSwap) {
+TEST(FreeMemory, IsWhatIsAvailableAndSwapUpToALimit) {
   EXPECT_EQ(free_memory(kMeminfo, "", ""), 9216 * kMiB);
   EXPECT_EQ(free_memory("MemAvailable: 1024 kB", "", ""), kMiB);  // no swap
-}
-
-TEST(FreeMemory, IsNoMoreThanALimitThatIsANumber) {
   EXPECT_EQ(free_memory(kMeminfo, "max\n", "max\n"), 9216 * kMiB);
   EXPECT_EQ(free_memory(kMeminfo, "1073741824\n", "max\n"), 2048 * kMiB);
   EXPECT_EQ(free_memory(kMeminfo, "1073741824\n", "0\n"), 1024 * kMiB);
   EXPECT_EQ(free_memory(kMeminfo, "99999999999999\n", "99999999999999\n"), 9216 * kMiB);
-}
-
-TEST(FreeMemory, IsNotKnownWhereTheFileDoesNotSay) {
   EXPECT_FALSE(free_memory("", "1073741824\n", ""));
   EXPECT_FALSE(free_memory("MemTotal: 24684096 kB\nMemFree: 102400 kB\n", "", ""));
   EXPECT_FALSE(free_memory("MemAvailable: much\n", "", ""));

@@ -71,34 +71,22 @@ void expect_shares(const std::vector<double>& probabilities, Number number) {
   }
 }
 
-TEST(Draw, Uniform) {
+TEST(Draw, DistributionsHaveTheirMoments) {
   expect_moments(0.5, 1.0 / 12, [](const Draw& d) {
     const double u = d.uniform();
     EXPECT_TRUE(u >= 0 && u < 1);
     return u;
   });
-}
-
-TEST(Draw, ExponentialAndLognormal) {
   expect_moments(3, 9, [](const Draw& d) { return d.exponential(3); });
   const double mu = 0.5, sigma = 0.4, s2 = sigma * sigma;
   expect_moments(std::exp(mu + s2 / 2), std::expm1(s2) * std::exp(2 * mu + s2), [&](const Draw& d) { return d.lognormal(mu, sigma); });
-}
-
-TEST(Draw, Normal) {
   expect_moments(0, 1, [](const Draw& d) { return d.normal(); });
   // One deviation holds 68.27 %.
   expect_shares({0.3173105, 0.6826895}, [](const Draw& d) { return std::abs(d.normal()) < 1 ? 1U : 0U; });
-}
-
-TEST(Draw, GammaBelowAtAndAboveShapeOne) {
   for (const double shape : {0.2, 0.5, 1.0, 1.5, 9.0}) {
     SCOPED_TRACE(shape);
     expect_moments(shape * 2, shape * 4, [&](const Draw& d) { return d.gamma(shape, 2); });
   }
-}
-
-TEST(Draw, Weibull) {
   for (const double shape : {0.7, 1.0, 2.5}) {
     SCOPED_TRACE(shape);
     const double first = std::tgamma(1 + 1 / shape), second = std::tgamma(1 + 2 / shape);

@@ -129,34 +129,28 @@ RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
   RC_ASSERT(whole == n);
 }
 
-TEST(FromSeconds, RoundsToTheNearestNanosecond) {
+TEST(FromSeconds, RoundsToTheNearestNanosecondAndRefusesWhatIsNoTime) {
   const std::pair<double, std::int64_t> cases[] = {
       {0, 0}, {-0.0, 0}, {0.4e-9, 0}, {0.6e-9, 1}, {1.5, 1'500'000'000}, {9.2e6, 9'200'000'000'000'000}};
   for (const auto& [seconds, ns] : cases) EXPECT_EQ(from_seconds(seconds), Span(ns)) << seconds;
   EXPECT_EQ(to_s(from_seconds(0.25)), 0.25);
   EXPECT_EQ(to_ms(from_seconds(0.25)), 250);
-}
-
-TEST(FromSeconds, RefusesWhatIsNoTime) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double bad : {std::nan(""), kInfinity, -kInfinity, -1e-12, std::nextafter(9.2e6, 1e7)})
     EXPECT_THROW((void)from_seconds(bad), InputError) << bad;
 }
 
-TEST(Csv, QuotedFieldsComeBack) {
+TEST(Csv, QuotedFieldsAndLineEndsOfAnyKindAreRead) {
   const std::vector<std::string> fields = {"a", "", "b,c", "say \"x\"", "two\nlines", " 1 "};
   EXPECT_EQ(parse_csv(csv_line({"1", "2", "3", "4", "5", "6"}) + csv_line(fields), "t").rows,
             (std::vector<std::vector<std::string>>{fields}));
+  EXPECT_EQ(parse_csv("a,b\r\n1,2\r\n3,4", "t").rows, (std::vector<std::vector<std::string>>{{"1", "2"}, {"3", "4"}}));
 }
 
 TEST(Csv, WhatASpreadsheetWouldComputeIsText) {
   const std::vector<std::string> fields = {"=1+1", "+x", "-x", "@x", "-1.5", "+2", "-", "'=1", "'a", "=a,\"b\""};
   EXPECT_EQ(csv_line(fields), "'=1+1,'+x,'-x,'@x,-1.5,+2,'-,''=1,'a,\"'=a,\"\"b\"\"\"\n");
   EXPECT_EQ(parse_csv("1,2,3,4,5,6,7,8,9,10\n" + csv_line(fields), "t").rows[0], fields);
-}
-
-TEST(Csv, CarriageReturnsAndAMissingLastLineEnd) {
-  EXPECT_EQ(parse_csv("a,b\r\n1,2\r\n3,4", "t").rows, (std::vector<std::vector<std::string>>{{"1", "2"}, {"3", "4"}}));
 }
 
 std::string csv_error(const std::string& text) {

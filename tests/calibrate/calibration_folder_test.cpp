@@ -57,15 +57,6 @@ TEST(Calibration, AProfileOfACpuSaysThatPackedKvIsDecodedAnew) {
   EXPECT_EQ(Calibrated(gpu).profile().kv_reads, KvReads::kStored);
 }
 
-// Under the same names they hold times of other launches.
-TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
-  FakeMeter meter;
-  Calibrated c(meter);
-  EXPECT_EQ(c.error(meter), "no error");
-  meter.kind = DeviceKind::kGpu;
-  EXPECT_THAT(c.error(meter), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
-}
-
 TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
   FakeMeter meter, other;
   Calibrated c(meter);
@@ -76,6 +67,12 @@ TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
   EXPECT_THAT(c.error(meter), testing::HasSubstr("of seed '1', not '2'"));
   c.plan.out = c.folder.path();
   EXPECT_THAT(c.error(meter), testing::HasSubstr("exists and holds no calibration"));
+  // Under the same names they hold times of other launches.
+  FakeMeter gpu;
+  Calibrated of_cpu(meter);
+  EXPECT_EQ(of_cpu.error(meter), "no error");
+  gpu.kind = DeviceKind::kGpu;
+  EXPECT_THAT(of_cpu.error(gpu), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
 }
 
 TEST(Calibration, AFaultyMeasurementIsNamedWithItsLine) {

@@ -168,14 +168,8 @@ TEST(Calibration, ATableOfUnevenSamplesIsNoOthersMatter) {
 TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
   FakeMeter meter;
   meter.spread = 100;  // no refinement
-  std::atomic<bool> stop = false;
-  meter.stop = &stop, meter.stop_at = 1200;
-  const TempFolder folder;
-  CalibrationPlan plan;
-  plan.seconds = 1e6, plan.out = folder.path() + "/profile";
-  plan.limits = cpu_limits(probe());
-  std::ostringstream log;
-  calibrate(probe(), meter, plan, stop, log);
+  meter.stop_at = 1200;
+  const Calibrated c(meter, 1e6);
   std::map<std::string, int> again;
   for (const auto& [point, times] : meter.measured) again[point.first] += times - 1;
   for (const CalibrationTable& t : cpu_tables())

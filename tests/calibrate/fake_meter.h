@@ -105,7 +105,7 @@ struct Calibrated {
   }
   CalibrationResult run(FakeMeter& meter, const std::string& model = "probe") {
     std::atomic<bool> stop = false;
-    if (meter.stop_after > 0) meter.stop = &stop;
+    if (meter.stop_after > 0 || meter.stop_at > 0) meter.stop = &stop;
     std::ostringstream log;
     CalibrationResult r = calibrate(load_model_spec(model, kModels), meter, plan, stop, log);
     meter.stop = nullptr;

@@ -22,38 +22,29 @@ TraceRequest request(std::int32_t prompt, std::int32_t output, std::int32_t hash
   return r;
 }
 
-TEST(BlockHashes, PartialLastHashCoversThePromptOnly) {
+TEST(BlockHashes, PartialHashesCoverThePromptOnlyAndFullOnesGeneratedTokensToo) {
   const TraceRequest r = request(1100, 500, 512, 3);  // as Mooncake writes it
   EXPECT_EQ(covered_tokens(r), 1100);
   EXPECT_EQ(num_block_hashes(r, 512), 2U);
   EXPECT_EQ(num_block_hashes(r, 1024), 1U);
   EXPECT_EQ(num_block_hashes(r, 16), 68U);  // floor(1100 / 16)
   EXPECT_EQ(num_block_hashes(r, 1100), 0U) << "neither size divides the other";
-}
-
-TEST(BlockHashes, HashesThatEndInThePrompt) {
   EXPECT_EQ(num_block_hashes(request(1100, 5, 512, 2), 512), 2U);
   EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 2), 512), 2U);
   EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 2), 256), 4U);
   EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 0), 512), 0U);
-}
-
-TEST(BlockHashes, HashesBehindThePromptNameGeneratedTokens) {
-  const TraceRequest r = request(20, 44, 16, 4);
-  EXPECT_EQ(covered_tokens(r), 64);
-  EXPECT_EQ(num_block_hashes(r, 16), 4U);
-  EXPECT_EQ(num_block_hashes(r, 32), 2U);
+  const TraceRequest behind = request(20, 44, 16, 4);
+  EXPECT_EQ(covered_tokens(behind), 64);
+  EXPECT_EQ(num_block_hashes(behind, 16), 4U);
+  EXPECT_EQ(num_block_hashes(behind, 32), 2U);
   EXPECT_EQ(num_block_hashes(request(20, 12, 16, 2), 16), 1U) << "the last chunk crosses the prompt's end: only the prompt is sure";
   EXPECT_EQ(num_block_hashes(request(16, 16, 16, 2), 16), 2U);
 }
 
-TEST(BlockHashes, NamesOfBlocks) {
+TEST(BlockHashes, NamesOfBlocksAndOfPartsOfChunks) {
   EXPECT_EQ(block_hash(512, kHashes, 512, 2), 33U);
   EXPECT_EQ(block_hash(512, kHashes, 1024, 0), 22U);
   EXPECT_EQ(block_hash(512, kHashes, 1024, 1), 44U);
-}
-
-TEST(BlockHashes, PartsOfChunksAreNamedByChunkAndPlace) {
   for (const std::int32_t block_tokens : {1, 4, 16, 256}) {
     std::set<std::uint64_t> names;
     const auto count = static_cast<std::uint32_t>(4 * 512 / block_tokens);
@@ -76,9 +67,8 @@ TEST(BlockHashes, ConsecutiveBlocksHaveTheNamesOfEach) {
             << i << " from " << first << " of " << block_tokens << " tokens";
     }
   }
+  BlockHashes(0, {}, 16, 0);  // reads nothing
 }
-
-TEST(BlockHashes, NothingIsReadWithoutHashes) { BlockHashes(0, {}, 16, 0); }
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
@@ -101,12 +91,9 @@ TEST(Numbers, TimesAreExactToTheNanosecond) {
   EXPECT_EQ(time_of("1.5E3"), 1500 * kSecond);
 }
 
-TEST(Numbers, TimesThatAreNone) {
+TEST(Numbers, TimesThatAreNoneOrBeyondTenYears) {
   for (const char* text : {"", "-1", "+1", ".5", "1.", "1.5s", "0x10", "nan", "inf", "1e", "1_000", " 1", "1 ", "-1e3", "e5"})
     EXPECT_EQ(time_of(text), -1) << "'" << text << "'";
-}
-
-TEST(Numbers, TimesBeyondTenYearsAreMarked) {
   EXPECT_EQ(time_of("315360000"), kMaxTraceNs);
   for (const char* text : {"315360001", "99999999999999999999999999", "1e300"}) EXPECT_GT(time_of(text), kMaxTraceNs) << text;
 }

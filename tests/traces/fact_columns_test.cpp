@@ -151,11 +151,8 @@ TEST(ImageTokens, AreRefusedWhereNothingSaysWhatAnImageIs) {
   ASSERT_TRUE(trace.next(request));
   const std::string error = error_of([&] { trace.next(request); });
   EXPECT_NE(error.find("request 1 of the trace (counted from 0) has 2 images"), std::string::npos) << error;
-}
-
-TEST(ImageTokens, CountsAreNotNegative) {
-  const std::string error = error_of([&] { trace_of_rows("0,10,5,,,-1\n"); });
-  EXPECT_THAT(error, has_all({"f:2", "column 'images'"}));
+  const std::string negative = error_of([&] { trace_of_rows("0,10,5,,,-1\n"); });
+  EXPECT_THAT(negative, has_all({"f:2", "column 'images'"}));
 }
 
 }  // namespace

@@ -86,13 +86,10 @@ TEST(Arrivals, OnOffHasTheMeanOfItsPhasesAndIsSilentBetweenBursts) {
   }
 }
 
-TEST(Arrivals, RecordedTimesScale) {
+TEST(Arrivals, RecordedTimesScaleUpToTheLongestRun) {
   const InMemoryTrace t =
       trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n1000,2,1\n3001,3,1\n", "arrival: {trace: {scale: 2}}");
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(500, 1501));
-}
-
-TEST(Arrivals, ScaledTimesBeyondTheLongestRunAreRefused) {
   const auto scaled_by = [&](const std::string& scale) {
     trace_in_file("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n",  // 1e5 s
                   "arrival: {trace: {scale: " + scale + "}}");

@@ -52,20 +52,17 @@ TEST(LmCacheReader, FullChunksAreKnownAndTheTailIsNot) {
   EXPECT_EQ(t.remark(), "");
 }
 
-TEST(LmCacheReader, NumbersAndSignsAreHashesToo) {
+TEST(LmCacheReader, NumbersSignsAndLongTextsAreHashesToo) {
   const InMemoryTrace t =
       read_all(R"({"timestamp":1711929600.5,"chunk_size":4,"seq_len":16,"chunk_hashes":[18446744073709551615,-1,"-0x1","0XFF"]})");
   ASSERT_EQ(t.at(0).hashes.size(), 4U);
   EXPECT_EQ(t.at(0).hashes[0], 18446744073709551615U);
   EXPECT_EQ(t.at(0).hashes[1], 18446744073709551615U) << "the same 64 bits, as Python writes them";
   EXPECT_EQ(std::tuple(t.at(0).hashes[2], t.at(0).hashes[3]), std::tuple(18446744073709551615U, 255U));
-}
-
-TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
   const std::string row = R"({"timestamp":1,"chunk_size":4,"seq_len":8,"chunk_hashes":["0x11112222333344445555666677778888","0x)";
-  const InMemoryTrace t = read_all(row + "11112222333344445555666677778889\"]}");
-  EXPECT_NE(t.at(0).hashes[0], t.at(0).hashes[1]);
-  EXPECT_NE(t.remark().find("every request emits 1 token"), std::string::npos);
+  const InMemoryTrace long_ones = read_all(row + "11112222333344445555666677778889\"]}");
+  EXPECT_NE(long_ones.at(0).hashes[0], long_ones.at(0).hashes[1]);
+  EXPECT_NE(long_ones.remark().find("every request emits 1 token"), std::string::npos);
 }
 
 std::string dynamo_row(int received_ms, int output_tokens, const std::string& hashes, const std::string& context = "") {
@@ -136,16 +133,13 @@ TEST(OracleGeneralReader, RecordsAreOneBlockEach) {
             folder.file("cut") + ":3: the record has 2 bytes of 24: the file is cut short, or of another format");
 }
 
-TEST(LibCacheSimCsvReader, ColumnsByName) {
+TEST(LibCacheSimCsvReader, ColumnsByNameWithTheBinaryFormsContent) {
   const InMemoryTrace t = read_all("clock_time,obj_id,obj_size,next_access_vtime\n1000,7,100,3\n1001.5,abc,5,-1\n1002,7,100,-1\n");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(to_s(t.at(1).arrival), 1.5);
   EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
   const InMemoryTrace other = read_all("when,key\n5,a\n6,b\n", {}, "{format: libcachesim_csv, time_column: when, object_column: key}");
   EXPECT_EQ(to_s(other.at(1).arrival), 1);
-}
-
-TEST(LibCacheSim, BothFormsHaveTheSameContent) {
   const InMemoryTrace binary = trace_in_file("t", oracle_record(1, 7, 100, -1), "format: oracle_general");
   EXPECT_EQ(binary.at(0).hashes[0], read_all("clock_time,obj_id,obj_size\n1,7,100\n").at(0).hashes[0]);
 }

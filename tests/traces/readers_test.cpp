@@ -8,7 +8,7 @@
 namespace kvlab {
 namespace {
 
-TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
+TEST(AzureReader, Dialects) {
   const InMemoryTrace t = read_all(
       "TIMESTAMP,ContextTokens,GeneratedTokens\n"
       "2023-11-16 18:15:46.6805900,374,44\n"
@@ -16,21 +16,15 @@ TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 374, 44));
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), t.at(1).session, t.at(1).hashes.empty()), std::tuple(4'314'579'000, -1, true));
-}
-
-TEST(AzureReader, Dialect2024HasZonesAndWholeSeconds) {
-  const InMemoryTrace t = read_all(
+  const InMemoryTrace zones = read_all(
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
       "2024-05-11 23:59:59.999999+00:00,10,2\r\n"
       "2024-05-12 00:00:00+00:00,11,3\r\n"
       "2024-05-12 02:00:01+02:00,12,4");
-  ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(1'000, 1'000'001'000));
-}
-
-TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
-  const InMemoryTrace t = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
-  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(374, 44));
+  ASSERT_EQ(zones.size(), 3U);
+  EXPECT_EQ(std::tuple(ns(zones.at(1).arrival), ns(zones.at(2).arrival)), std::tuple(1'000, 1'000'001'000));
+  const InMemoryTrace quoted = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
+  EXPECT_EQ(std::tuple(quoted.at(0).prompt_tokens, quoted.at(0).output_tokens), std::tuple(374, 44));
 }
 
 TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
@@ -95,17 +89,14 @@ TEST(BurstGptReader, BothHeadersAndFailedRequests) {
   EXPECT_EQ(to_s(b.at(1).arrival), 0.75);
 }
 
-TEST(VidurReader, WithArrivals) {
+TEST(VidurReader, WithArrivalsOrAProcess) {
   const InMemoryTrace t = read_all("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n5e-05,1,2\n4.314578999,396,109\n");
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(50'000, 4'314'578'999));
-}
-
-TEST(VidurReader, WithoutArrivalsNeedsAProcess) {
-  const InMemoryTrace t =
+  const InMemoryTrace without =
       trace_in_file("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n",
                     "arrival: {constant: {rate_per_s: 4}}");
-  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(3772, 10));
-  EXPECT_EQ(to_s(t.at(1).arrival), 0.25);
+  EXPECT_THAT(each(without, &TraceRequest::prompt_tokens), ElementsAre(3772, 10));
+  EXPECT_EQ(to_s(without.at(1).arrival), 0.25);
 }
 
 TEST(SplitwiseReader, Row) {
@@ -241,12 +232,9 @@ TEST(BadTraces, EveryFileIsInTheList) {
   EXPECT_GE(files, 25U);
 }
 
-TEST(BadTraces, MissingFileAndFolder) {
+TEST(BadTraces, MissingFilesFoldersAndTooLongALine) {
   EXPECT_EQ(error_of([] { open_trace("/nonexistent/t.csv"); }), "/nonexistent/t.csv: cannot be opened: No such file or directory");
   EXPECT_EQ(error_of([] { open_trace("/tmp"); }), "/tmp: is a directory; a trace file is expected");
-}
-
-TEST(BadTraces, TooLongALine) {
   const std::string text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + std::string(LineReader::kMaxLineBytes + 1, '1');
   EXPECT_EQ(error_of([&] { read_all(text); }), "f:2: the line is longer than 64 MiB; a trace holds one request per line");
 }

@@ -37,10 +37,6 @@ TEST(WekaReader, ASessionIsOneChainInOrderOfStarts) {
   EXPECT_EQ(t.remark(),
             "1 of 4 requests overlapped others of their session when recorded (1 of them of subagents), and follow them here: a session is "
             "one chain");
-}
-
-TEST(WekaReader, ATailHasNoKnownContent) {
-  const InMemoryTrace t = read_all(kWekaSession, without_arrivals());
   EXPECT_EQ(t.at(0).hashes.size(), 2U) << "130 tokens, of which the ids cover 128";
   EXPECT_EQ(num_block_hashes(t.at(0), 64), 2U);
   EXPECT_EQ(t.at(3).prompt_tokens, 200);
@@ -114,15 +110,6 @@ TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
   EXPECT_NE(t.at(0).session, t.at(2).session);
   EXPECT_EQ(t.at(1).facts->turn, 1);
   EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
-}
-
-TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
-  const InMemoryTrace t = trace_in_file("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5}
-{"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5}
-{"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5}
-)",
-                                        "sort: true");
-  EXPECT_EQ(std::tuple(t.at(1).prompt_tokens, t.at(2).prompt_tokens), std::tuple(3, 2));
 }
 
 TEST(AgenticMooncakeReader, IsNamedWhereTheFirstRowIsOfMooncakeToo) {

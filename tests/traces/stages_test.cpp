@@ -22,11 +22,12 @@ std::vector<double> times_of(const std::string& yaml, std::uint64_t seed = 1) {
 }
 
 // 3 requests at 2/s in 1.5 s, 2.5 s of pause, then 4 at 4/s: by hand.
-TEST(Stages, FollowEachOtherWithTheirPauses) {
+TEST(Stages, FollowEachOtherAndBurstsComeAgainAndAgain) {
   const std::string stages =
       "{stages: [{rate_per_s: 2, gaps: constant, for_s: 1.5, pause_s: 2.5}, {rate_per_s: 4, gaps: constant, for_s: 1}]}";
   EXPECT_EQ(times_of(generated(stages)), (std::vector<double>{0, 0.5, 1, 4, 4.25, 4.5, 4.75}));
   EXPECT_EQ(times_of(generated(stages, ", requests: 5")), (std::vector<double>{0, 0.5, 1, 4, 4.25}));
+  EXPECT_EQ(times_of(generated("{bursts: {requests: 3, every_s: 2}}", ", requests: 7")), (std::vector<double>{0, 0, 0, 2, 2, 2, 4}));
 }
 
 TEST(Stages, AreTheClassesOfTheirRequests) {
@@ -98,10 +99,6 @@ TEST(Stages, PoissonStagesHaveTheirRates) {
   EXPECT_NEAR(first / 40, 60, 4 * std::sqrt(60.0 / 40));
   EXPECT_EQ(pause, 0);
   EXPECT_NEAR(second / 40, 150, 4 * std::sqrt(150.0 / 40));
-}
-
-TEST(Stages, BurstsComeAtOnceAgainAndAgain) {
-  EXPECT_EQ(times_of(generated("{bursts: {requests: 3, every_s: 2}}", ", requests: 7")), (std::vector<double>{0, 0, 0, 2, 2, 2, 4}));
 }
 
 TEST(Stages, BadOnesAreRefused) {

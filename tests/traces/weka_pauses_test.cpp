@@ -25,24 +25,17 @@ std::vector<double> pauses_of(const InMemoryTrace& t) {
   return pauses;
 }
 
-TEST(WekaPauses, ServiceTimesAreNoPartOfThem) {
+TEST(WekaPauses, AreWhatIsLeftBetweenTheCallsOfAllAgents) {
   const InMemoryTrace t = weka_of(kTree);
   EXPECT_EQ(pauses_of(t), (std::vector<double>{5 - 2, 10 - 6, 15 - 14, 0.5, 20 - 18}));
   EXPECT_EQ(t.at(3).prompt_tokens, 13) << "a subagent of a subagent";
   EXPECT_EQ(t.at(3).facts->request_class.text(), "subagent");
   EXPECT_EQ(t.remark(), "") << "nothing overlapped";
-}
-
-TEST(WekaPauses, RecordedThinkTimesLeaveOutTheCallsOfOtherAgents) {
-  const InMemoryTrace t = weka_of(kTree, "delays: think_time");
-  EXPECT_EQ(pauses_of(t), (std::vector<double>{3, 0, 0, 0.5, 2}))
+  EXPECT_EQ(pauses_of(weka_of(kTree, "delays: think_time")), (std::vector<double>{3, 0, 0, 0.5, 2}))
       << "of the 2 s and 14 s before the last calls of the agents, others ran all but 0.5 and 2 s";
-}
-
-TEST(WekaPauses, WithoutSubagentsTheirTimeIsAPauseOfTheAgent) {
-  const InMemoryTrace t = weka_of(kTree, "subagents: false");
-  EXPECT_EQ(pauses_of(t), (std::vector<double>{3, 14}));
-  EXPECT_EQ(t.skipped(), "3 requests of subagents left out");
+  const InMemoryTrace alone = weka_of(kTree, "subagents: false");
+  EXPECT_EQ(pauses_of(alone), (std::vector<double>{3, 14}));
+  EXPECT_EQ(alone.skipped(), "3 requests of subagents left out");
 }
 
 TEST(WekaPauses, ThinkTimesOfDaysAreCut) {
