@@ -44,14 +44,11 @@ std::string error_in(const std::string& text) {
   return error_of([&] { value_of(text); });
 }
 
-TEST(ClaimMeasure, IsArithmeticOverMeansOfColumns) {
+TEST(ClaimMeasure, IsArithmeticOverMeansOrTheLargestWithinLimits) {
   EXPECT_DOUBLE_EQ(value_of("ours.tokens / base.tokens"), 2);
   EXPECT_DOUBLE_EQ(value_of("100 * (1 - base.tokens / ours.tokens) - 8 / 2 / 2"), 48);
   EXPECT_DOUBLE_EQ(value_of("-base.tokens + 2 * 3"), -9);
   EXPECT_DOUBLE_EQ(value_of("max(ours.tokens) - min(ours.tokens) + median(ours.tokens) + mean(base.tokens)"), 85);
-}
-
-TEST(ClaimMeasure, LargestIsAmongTheRowsWithinTheLimits) {
   EXPECT_DOUBLE_EQ(value_of("largest(ours.rate_per_s, ours.wait_ms <= 50)"), 2);
   EXPECT_DOUBLE_EQ(value_of("largest(ours.trace.rate_per_s, ours.wait_ms <= 499, ours.tokens >= 5) * 10"), 20);
   EXPECT_EQ(error_in("largest(ours.rate_per_s, ours.wait_ms <= 4)"),

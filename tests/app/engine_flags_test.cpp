@@ -70,6 +70,11 @@ TEST_F(EngineFlagsTest, NothingIsSilent) {
       {"--dtype float32", "'torch_dtype' in the model's file"},
   };
   for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&, &given = text] { vllm(given); }), HasSubstr(message)) << text;
+  const std::string error = error_of([] { vllm("--enable-eplb --port 1 --max-num-sequs 3 -dcp 4 --max-num-seqs"); });
+  EXPECT_THAT(
+      error, has_all({"--vllm-args: 4 options cannot be taken. ", "--enable-eplb: experts do not move here", "did you mean 'max-num-seqs'?",
+                      "-dcp 4: of its values 1 can be simulated; a sequence's KV is not cut over ranks here",
+                      "--max-num-seqs: this option takes one value"}));
 }
 
 TEST_F(EngineFlagsTest, WholeLinesOfAShell) {
@@ -104,14 +109,6 @@ TEST_F(EngineFlagsTest, OptionsThatChangeNothingArePassedOver) {
   EXPECT_THAT(vllm("--all2all-backend deepep_low_latency -dp 2").overrides, ElementsAre("parallel.all_to_all=deepep", "parallel.dp=2"));
   EXPECT_THAT(vllm("--enable-prefix-caching false --enable-chunked-prefill=True").overrides,
               ElementsAre("prefix_caching=false", "scheduler.vllm_v1.chunked_prefill=true"));
-}
-
-TEST_F(EngineFlagsTest, AllWrongOptionsOfALineAreNamed) {
-  const std::string error = error_of([] { vllm("--enable-eplb --port 1 --max-num-sequs 3 -dcp 4 --max-num-seqs"); });
-  EXPECT_THAT(
-      error, has_all({"--vllm-args: 4 options cannot be taken. ", "--enable-eplb: experts do not move here", "did you mean 'max-num-seqs'?",
-                      "-dcp 4: of its values 1 can be simulated; a sequence's KV is not cut over ranks here",
-                      "--max-num-seqs: this option takes one value"}));
 }
 
 TEST_F(EngineFlagsTest, AnEmptyLineSetsNothing) {

@@ -45,23 +45,20 @@ constexpr double kMost = 20, kSlack = 3;
 // Recipes that take longer, with a bound of about three times what was measured. Their layers or heads keep different numbers of tokens, so
 // that a step runs all layers (d2o, duo, lazyllm_static, mpcache_dynamic, pyramidinfer, sliminfer and the pyramids), or a step depends on
 // the prompt's length and its own in ways that are not affine (a2ats, rocketkv, zipcache).
-const std::map<std::string, double>& slow_recipes() {
-  static const std::map<std::string, double> bounds{{"{recipe: d2o, budget_frac: 0.5}", 90},
-                                                    {"a2ats", 110},
-                                                    {"d2o", 90},
-                                                    {"d2o_values", 90},
-                                                    {"duo", 110},
-                                                    {"kvpress_pyramidkv", 80},
-                                                    {"lazyllm_static", 80},
-                                                    {"mpcache_dynamic", 80},
-                                                    {"pyramidinfer", 350},
-                                                    {"rocketkv", 170},
-                                                    {"sliminfer", 80},
-                                                    {"windowkv", 80},
-                                                    {"zipcache", 80},
-                                                    {"zipvl_prefill", 80}};
-  return bounds;
-}
+const std::map<std::string, double> kSlow{{"{recipe: d2o, budget_frac: 0.5}", 90},
+                                          {"a2ats", 110},
+                                          {"d2o", 90},
+                                          {"d2o_values", 90},
+                                          {"duo", 110},
+                                          {"kvpress_pyramidkv", 80},
+                                          {"lazyllm_static", 80},
+                                          {"mpcache_dynamic", 80},
+                                          {"pyramidinfer", 350},
+                                          {"rocketkv", 170},
+                                          {"sliminfer", 80},
+                                          {"windowkv", 80},
+                                          {"zipcache", 80},
+                                          {"zipvl_prefill", 80}};
 
 std::vector<std::string> recipes_to_time() {
   std::vector<std::string> chosen{"{recipe: d2o, budget_frac: 0.5}", "{recipe: quest, budget_frac: 0.5}", "pyramidinfer", "triforce_cache"};
@@ -79,8 +76,8 @@ TEST_F(RecipeTime, StaysNearThatOfPlainKv) {
     const bool is_name = kv_policy.front() != '{';
     const std::string scheduler = is_name && shipped_recipe(kv_policy).prunes() ? "vllm_v0" : "vllm_v1";
     const Used one = used(kv_policy, scheduler, kRequests);
-    const auto slow = slow_recipes().find(kv_policy);
-    const double most = slow != slow_recipes().end() ? slow->second : kMost * (full_run() ? 1 : kSlack);
+    const auto slow = kSlow.find(kv_policy);
+    const double most = slow != kSlow.end() ? slow->second : kMost * (full_run() ? 1 : kSlack);
     EXPECT_LE(one.cpu_s, most * full_s) << kv_policy << " takes " << one.cpu_s / full_s << " times the CPU time of 'full'";
     if (!full_run() && (is_name || short_run())) continue;
     const Used twice = used(kv_policy, scheduler, 2 * kRequests);
@@ -96,14 +93,33 @@ TEST_F(RecipeTime, MemoryStaysWithTenTimesTheRequests) {
   }
 }
 
+constexpr std::array<const char*, 4> kGpus{"l4", "a100-40gb", "h100", "b200"};
+
 // Every recipe that serves, on GPUs of four generations, in memory that full attention fills.
 class EveryRecipeServes : public AppTest, public testing::WithParamInterface<std::size_t> {
  protected:
   // Runs the recipes and checks each one's row.
-  void serve(const std::string& scheduler, const std::vector<std::string>& recipes) const;
+  void serve(const std::string& scheduler, const std::vector<std::string>& recipes) const {
+    const std::string name_of_all = "every_" + scheduler;
+    write("every.yaml", fmt::format("name: {}\nmodel: llama-3.1-8b\nhardware: {}\nmax_model_len: 4096\nmemory: {{num_blocks: 400}}\n"
+                                    "trace: {{generate: {{requests: 8, arrival: {{poisson: {{rate_per_s: 50}}}}, prompt_tokens: {{uniform: "
+                                    "{{min: 100, max: 2400}}}}, output_tokens: {{uniform: {{min: 10, max: 60}}}}}}}}\n"
+                                    "scheduler: {}\nkv_policy: [{}]\n",
+                                    name_of_all, kGpus.at(GetParam()), scheduler, fmt::join(recipes, ", ")));
+    call_ok({"run", "every.yaml"});
+    const CsvTable s = read_csv("results/" + name_of_all + "/summary.csv");
+    ASSERT_EQ(s.rows.size(), recipes.size());
+    for (const std::vector<std::string>& row : s.rows) {
+      const std::string& name = row[s.at("kv_policy")];
+      const auto count = [&](const char* column) { return std::stod(row[s.at(column)]); };
+      EXPECT_EQ(count("completed") + count("rejected"), 8) << name;
+      EXPECT_GE(count("completed"), 4) << name << ": a request is refused where its prompt alone does not fit";
+      EXPECT_GT(count("kv_used_peak_frac"), 0) << name;
+      EXPECT_LE(count("kv_used_peak_frac"), 1) << name;
+      EXPECT_TRUE(name != "full" || count("kv_used_peak_frac") > 0.9) << "memory does not bind";
+    }
+  }
 };
-
-constexpr std::array<const char*, 4> kGpus{"l4", "a100-40gb", "h100", "b200"};
 
 // A quarter of them on each GPU, so that each serves on one; with KVLAB_FULL all of them on each, in a short run fewer.
 std::vector<std::string> recipes_to_serve(std::size_t gpu) {
@@ -112,27 +128,6 @@ std::vector<std::string> recipes_to_serve(std::size_t gpu) {
   for (std::size_t i = full_run() ? 0 : gpu; i < all.size(); i += full_run() ? 1 : short_run() ? 9 : kGpus.size()) chosen.push_back(all[i]);
   if (std::find(chosen.begin(), chosen.end(), "full") == chosen.end()) chosen.emplace_back("full");
   return chosen;
-}
-
-void EveryRecipeServes::serve(const std::string& scheduler, const std::vector<std::string>& recipes) const {
-  const std::string name_of_all = "every_" + scheduler;
-  write("every.yaml", fmt::format("name: {}\nmodel: llama-3.1-8b\nhardware: {}\nmax_model_len: 4096\nmemory: {{num_blocks: 400}}\n"
-                                  "trace: {{generate: {{requests: 8, arrival: {{poisson: {{rate_per_s: 50}}}}, prompt_tokens: {{uniform: "
-                                  "{{min: 100, max: 2400}}}}, output_tokens: {{uniform: {{min: 10, max: 60}}}}}}}}\n"
-                                  "scheduler: {}\nkv_policy: [{}]\n",
-                                  name_of_all, kGpus.at(GetParam()), scheduler, fmt::join(recipes, ", ")));
-  call_ok({"run", "every.yaml"});
-  const CsvTable s = read_csv("results/" + name_of_all + "/summary.csv");
-  ASSERT_EQ(s.rows.size(), recipes.size());
-  for (const std::vector<std::string>& row : s.rows) {
-    const std::string& name = row[s.at("kv_policy")];
-    const auto count = [&](const char* column) { return std::stod(row[s.at(column)]); };
-    EXPECT_EQ(count("completed") + count("rejected"), 8) << name;
-    EXPECT_GE(count("completed"), 4) << name << ": a request is refused where its prompt alone does not fit";
-    EXPECT_GT(count("kv_used_peak_frac"), 0) << name;
-    EXPECT_LE(count("kv_used_peak_frac"), 1) << name;
-    EXPECT_TRUE(name != "full" || count("kv_used_peak_frac") > 0.9) << "memory does not bind";
-  }
 }
 
 TEST_P(EveryRecipeServes, InMemoryThatBinds) {

@@ -66,7 +66,7 @@ TEST_F(ShardsTest, MergedEqualOneProgramsResults) {
   EXPECT_THAT(call({"run", "e.yaml", "--out", "parts/e"}).out, HasSubstr("9 of 9 runs were there already"));
 }
 
-TEST_F(ShardsTest, AStoppedShardIsMissedAndDoneAgain) {
+TEST_F(ShardsTest, AStoppedShardOrADamagedRunIsMissedAndDoneAgain) {
   for (const char* which : {"1/2", "2/2"}) ASSERT_EQ(shard(which).status, 0);
   call({"merge", "parts/e", "--quiet"});
   const std::map<std::string, std::string> before = content_of("parts/e");
@@ -77,10 +77,7 @@ TEST_F(ShardsTest, AStoppedShardIsMissedAndDoneAgain) {
   ASSERT_EQ(shard("2/2").status, 0);
   call_ok({"merge", "parts/e"});
   EXPECT_EQ(content_of("parts/e"), before);
-}
-
-TEST_F(ShardsTest, ADamagedRunIsNotTaken) {
-  for (const char* which : {"1/2", "2/2"}) ASSERT_EQ(shard(which).status, 0);
+  fs::remove_all("parts/e");
   const fs::path run = fs::directory_iterator("parts/e.shards/1-of-2/runs")->path();
   write(run / "requests.csv", "run,request\n");
   EXPECT_THAT(error_of_call({"merge", "parts/e", "--quiet"}, {}, 1), HasSubstr("1 of 9 runs are missing"));

@@ -30,7 +30,7 @@ struct FreshFileTest : ::testing::Test {
   const fs::path folder_ = temporary_.path();
 };
 
-TEST_F(FreshFileTest, TheFileIsOldOrNew) {
+TEST_F(FreshFileTest, TheFileIsOldOrNewAndTwoAtOnceDoNotShareOne) {
   const fs::path path = folder_ / "a.txt";
   write_file(path, "old");
   {
@@ -44,16 +44,13 @@ TEST_F(FreshFileTest, TheFileIsOldOrNew) {
   file.keep();
   EXPECT_EQ(read_file(path), "new");
   EXPECT_EQ(num_files(), 1U);
-}
-
-TEST_F(FreshFileTest, TwoAtOnceDoNotShareAFile) {
-  FreshFile one(folder_ / "a.txt"), other(folder_ / "a.txt");
+  FreshFile one(path), other(path);
   one.write("one");
   other.write("other");
   one.keep();
-  EXPECT_EQ(read_file(folder_ / "a.txt"), "one");
+  EXPECT_EQ(read_file(path), "one");
   other.keep();
-  EXPECT_EQ(read_file(folder_ / "a.txt"), "other");
+  EXPECT_EQ(read_file(path), "other");
 }
 
 TEST_F(FreshFileTest, FilesOfKilledProcessesAreRemoved) {
@@ -83,16 +80,13 @@ TEST_F(FreshFileTest, ErrorsNameTheFileAndLeaveNothing) {
   EXPECT_EQ(num_files(), 1U);  // the folder
 }
 
-TEST(Message, LongWordsAreCut) {
+TEST(Message, LongWordsAreCutAndFilesNamed) {
   EXPECT_EQ(short_message("a 'b c'\nd"), "a 'b c'\nd");
   EXPECT_EQ(short_message("x: '" + std::string(200'000, '1') + "' is no number"),
             "x: '" + std::string(59, '1') + "... (200002 characters) is no number");
   std::string words;
   for (int i = 0; i < 100'000; ++i) words += "word ";
   EXPECT_LT(short_message(words).size(), 4010U);
-}
-
-TEST(Message, ErrorsOfTheFileSystemNameTheFile) {
   std::string message;
   try {
     fs::copy_file("/no/such/file", "/no/such/place");
@@ -148,17 +142,13 @@ struct DataRoot : ::testing::Test {
   }
 };
 
-TEST_F(DataRoot, IsTheSourceTreeUnlessItIsSet) {
+TEST_F(DataRoot, IsTheSourceTreeUnlessItIsSetOrAFolderIsNamedOrHere) {
   EXPECT_EQ(profiles_folder(), KVLAB_SOURCE_DIR "/profiles");
   set_data_root("elsewhere");
   EXPECT_EQ(profiles_folder(), "elsewhere/profiles");
   ::setenv("KVLAB_HOME", "home", 1);
   EXPECT_EQ(profiles_folder(), "home/profiles");
   EXPECT_EQ(systems_folder(), "home/policies/systems");
-}
-
-TEST_F(DataRoot, ANamedFolderComesFirstThenTheOneHere) {
-  ::setenv("KVLAB_HOME", "home", 1);
   fs::create_directories("profiles");
   EXPECT_EQ(profiles_folder(), "home/profiles") << "profiles/ here has no hardware/, so it is another folder of this name";
   fs::create_directories("profiles/hardware");
