@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
+#include "app/runs/sweep/run.h"
 #include "tests/app/app_fixture.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
@@ -139,6 +141,109 @@ TEST_P(EveryRecipeServes, InMemoryThatBinds) {
 
 INSTANTIATE_TEST_SUITE_P(Gpus, EveryRecipeServes, testing::Range(std::size_t{0}, kGpus.size()),
                          [](const auto& info) { return std::string(1, *kGpus.at(info.param)) + std::to_string(info.param); });
+
+// Large inputs end in time, in memory, or in one line.
+
+struct LargeInputsTest : AppTest {
+  // Output of a run of three requests; its results are in results/few.
+  static std::string output_of(const std::string& model, const std::string& hardware, const std::string& parallel) {
+    write("few.yaml", "model: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
+                          "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 300, output_tokens: 3}}\n"
+                          "scheduler: vllm_v1\n");
+    return call_ok({"run", "few.yaml", "--force"}).out;
+  }
+};
+
+#ifdef KVLAB_SANITIZED
+constexpr bool kLimitsMemory = false;
+#else
+constexpr bool kLimitsMemory = true;
+#endif
+
+TEST_F(LargeInputsTest, OutOfMemoryNamesTheKeysAndTheSize) {
+  if (!kLimitsMemory) GTEST_SKIP() << "the sanitizer takes memory of its own";
+  write("big.yaml", std::string(kSmall) + "scheduler: vllm_v1\nreplicas: 100000\n");
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{200 << 20, 200 << 20};
+    ::setrlimit(RLIMIT_DATA, &limit);
+    const Called called = call({"run", "big.yaml", "--jobs", "1"});
+    write("err.txt", called.err);
+    _exit(called.status);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_THAT(read("err.txt"), HasSubstr("out of memory: 'replicas' = 100000 with 600 KV blocks each ('memory.num_blocks', given)"));
+}
+
+TEST_F(LargeInputsTest, StopsBesideTheSimulation) {
+  const std::atomic<bool> stop{true};
+  const auto stops = [&](const std::string& text) {
+    const Experiment experiment = parse_experiment(text, "a.yaml", {});
+    fs::create_directories("runs");
+    RunKinds kinds;
+    EXPECT_THROW(execute_run(kinds, {experiment, experiment.runs.front(), "runs", {}, [] {}}, {true, &stop, nullptr, {}, false}),
+                 Interrupted)
+        << text;
+  };
+  // No request fits, which is an error where the first simulation is not stopped.
+  std::string small = kSmall;
+  small.replace(small.find("max_model_len: 2048"), 19, "max_model_len: 100");
+  stops(small + "scheduler: vllm_v1\nload_frac: 0.5\n");
+  const std::string trace = "trace: {file: " KVLAB_SOURCE_DIR "/traces/samples/mooncake_like.jsonl.gz, block_size: 512}\n";
+  stops("kind: block_cache_mrc\nblock_caches: lru\ncapacity_blocks: 100\n" + trace);
+}
+
+TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
+  // Conservation checks, which sanitized builds make after every event, look at each block of each replica.
+  const std::string replicas = kLimitsMemory ? "4000" : "2", blocks = kLimitsMemory ? "1000000" : "1000";
+  write("big.yaml", std::string(kSmall) + "scheduler: vllm_v1\nreplicas: " + replicas + "\n");
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  call_ok({"run", "big.yaml", "--set", "timeline_interval_ms=0", "--set", "memory.num_blocks=" + blocks, "--quiet"});
+  ::getrusage(RUSAGE_SELF, &after);
+  if (!kLimitsMemory) GTEST_SKIP() << "the sanitizer takes memory of its own";
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 200 << 10);  // KiB
+}
+
+TEST_F(LargeInputsTest, RemarksOnRanksAndLinks) {
+  const std::string ranks = "makes 4 data-parallel ranks for attention", balance = "'load_balance_method' changes nothing with dp = 1",
+                    leaves = "leaves a machine of 8 GPUs";
+  const struct {
+    const char *model, *hardware, *parallel;
+    std::vector<std::string> said, unsaid;
+  } cases[] = {
+      {"mixtral-8x7b", "h100", "{tp: 8, ep: 8}", {}, {"data-parallel"}},
+      {"mixtral-8x7b", "h100", "{tp: 2, dp: 4, ep: 8}", {}, {"data-parallel"}},  // with schedulers of their own
+      {"mixtral-8x7b", "h100", "{tp: 2, load_balance_method: total_tokens}", {balance}, {}},
+      {"mixtral-8x7b", "h100", "{tp: 2, dp: 2, load_balance_method: total_tokens}", {}, {balance}},
+      {"mixtral-8x7b", "h100", "{tp: 2}", {}, {balance}},
+      {"llama-3.1-8b",
+       "a10",
+       "{tp: 4}",
+       {" % of step time is all_reduce over 4 ranks by the datasheet of A10", "add them under 'collectives' in "},
+       {}},
+      {"llama-3.1-8b", "l40s", "{tp: 4}", {"all_reduce over 4 ranks by vllm "}, {"by the datasheet"}},
+      {"llama-3.1-70b",
+       "b300",
+       "{tp: 16}",
+       {"all_reduce over 16 ranks " + leaves, "b300.yaml", "'network_bytes_per_s'", "63 GB/s for each GPU"},
+       {}},
+      {"llama-3.1-70b", "b300", "{tp: 8, pp: 2}", {"p2p over 2 ranks " + leaves}, {}},
+      {"qwen3-235b-a22b", "b300", "{tp: 2, dp: 8, ep: 16}", {"all_gather over 8 ranks"}, {}},
+      {"llama-3.1-70b", "b300", "{tp: 4, pp: 2}", {}, {"leaves a machine"}},
+      {"llama-3.1-70b", "h100", "{tp: 16}", {}, {"leaves a machine"}},  // the card has a rate
+      {"mixtral-8x7b", "h100", "{tp: 2, ep: 8}", {ranks}, {}},
+  };
+  for (const auto& c : cases) {
+    const std::string out = output_of(c.model, c.hardware, c.parallel);
+    for (const std::string& part : c.said) EXPECT_THAT(out, HasSubstr(part)) << c.parallel;
+    for (const std::string& part : c.unsaid) EXPECT_THAT(out, Not(HasSubstr(part))) << c.parallel;
+  }
+  EXPECT_THAT(read("results/few/manifest.json"), HasSubstr(ranks)) << "of the last run";
+}
 
 }  // namespace
 }  // namespace kvlab
