@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "app/results/results.h"
 #include "app/runs/accuracy/partial_answers.h"
@@ -36,11 +37,7 @@ struct GradedRun : AppTest {
     const ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
     fs::create_directories(folder.partial());
   }
-  static std::string key_of(const fs::path& run) {
-    const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
-    const std::size_t at = manifest.find(name) + name.size();
-    return manifest.substr(at, manifest.find('"', at) - at);
-  }
+  static std::string key_of(const fs::path& run) { return nlohmann::json::parse(read(run / "manifest.json")).at("input_key"); }
 };
 
 // The others continue, and their answers are there.

@@ -104,16 +104,13 @@ TEST_F(PoolsTest, LayoutsAreCountedInPlaces) {
   EXPECT_FALSE(transfer("transfer: {merge_blocks: false}\n").merges_blocks);
 }
 
-TEST_F(PoolsTest, OnePoolOfBothIsNoPool) {
+TEST_F(PoolsTest, OnePoolOfBothIsNoPoolAndRouterIsTheOlderNameOfDispatcher) {
   run("without", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: least_outstanding\n");
   run("with", "scheduler: vllm_v1\npools: {both: {replicas: 2}}\n");
   for (const std::string table : {"/requests.csv", "/timeline.csv", "/summary.csv"})
     EXPECT_EQ(without_run("without" + table), without_run("with" + table)) << table;
   EXPECT_FALSE(fs::exists("without/pools.csv"));
   for (const char* table : {"with/links.csv", "with/transfers.csv"}) EXPECT_TRUE(read_csv(table).rows.empty()) << table;
-}
-
-TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
   run("older", "scheduler: vllm_v1\nreplicas: 2\nrouter: random\n");
   run("newer", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: random\n");
   EXPECT_EQ(without_run("older/requests.csv"), without_run("newer/requests.csv"));

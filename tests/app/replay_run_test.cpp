@@ -77,12 +77,8 @@ TEST_F(ReplayRun, TheFullCacheIsTheTruthAndMoreBudgetKeepsMore) {
       EXPECT_GT(number(table, grows, r), number(table, grows, r - 1)) << grows << " of row " << r;
     EXPECT_LT(number(table, "output_rel_err", r), number(table, "output_rel_err", r - 1)) << "row " << r;
   }
-}
-
-// Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
-// head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
-TEST_F(ReplayRun, BytesOfStreamingByHand) {
-  const CsvTable table = summary_of();
+  // Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
+  // head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
   const auto streaming =
       std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& row) { return row[table.at("recipe")] == "streaming"; });
   double expected = 0;

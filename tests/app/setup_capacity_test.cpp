@@ -82,7 +82,7 @@ TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
 }
 
 // Recipes that keep (nearly) nothing on the GPU: CPU memory or disk has a size, and a given number that fits stays.
-TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
+TEST_F(CapacityTest, RecipesThatKeepNothingOnTheGpuHaveBlocksAndServe) {
   for (const char* recipe : {"instinfer", "retrieval_attention", "retrieval_attention_hnsw", "sentencekv", "kivi2", "full"}) {
     const std::string policy = std::string("kv_policy: ") + recipe + "\n";
     const std::int64_t derived = plan_of("h100", "vllm_v1", policy).setup.memory.num_blocks;
@@ -98,6 +98,9 @@ TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
   const std::int64_t block = 16 * 131'072;
   for (const auto& [bytes, number] : {std::pair{"100000000000", 1e11}, {"200000000000", 2e11}})
     EXPECT_NEAR(static_cast<double>(in_cpu(bytes)), number / block, number / block * 0.01);
+  write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
+  EXPECT_THAT(call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"}).out,
+              Not(HasSubstr("rejected")));
 }
 
 TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
@@ -109,12 +112,6 @@ TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
                              HasSubstr("blocks fit; lower 'memory: {num_blocks: N}', leave it out, or raise 'cpu_memory_bytes' in")));
   EXPECT_THAT(error("instinfer"), HasSubstr("on disk, so 1000000 blocks need 3.146e+12 bytes there"));
   EXPECT_EQ(error("kivi2"), "no error");
-}
-
-TEST_F(CapacityTest, RequestsOfThoseRecipesAreServed) {
-  write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
-  EXPECT_THAT(call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"}).out,
-              Not(HasSubstr("rejected")));
 }
 
 // ---- the keys of `memory` that set how KV is swapped
