@@ -1,5 +1,6 @@
 #include "traces/make_trace.h"
 
+#include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <unistd.h>
 

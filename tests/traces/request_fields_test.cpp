@@ -1,5 +1,3 @@
-#include "traces/block_hashes.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "tests/traces/trace_test_files.h"
+#include "traces/block_hashes.h"
 #include "traces/image_tokens.h"
 #include "traces/numbers.h"
 #include "traces/write_trace.h"
@@ -152,7 +151,7 @@ TEST(FactColumns, ComeBackAsWritten) {
     InMemoryTrace trace = read_all(kCsv);
     const std::string text = written(trace, format);
     const InMemoryTrace again = read_all(text);
-    for (const InMemoryTrace* const t : {&trace, &again}) {
+    for (const InMemoryTrace* const t : std::array<const InMemoryTrace*, 2>{&trace, &again}) {
       expect_facts_of_first_row(t->at(0));
       for (std::size_t i = 0; i < kFactColumns.size(); ++i) EXPECT_FALSE(has_fact(t->at(1).facts, static_cast<Fact>(i))) << kFactColumns[i];
     }
