@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,7 @@
 namespace kvlab {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::Not;
 
 // The result of one call of the program.
@@ -82,6 +84,26 @@ class AppTest : public ::testing::Test {
   }
   static double number(const CsvTable& table, const std::string& column, std::size_t row = 0) {
     return std::stod(text(table, column, row));
+  }
+  // A column's texts, its numbers, and their sum.
+  static std::vector<std::string> column(const CsvTable& table, const std::string& name) {
+    std::vector<std::string> texts;
+    for (const auto& row : table.rows) texts.push_back(row.at(table.at(name)));
+    return texts;
+  }
+  static std::vector<double> numbers_in(const CsvTable& table, const std::string& name) {
+    std::vector<double> numbers;
+    for (const std::string& text : column(table, name)) numbers.push_back(std::stod(text));
+    return numbers;
+  }
+  static double sum(const CsvTable& table, const std::string& name) {
+    const std::vector<double> numbers = numbers_in(table, name);
+    return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  }
+  // The summary of a run that has to succeed; without --quiet, which leaves out the folder's name.
+  static CsvTable summary_after(const std::vector<std::string>& arguments) {
+    const std::string out = call_ok({"run"}, arguments).out, folder = out.substr(out.find("wrote ") + 6);
+    return read_csv(folder.substr(0, folder.find('\n')) + "/summary.csv");
   }
   // Makes the folders of the path, too.
   static void write(const fs::path& path, const std::string& text) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "app/runs/report/expectations.h"
+#include "app/runs/report/known_metrics.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -54,7 +56,7 @@ TEST(Bill, SumsOverPools) {
 
 struct BillTest : AppTest {
   // A run on an H100 with these keys in place of its own on power and price; more: added to the experiment.
-  CsvTable run(const std::string& keys, const std::string& more = "", const std::vector<std::string>& options = {}) {
+  CsvTable run(const std::string& keys, const std::string& more = "") {
     std::string card;
     std::istringstream lines(read(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml"));
     for (std::string line; std::getline(lines, line);)
@@ -62,7 +64,7 @@ struct BillTest : AppTest {
     write("card.yaml", card + keys);
     write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n" + more);
     folder_of_run_ = "r" + std::to_string(++runs_);
-    out_ = call_ok({"run", "small.yaml", "--set", "hardware=card.yaml", "--out", folder_of_run_.string()}, options).out;
+    out_ = call_ok({"run", "small.yaml", "--set", "hardware=card.yaml", "--out", folder_of_run_.string()}).out;
     return read_csv(folder_of_run_ / "summary.csv");
   }
 
@@ -77,9 +79,7 @@ TEST_F(BillTest, PowerIsIdleAndTheRestByUse) {
   const CsvTable flat = run("power: {idle_w: 100, peak_w: 100}\nprice_per_hour: 3.6\n");
   const double duration_s = number(flat, "duration_s");
   EXPECT_NEAR(number(flat, "energy_j"), 100 * duration_s, 1e-6);
-  const CsvTable requests = read_csv(folder_of_run_ / "requests.csv");
-  double tokens = 0;
-  for (const auto& row : requests.rows) tokens += std::stod(row.at(requests.at("output_tokens")));
+  const double tokens = sum(read_csv(folder_of_run_ / "requests.csv"), "output_tokens");
   EXPECT_NEAR(number(flat, "energy_j_per_token"), 100 * duration_s / tokens, 1e-6);
   EXPECT_NEAR(number(flat, "dollars_per_million_tokens"), 3.6 / 3600 * duration_s / tokens * 1e6, 1e-6);
   const double by_use = number(run("power: {idle_w: 0, peak_w: 100}\n"), "energy_j");
@@ -87,14 +87,6 @@ TEST_F(BillTest, PowerIsIdleAndTheRestByUse) {
   EXPECT_NEAR(number(run("power: {idle_w: 40, peak_w: 100}\n"), "energy_j"), 40 * duration_s + 0.6 * by_use, 1e-5);
   const CsvTable four = run("power: {idle_w: 100, peak_w: 100}\n", "replicas: 2\nparallel: {tp: 2}\n");
   EXPECT_NEAR(number(four, "energy_j"), 400 * number(four, "duration_s"), 1e-5);
-}
-
-TEST_F(BillTest, FastForwardChangesNoDigit) {
-  const std::string keys = "power: {idle_w: 61.3, peak_w: 700}\nprice_per_hour: 2.99\n";
-  run(keys);
-  const std::string with = read(folder_of_run_ / "summary.csv");
-  run(keys, "", {"--fast-forward", "off"});
-  EXPECT_EQ(with, read(folder_of_run_ / "summary.csv"));
 }
 
 TEST_F(BillTest, MissingFiguresAreNamed) {
@@ -129,6 +121,70 @@ TEST_F(BillTest, JobCompletionTimeOfSessions) {
   EXPECT_GT(first, 1e6 + second);
   EXPECT_NEAR(number(summary, "jct_p50_ms"), (first + second) / 2 * 1e-6, 1e-6);
   EXPECT_NEAR(number(summary, "jct_max_ms"), first * 1e-6, 1e-6);
+}
+
+// Limits of results that an experiment expects.
+
+struct ExpectationsTest : SmallTest {
+  static Called run(const std::string& limits, const std::vector<std::string>& more = {}) {
+    return call({"run", "small.yaml", "--set", "expect=" + limits}, more);
+  }
+};
+
+TEST_F(ExpectationsTest, TheExitStatusSaysIfTheyAreMet) {
+  const Called met = run("{ttft_p99_ms: {max: 1000000}, attained: {min: 0}}");
+  EXPECT_EQ(met.status, 0) << met.err;
+  const std::string id = run_id("results/small");
+  EXPECT_THAT(read("results/small/expectations.csv"), has_all({id + ",ttft_p99_ms,max,1000000,", id + ",slo_attainment_frac,min,0,"}));
+  const Called unmet = run("{ttft_p99_ms: {max: 0.5}, requests: {min: 60, max: 60}}");
+  EXPECT_EQ(unmet.status, kUnmetStatus);
+  EXPECT_THAT(unmet.err, has_all({"kvlab: run " + id + ": ttft_p99_ms ", " > 0.500\n"}));
+  EXPECT_THAT(unmet.err, Not(HasSubstr("requests")));
+  EXPECT_THAT(read("results/small/expectations.csv"), HasSubstr(",false\n"));
+  EXPECT_EQ(run_id("results/small"), id) << "limits are no part of a run";
+  EXPECT_EQ(call({"run", "small.yaml"}).status, 0);
+  EXPECT_FALSE(fs::exists("results/small/expectations.csv")) << "the experiment expects nothing now";
+}
+
+TEST_F(ExpectationsTest, EveryRunAndSearchMustMeetThem) {
+  const Called called = run("{requests_per_s: {min: 6}}", {"--set", "trace.generate.arrival.poisson.rate_per_s=[1, 8]"});
+  EXPECT_EQ(called.status, kUnmetStatus);
+  EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  EXPECT_THAT(called.err, HasSubstr(run_id("results/small", 0)));
+  const Called search =
+      run("{max_rate/s: {min: 1000}}", {"--set", "search={rate: [1, 64], ttft_p99_ms: 200}", "--set", "slo={ttft_ms: 200}"});
+  EXPECT_EQ(search.status, kUnmetStatus) << search.err;
+  EXPECT_THAT(search.err, has_all({"search_rate_per_s ", " < 1,000\n"}));
+}
+
+TEST_F(ExpectationsTest, WrongOnesAreToldBeforeTheRuns) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{ttft_p98_ms: {max: 1}}", "'expect': no metric 'ttft_p98_ms'"},
+      {"{attaned: {max: 1}}", "did you mean 'attained'?"},
+      {"{ttft_p99_ms: {maks: 1}}", "unknown key 'maks' in 'expect: ttft_p99_ms'"},
+      {"{ttft_p99_ms: {}}", "'ttft_p99_ms' needs a limit: {max: 1000} or {min: 0.9}"},
+      {"{ttft_p99_ms: {min: 2, max: 1}}", "no value is at least 2 and at most 1"},
+      {"{ttft_p99_ms: {max: 1e999}}", "not a number: '1e999'"},
+  };
+  for (const auto& [limits, message] : cases) {
+    const Called called = run(limits);
+    EXPECT_EQ(called.status, 2) << limits;
+    EXPECT_THAT(called.err, HasSubstr(message));
+    EXPECT_FALSE(fs::exists("results/small"));
+  }
+  EXPECT_THAT(run("{kl_to_full: {max: 1}}").err, HasSubstr("'expect': these runs have no metric 'kl_to_full'"));
+}
+
+// Otherwise a figure of that metric, or a limit, would be refused.
+TEST_F(ExpectationsTest, EveryColumnWithNumbersIsKnown) {
+  call_ok({"run", "small.yaml"});
+  const CsvTable table = read_csv("results/small/summary.csv");
+  const auto& known = known_metrics();
+  for (std::size_t c = table.at("seed") + 1; c < table.columns.size(); ++c) {
+    double value = 0;
+    if (!parse_real(table.rows[0][c], value)) continue;
+    EXPECT_TRUE(std::binary_search(known.begin(), known.end(), table.columns[c])) << table.columns[c];
+  }
 }
 
 }  // namespace

@@ -21,27 +21,16 @@ void expect_verdicts(const Published& p, Criterion criterion, const std::map<Ver
 
 constexpr Verdict kSame = Verdict::kReproduced, kSide = Verdict::kDirection, kOther = Verdict::kNotReproduced;
 
-TEST(ClaimVerdict, WithinTwoTimesOrTenPercentCountsItsBorders) {
+TEST(ClaimVerdict, CountsBordersAndSides) {
   expect_verdicts(ratio(3), Criterion::kFactor, {{kSame, {1.5, 3, 6}}, {kSide, {1.499, 6.001, 100, 1.0001}}, {kOther, {1, 0.9, -3}}});
   expect_verdicts(ratio(3), Criterion::kNumber, {{kSame, {2.7, 3.3}}, {kSide, {2.699, 3.301}}});
-}
-
-TEST(ClaimVerdict, ARangeIsWidenedAtBothEnds) {
-  expect_verdicts(ratio(2, 4), Criterion::kNumber, {{kSame, {1.8, 4.4}}, {kSide, {4.41}}});
+  expect_verdicts(ratio(2, 4), Criterion::kNumber, {{kSame, {1.8, 4.4}}, {kSide, {4.41}}});  // a range is widened at both ends
   expect_verdicts(ratio(3, 4), Criterion::kFactor, {{kSame, {8}}});
-}
-
-TEST(ClaimVerdict, AFigureWithoutASideIsReproducedOrNot) {
-  expect_verdicts({20, 20, {}, "%", "useful memory", "figure 2"}, Criterion::kNumber, {{kSame, {22}}, {kOther, {22.1}}});
-}
-
-TEST(ClaimVerdict, ReductionsHaveTheirSideBelowNoEffect) {
+  expect_verdicts({20, 20, {}, "%", "useful memory", "figure 2"}, Criterion::kNumber, {{kSame, {22}}, {kOther, {22.1}}});  // no side
+  // Reductions have their side below no effect.
   expect_verdicts({-41, -41, 0, "%", "memory", "abstract"}, Criterion::kNumber, {{kSame, {-45}}, {kSide, {-20}}, {kOther, {1}}});
   expect_verdicts(ratio(0.4), Criterion::kFactor, {{kSide, {0.9}}});
-}
-
-TEST(ClaimVerdict, WhereTheDirectionCountsNoFigureIsReproduced) {
-  expect_verdicts(ratio(3), Criterion::kDirection, {{kSide, {3}}, {kOther, {1}}});
+  expect_verdicts(ratio(3), Criterion::kDirection, {{kSide, {3}}, {kOther, {1}}});  // no figure is reproduced
 }
 
 // ---- measures ----
@@ -55,14 +44,11 @@ std::string error_in(const std::string& text) {
   return error_of([&] { value_of(text); });
 }
 
-TEST(ClaimMeasure, IsArithmeticOverMeansOfColumns) {
+TEST(ClaimMeasure, IsArithmeticOverMeansOrTheLargestWithinLimits) {
   EXPECT_DOUBLE_EQ(value_of("ours.tokens / base.tokens"), 2);
   EXPECT_DOUBLE_EQ(value_of("100 * (1 - base.tokens / ours.tokens) - 8 / 2 / 2"), 48);
   EXPECT_DOUBLE_EQ(value_of("-base.tokens + 2 * 3"), -9);
   EXPECT_DOUBLE_EQ(value_of("max(ours.tokens) - min(ours.tokens) + median(ours.tokens) + mean(base.tokens)"), 85);
-}
-
-TEST(ClaimMeasure, LargestIsAmongTheRowsWithinTheLimits) {
   EXPECT_DOUBLE_EQ(value_of("largest(ours.rate_per_s, ours.wait_ms <= 50)"), 2);
   EXPECT_DOUBLE_EQ(value_of("largest(ours.trace.rate_per_s, ours.wait_ms <= 499, ours.tokens >= 5) * 10"), 20);
   EXPECT_EQ(error_in("largest(ours.rate_per_s, ours.wait_ms <= 4)"),
@@ -128,9 +114,6 @@ TEST(ClaimFile, ErrorsNameTheLine) {
   EXPECT_THAT(parse_error("unit: x", "unit: \"%\""), "no error");
   EXPECT_THAT(parse_error("  ours: {scheduler: vllm_v0}", "  our: {scheduler: vllm_v0}"),
               HasSubstr("tiny.yaml:17:10: measure 'baseline.kv_used_peak_frac / ours.kv_used_peak_frac': unknown run 'ours'"));
-}
-
-TEST(ClaimFile, FactorIsRefusedWhereNoEffectWouldPass) {
   std::string text = with("counts: number", "counts: factor");
   text.replace(text.find("12.8"), 4, "1.9");
   EXPECT_THAT(error_of([&] { parse_claim(text, "tiny.yaml"); }), HasSubstr("tiny.yaml:6:9: 'factor' would let a figure of no effect pass"));
@@ -186,8 +169,6 @@ TEST_F(ClaimsTest, AShippedClaimIsRunByItsName) {
 // ---- the shipped files ----
 
 TEST(ShippedClaims, AreReadWithAllOfTheirRunsAndAreOnThePageOfResults) {
-  ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   const std::string page = read_file(KVLAB_SOURCE_DIR "/docs/results/claims.md");
   std::size_t claims = 0;
   for (const auto& entry : fs::directory_iterator(KVLAB_SOURCE_DIR "/claims")) {

@@ -9,7 +9,6 @@ namespace kvlab {
 namespace {
 
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 struct EngineFlagsTest : AppTest {
@@ -28,6 +27,8 @@ TEST_F(EngineFlagsTest, OptionsOfVllmAreSettingsOfTheExperiment) {
                           "scheduler.vllm_v1.max_num_seqs=128"));
   EXPECT_THAT(vllm("vllm serve llama-2-7b --max-model-len 2K").overrides, ElementsAre("model=llama-2-7b", "max_model_len=2048"));
   EXPECT_THAT(vllm("--no-enable-prefix-caching").overrides, ElementsAre("prefix_caching=false"));
+  EXPECT_THAT(vllm("--kv-cache-dtype fp8_per_token_head").overrides,
+              ElementsAre("kv_policy={recipe: fp8, format: {scaled_fp8: {scale: token}}}"));
 }
 
 // vLLM spreads experts over all ranks, and counts CPU memory per GPU in GiB.
@@ -69,6 +70,11 @@ TEST_F(EngineFlagsTest, NothingIsSilent) {
       {"--dtype float32", "'torch_dtype' in the model's file"},
   };
   for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&, &given = text] { vllm(given); }), HasSubstr(message)) << text;
+  const std::string error = error_of([] { vllm("--enable-eplb --port 1 --max-num-sequs 3 -dcp 4 --max-num-seqs"); });
+  EXPECT_THAT(
+      error, has_all({"--vllm-args: 4 options cannot be taken. ", "--enable-eplb: experts do not move here", "did you mean 'max-num-seqs'?",
+                      "-dcp 4: of its values 1 can be simulated; a sequence's KV is not cut over ranks here",
+                      "--max-num-seqs: this option takes one value"}));
 }
 
 TEST_F(EngineFlagsTest, WholeLinesOfAShell) {
@@ -105,14 +111,6 @@ TEST_F(EngineFlagsTest, OptionsThatChangeNothingArePassedOver) {
               ElementsAre("prefix_caching=false", "scheduler.vllm_v1.chunked_prefill=true"));
 }
 
-TEST_F(EngineFlagsTest, AllWrongOptionsOfALineAreNamed) {
-  const std::string error = error_of([] { vllm("--enable-eplb --port 1 --max-num-sequs 3 -dcp 4 --max-num-seqs"); });
-  EXPECT_THAT(
-      error, has_all({"--vllm-args: 4 options cannot be taken. ", "--enable-eplb: experts do not move here", "did you mean 'max-num-seqs'?",
-                      "-dcp 4: of its values 1 can be simulated; a sequence's KV is not cut over ranks here",
-                      "--max-num-seqs: this option takes one value"}));
-}
-
 TEST_F(EngineFlagsTest, AnEmptyLineSetsNothing) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--vllm-args", ""}, {"--vllm-args="}, {"--vllm-args", " "}}) {
     EXPECT_THAT(call_ok({"run", "exp.yaml", "--out", "r"}, arguments).out, HasSubstr("--vllm-args is empty: it sets nothing\n"));
@@ -126,16 +124,8 @@ TEST_F(EngineFlagsTest, RunSaysAndRecordsWhatIsSet) {
               HasSubstr("--max-num-seqs 4 of vLLM sets scheduler.vllm_v1.max_num_seqs=4\n"));
   EXPECT_THAT(read("results/small/resolved.yaml"), has_all({"max_num_seqs: 4", "block_tokens: 32"}));
   EXPECT_THAT(read("results/small/manifest.json"), HasSubstr("memory.block_tokens=32"));
-}
-
-TEST_F(EngineFlagsTest, OptionsWithoutQuotesAreToldFromTheCommands) {
   EXPECT_THAT(error_of_call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"}),
               HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
-}
-
-TEST_F(EngineFlagsTest, CachesOfVllmWithAScaleForEachTokenAndHead) {
-  EXPECT_THAT(vllm("--kv-cache-dtype fp8_per_token_head").overrides,
-              ElementsAre("kv_policy={recipe: fp8, format: {scaled_fp8: {scale: token}}}"));
 }
 
 // Of copies of the model SGLang's method is the dispatcher, of ranks the rule that chooses one of them.

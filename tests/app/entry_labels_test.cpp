@@ -1,7 +1,10 @@
 // List entries of one policy: ids in results tell them apart by place, tables by the parameters in which they differ.
 #include "app/results/entry_labels.h"
 
+#include "app/commands/pivot.h"
+#include "app/results/view.h"
 #include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -62,18 +65,15 @@ TEST_F(EntryLabelsTest, DefaultsThatVaryWithinALabel) {
 }
 
 // Runs with equal lines are parsed once; an alias may name a node outside these lines.
-TEST_F(EntryLabelsTest, AliasesAndBlocks) {
+TEST_F(EntryLabelsTest, AliasesBlocksAndSettingsThatAreGone) {
   const std::string uses = "scheduler:\n  x:\n    n: *n\n";
   const EntryLabels labels(folder_with("r", {{"x#1", "search: &n 1\n" + uses},
                                              {"x#2", "search: &n 2\n" + uses},
                                              {"x#3", "scheduler:\n  x:\n    n: 3\nrouter:\n  x:\n    n: 5\n"}}));
   EXPECT_EQ(labels.json().dump(), R"({"scheduler":{"x#1":{"n":"1"},"x#2":{"n":"2"},"x#3":{"n":"3"}}})");
-}
-
-TEST_F(EntryLabelsTest, ARunWhoseSettingsAreGone) {
-  const EntryLabels labels(folder_with("r", {{"x#1", "scheduler: {x: {n: 1}}\n"}, {"x#2", "scheduler: {x: {n: 2}}\n"}, {"x#2", ""}}));
-  EXPECT_EQ(std::tuple(labels.shown("scheduler", "x#1"), labels.shown("scheduler", "x#2")), std::tuple("x {n: 1}", "x#2"));
-  EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#2"));
+  const EntryLabels gone(folder_with("s", {{"x#1", "scheduler: {x: {n: 1}}\n"}, {"x#2", "scheduler: {x: {n: 2}}\n"}, {"x#2", ""}}));
+  EXPECT_EQ(std::tuple(gone.shown("scheduler", "x#1"), gone.shown("scheduler", "x#2")), std::tuple("x {n: 1}", "x#2"));
+  EXPECT_FALSE(gone.is_ambiguous("scheduler", "x#2"));
 }
 
 // Two folders of one table use one label for other entries: the table keeps the label.
@@ -162,6 +162,84 @@ TEST_F(EntryLabelsTest, RecipesOfAReplay) {
                        "  - {recipe: snapkv, budget_tokens: 128, scorer: {window_attention: {window_tokens: 64}}}\n");
   EXPECT_THAT(call_ok({"run", "replay.yaml"}).out, has_all({"snapkv  snapkv 128 scorer window_attention {window_tokens: 16} ",
                                                             "snapkv  snapkv 128 scorer window_attention {window_tokens: 64} "}));
+}
+
+// Tables of runs joined into one. The tables are written by hand.
+
+struct ViewTest : SmallTest {
+  // Joins runs "0", "1", ..., each with one of these tables; returns requests.csv.
+  static std::string joined(const std::vector<std::string>& tables) {
+    ResultsFolder folder("out", load_experiment("small.yaml", {}), ResultsFolder::Joins::kNo);
+    View view;
+    for (const std::string& table : tables) {
+      const std::string id = std::to_string(view.rows.size());
+      view.rows.push_back({id, folder.runs() / id, {}});
+      write(view.rows.back().run / "summary.csv", "run,seed\n" + id + ",1\n");
+      write(view.rows.back().run / "requests.csv", table);
+    }
+    join_runs(folder, view);
+    return read("out/requests.csv");
+  }
+};
+
+TEST_F(ViewTest, MissingLastColumnsAreEmpty) {
+  EXPECT_EQ(joined({"run,a\n0,1\n0,2\n", "run,a,b,c\n1,3,4,5\n", "run,a,b\n2,6,7\n", ""}), "run,a,b,c\n0,1,,\n0,2,,\n1,3,4,5\n2,6,7,\n");
+  // The empty fields are at the end of a row, which is not the end of each of its lines.
+  const std::string rows = "0,\"p\nq\"\"\n\"\"\n,r\",s";
+  EXPECT_EQ(joined({"run,a,b\n" + rows + "\n0,\"\"\"\",t\n", "run,a,b,c\n1,\"x\ny\",2,3\n"}),
+            "run,a,b,c\n" + rows + ",\n0,\"\"\"\",t,\n1,\"x\ny\",2,3\n");
+}
+
+TEST_F(ViewTest, OtherColumnsAreRefused) {
+  for (const std::string other : {"run,b\n1,1\n", "run,ab,c\n1,1,1\n", "run,b,c,d\n1,1,1,1\n"}) {
+    EXPECT_THAT(error_of([&] {
+                  joined({"run,a,c\n0,1,1\n", other});
+                }),
+                HasSubstr("requests.csv: has other columns than the runs before it"))
+        << other;
+  }
+}
+
+struct PivotTest : AppTest {
+  PivotTest() {
+    write("r/summary.csv",
+          "run,scheduler,trace.arrival.poisson.rate_per_s,seed,goodput_per_s,binding_limit\n"
+          "a,orca,1,1,0.5,ttft\nb,orca,1,2,0.7,ttft\nc,orca,2,1,0.25,ttft\nd,orca,2,2,0.25,tpot\n"
+          "e,sarathi,1,1,1,\nf,sarathi,1,2,1,\n");
+  }
+};
+
+// Means 0.6 and 0.25: the first has an interval of 12.706 x 0.1, the second has none, since its seeds agree.
+TEST_F(PivotTest, MeansOverSeedsByHand) {
+  EXPECT_EQ(call_ok({"pivot", "r", "--rows", "scheduler", "--columns", "rate_per_s", "--metric", "goodput_per_s"}).out,
+            "goodput_per_s over trace.arrival.poisson.rate_per_s; mean over n = 2 seeds, +- half of the 95 % t-interval\n"
+            "scheduler  1                   2\n"
+            "orca       0.600 +- 1.271  0.250\n"
+            "sarathi    1\n");
+}
+
+TEST_F(PivotTest, CsvOfNumbersAndTexts) {
+  EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--columns", "scheduler", "--metric", "goodput_per_s", "--csv"}).out,
+            "trace.arrival.poisson.rate_per_s,orca,sarathi\n1,0.6,1\n2,0.25,\n");
+  // Also by the heading of the printed table, 'binding'.
+  for (const char* metric : {"binding_limit", "binding"})
+    EXPECT_EQ(call({"pivot", "r", "--rows", "rate_per_s", "--metric", metric, "--where", "scheduler=orca", "--csv"}).out,
+              "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n");
+}
+
+TEST_F(PivotTest, AnAxisIsNeverAveragedOver) {
+  EXPECT_THAT(error_of_call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s"}),
+              HasSubstr("rate_per_s varies within a cell (1, 2): make it --rows or --columns, or choose one by --where"));
+  EXPECT_EQ(call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=2"}).status, 0);
+}
+
+TEST_F(PivotTest, NamesWhatIsWrong) {
+  const auto error = [](const std::vector<std::string>& more) { return call({"pivot", "r"}, more).err; };
+  EXPECT_THAT(error({"--rows", "schedular", "--metric", "goodput_per_s"}), HasSubstr("scheduler"));
+  EXPECT_THAT(error({"--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=9"}), HasSubstr("its values: 1, 2"));
+  EXPECT_THAT(error({"--rows", "scheduler", "--metric", "goodput_per_s", "--where", "x"}), HasSubstr("is not AXIS=VALUE"));
+  EXPECT_THAT(error({"--rows", "scheduler", "--metric", "$/1M tokens"}), HasSubstr("has no column '$/1M tokens'; known: "));
+  EXPECT_THAT(error({"--rows", "scheduler", "--metric", "bindin"}), HasSubstr("did you mean 'binding'"));
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // 'host: engine' with 'eval:', through the front.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "app/results/results.h"
 #include "app/runs/accuracy/partial_answers.h"
 #include "app/runs/sweep/stop_signals.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
@@ -33,11 +37,7 @@ struct GradedRun : AppTest {
     const ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
     fs::create_directories(folder.partial());
   }
-  static std::string key_of(const fs::path& run) {
-    const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
-    const std::size_t at = manifest.find(name) + name.size();
-    return manifest.substr(at, manifest.find('"', at) - at);
-  }
+  static std::string key_of(const fs::path& run) { return nlohmann::json::parse(read(run / "manifest.json")).at("input_key"); }
 };
 
 // The others continue, and their answers are there.
@@ -47,12 +47,14 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   EXPECT_THAT(called.err, HasSubstr("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "));
   EXPECT_THAT(called.out, HasSubstr("2 samples, 2 policies: about"));
   const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 4U);
-  EXPECT_EQ(std::tuple(text(answers, "recipe"), text(answers, "first_diverging")), std::tuple("full", "-1"));
-  EXPECT_EQ(text(answers, "recipe", 2), "streaming");
+  EXPECT_THAT(column(answers, "recipe"), ElementsAre("full", "full", "streaming", "streaming"));
+  EXPECT_EQ(text(answers, "first_diverging"), "-1");
 }
 
-TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
+TEST_F(GradedRun, WhatAnEvaluationCannotBeIsToldOfBeforeTheRun) {
+  EXPECT_THAT(error_of_call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"}),
+              HasSubstr(": 'lengths': not a whole number: '90.7'\n"));
+  call_ok({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "lengths"});
   write("eval.jsonl", read("eval.jsonl") + R"({"task":"a","prompt":[1,2,9999],"turns":[{"question":[5],"answer":[7]}]})");
   const std::string error = error_of_call({"run", "graded.yaml", "--out", "out"});
   EXPECT_THAT(error, HasSubstr("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "));
@@ -63,9 +65,7 @@ TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
 TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   write("eval.jsonl", R"({"task":"qa, \"hard\"","prompt":[1,2,3],"turns":[{"question":[5],"answer":[7]}]})");
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
-  const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 1U);
-  EXPECT_EQ(text(answers, "task"), "qa, \"hard\"");
+  EXPECT_THAT(column(read_csv("out/answers.csv"), "task"), ElementsAre("qa, \"hard\""));
 }
 
 // If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
@@ -171,19 +171,14 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   call_ok({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
            "replay={per_task: 1, steps: 18}", "--out", "out"});
   const CsvTable answers = read_csv("out/answers.csv");
-  ASSERT_EQ(answers.rows.size(), 10U);
-  std::string found;
-  for (const auto& row : answers.rows) found += row[answers.at("needle_found")] + ";";
   // The third is not in the prompt, the fourth's last steps are not recorded, and the second sample is not replayed.
-  EXPECT_EQ(found, "1;1;;;;0;1;;;;");
+  EXPECT_EQ(column(answers, "needle_found"), (std::vector<std::string>{"1", "1", "", "", "", "0", "1", "", "", ""}));
   const CsvTable summary = read_csv("out/summary.csv");
-  ASSERT_EQ(summary.rows.size(), 2U);
-  EXPECT_EQ(std::tuple(text(summary, "needle_found_frac"), text(summary, "needle_found_frac", 1)), std::tuple("1.000000", "0.500000"));
+  EXPECT_EQ(column(summary, "needle_found_frac"), (std::vector<std::string>{"1.000000", "0.500000"}));
   // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
   write("eval.jsonl", sample(0, turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"});
-  const CsvTable whole = read_csv("whole/answers.csv");
-  EXPECT_EQ(std::tuple(text(whole, "needle_found"), text(whole, "needle_found", 1)), std::tuple("1", ""));
+  EXPECT_EQ(column(read_csv("whole/answers.csv"), "needle_found"), (std::vector<std::string>{"1", ""}));
 }
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
@@ -212,21 +207,76 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
       {"run", "graded.yaml", "--set", "kv_policy={recipe: streaming, budget_tokens: 40}", "--set", "question=decoded", "--out", "out"});
   const CsvTable summary = read_csv("out/summary.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
-  double sum = 0;
-  for (const auto& row : summary.rows) sum += std::stod(row[summary.at("kl_to_full")]);
-  EXPECT_GT(sum, 0.001);
-  char mean[16];
-  std::snprintf(mean, sizeof mean, "  %.3f  ", sum / 2);
-  EXPECT_THAT(called.out, HasSubstr(mean)) << mean;
+  const double kl = sum(summary, "kl_to_full");
+  EXPECT_GT(kl, 0.001);
+  EXPECT_THAT(called.out, HasSubstr(fmt::format("  {:.3f}  ", kl / 2)));
   EXPECT_THAT(called.out, HasSubstr("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"));
 }
 
-TEST_F(GradedRun, LengthsAreWholeNumbers) {
-  EXPECT_THAT(error_of_call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"}),
-              HasSubstr(": 'lengths': not a whole number: '90.7'\n"));
-  EXPECT_FALSE(fs::exists("out"));
-  EXPECT_EQ(
-      call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+SampleGrades graded(std::int32_t number) {
+  SampleGrades sample;
+  for (std::int32_t turn = 0; turn < 3; ++turn) {
+    GradedAnswer a;
+    a.sample = number, a.turn = turn, a.tokens = 7, a.bytes = 9, a.first_wrong = turn - 1, a.first_diverging = 2, a.agreeing = 5;
+    a.is_full_exact = turn != 1, a.bits = 1.0 / 3, a.kl_nats = 1e-9, a.resident_bytes_frac = 0.25;
+    sample.answers.push_back(a);
+  }
+  Fidelity f;
+  f.attention_mass = 0.1, f.output_rel_err = 0.2, f.topk_recall = 0.3, f.kl = 0.4;
+  f.far_mass = 0.5, f.far_mass_kept = 0.6, f.needle_mass = 0.7, f.needle_mass_kept = 1.0 / 7;
+  sample.replayed = f;
+  sample.found = {true, std::nullopt, false};
+  return sample;
+}
+
+struct PartialAnswersFile : ::testing::Test {
+  const TempFolder folder_;
+  const std::string file_ = folder_.file("0001.txt");
+};
+
+TEST_F(PartialAnswersFile, GivesBackWhatWasGraded) {
+  SampleGrades plain = graded(8);
+  plain.replayed.reset(), plain.found.clear();
+  {
+    PartialAnswers answers(file_);
+    answers.add(graded(4));
+    answers.add(plain);
+  }
+  const PartialAnswers again(file_);
+  ASSERT_EQ(again.by_sample().size(), 2U);
+  const SampleGrades &known = again.by_sample().at(4), expected = graded(4);
+  ASSERT_EQ(known.answers.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const GradedAnswer &a = known.answers[i], &b = expected.answers[i];
+    EXPECT_EQ(std::tie(a.sample, a.turn, a.tokens, a.bytes, a.first_wrong, a.first_diverging, a.agreeing, a.is_full_exact),
+              std::tie(b.sample, b.turn, b.tokens, b.bytes, b.first_wrong, b.first_diverging, b.agreeing, b.is_full_exact));
+    EXPECT_EQ(std::tie(a.bits, a.kl_nats, a.resident_bytes_frac), std::tie(b.bits, b.kl_nats, b.resident_bytes_frac));
+  }
+  ASSERT_TRUE(known.replayed);
+  EXPECT_EQ(std::tuple(known.replayed->attention_mass, known.replayed->needle_mass_kept), std::tuple(0.1, 1.0 / 7));
+  EXPECT_EQ(known.found, expected.found);
+  EXPECT_FALSE(again.by_sample().at(8).replayed);
+  EXPECT_TRUE(again.by_sample().at(8).found.empty());
+}
+
+TEST_F(PartialAnswersFile, LinesThatWereCutOffAreGradedAgain) {
+  {
+    PartialAnswers answers(file_);
+    answers.add(graded(4));
+    answers.add(graded(5));
+  }
+  const std::string whole = read_file(file_);
+  const std::size_t second = whole.find('\n') + 1;
+  for (std::size_t end = second; end < whole.size() - 1; ++end) {
+    std::ofstream(file_) << whole.substr(0, end);
+    PartialAnswers again(file_);
+    EXPECT_EQ(again.by_sample().count(4), 1U);
+    EXPECT_EQ(again.by_sample().count(5), 0U) << whole.substr(second, end - second);
+    again.add(graded(6));  // begins a line of its own
+    const PartialAnswers third(file_);
+    ASSERT_EQ(third.by_sample().size(), 2U) << whole.substr(second, end - second);
+    EXPECT_EQ(third.by_sample().count(6), 1U);
+  }
 }
 
 }  // namespace

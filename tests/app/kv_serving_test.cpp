@@ -1,19 +1,20 @@
 #include <map>
 
+#include "app/runs/plan/lent_footprint.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
+#include "kernels/device/cuda/memory.h"
 #include "sim/cost/profile.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/app/app_fixture.h"
+#include "tests/recipes_in.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
 namespace {
 
 // KV policies in serving experiments.
-struct KvServingTest : AppTest {
-  KvServingTest() { ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1); }
-  static CsvTable summary(const std::string& name) { return read_csv("results/" + name + "/summary.csv"); }
-};
+using KvServingTest = AppTest;
 
 // Prompts of 300 tokens cut to 128: less memory and shorter steps; each decode step of h2o and quest has operations of its own.
 TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
@@ -23,11 +24,9 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   write("small.yaml", small +
                           "kv_policy: [full, {recipe: [snapkv, h2o, quest], budget_tokens: 128}, kivi2]\n"
                           "scheduler: vllm_v1\n");
-  call_ok({"run", "small.yaml"});
-  const CsvTable s = summary("small");
-  ASSERT_EQ(s.rows.size(), 5U);
+  const CsvTable s = summary_after({"small.yaml"});
+  EXPECT_EQ(column(s, "completed"), std::vector<std::string>(5, "60"));
   constexpr std::size_t kFull = 0, kSnapKv = 1, kH2o = 2, kQuest = 3, kKivi = 4;
-  for (std::size_t r = 0; r < 5; ++r) EXPECT_EQ(text(s, "completed", r), "60");
   EXPECT_EQ(number(s, "step_policy_frac", kFull), 0);
   for (const std::size_t r : {kSnapKv, kH2o, kQuest, kKivi}) EXPECT_GT(number(s, "step_policy_frac", r), 0);
   EXPECT_GT(number(s, "step_policy_frac", kH2o), number(s, "step_policy_frac", kSnapKv));
@@ -44,7 +43,7 @@ TEST_F(KvServingTest, EvictionsOfEveryStepTakeLittleTime) {
         "trace: {generate: {requests: 12, arrival: {poisson: {rate_per_s: 0.3}}, prompt_tokens: 12000, output_tokens: 200}}\n"
         "kv_policy: [full, {recipe: [streaming, tova, h2o], budget_frac: 1.0, disposal: [drop, {drop: {in_place: false}}]}]\n");
   const Called called = call_ok({"run", "evicts.yaml"});
-  const CsvTable s = summary("evicts");
+  const CsvTable s = read_csv("results/evicts/summary.csv");
   ASSERT_EQ(s.rows.size(), 7U);
   std::map<std::string, std::map<bool, double>> share, tpot;
   double full = 0;
@@ -77,8 +76,7 @@ TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
                           "memory: {num_blocks: 400}\nmax_model_len: 2048\nscheduler: vllm_v1\nkv_policy: [full, kivi2]\n"
                           "profile: {kvlab: {path: " +
                           bundle.path() + "/own, kv_reads: [stored, decoded, unpacked]}}\n");
-  call_ok({"run", "small.yaml"});
-  const CsvTable s = summary("small");
+  const CsvTable s = summary_after({"small.yaml"});
   ASSERT_EQ(s.rows.size(), 6U);
   std::map<std::string, double> attention, policy;  // of the time that is not the policy's own; of all
   for (std::size_t r = 0; r < 6; ++r) {
@@ -100,10 +98,8 @@ TEST_F(KvServingTest, MergedLayersSaveMemory) {
         "name: small\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\nmax_model_len: 16384\nmemory: {num_blocks: 640}\n"
         "kv_policy: [full, minicache]\ntrace: {generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 8192, "
         "output_tokens: 1000}}\n");
-  call_ok({"run", "small.yaml"});
-  const CsvTable s = summary("small");
-  ASSERT_EQ(s.rows.size(), 2U);
-  for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "1");
+  const CsvTable s = summary_after({"small.yaml"});
+  EXPECT_THAT(column(s, "completed"), ElementsAre("1", "1"));
   EXPECT_NEAR(number(s, "kv_used_mean_frac", 1) / number(s, "kv_used_mean_frac"), 0.767, 0.015);
 }
 
@@ -127,8 +123,7 @@ TEST_F(KvServingTest, SamplesSayWhatIsKept) {
             "samples: {made: {synthetic: {layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4}}}\n"
             "kv_policy: [full, {recipe: snapkv, budget_tokens: 64}]\n"
             "scheduler: vllm_v1\n");
-  call_ok({"run", "small.yaml"});
-  const CsvTable s = summary("small");
+  const CsvTable s = summary_after({"small.yaml"});
   EXPECT_EQ(std::tuple(number(s, "attention_mass"), number(s, "output_rel_err")), std::tuple(1, 0));
   EXPECT_EQ(std::tuple(text(s, "recipe", 1), text(s, "budget_tokens", 1)), std::tuple("snapkv", "64"));
   EXPECT_LT(number(s, "attention_mass", 1), 1);
@@ -146,9 +141,8 @@ TEST_F(KvServingTest, ServesShortPrompts) {
        {"name: simulated\nmodel: llama-3.1-8b\n", "name: served\nhost: engine\nmodel: " KVLAB_SOURCE_DIR "/engine/probe\n"}) {
     write("short.yaml", host + rest);
     const Called called = call_ok({"run", "short.yaml"});
-    const CsvTable s = summary(host.find("engine") == std::string::npos ? "simulated" : "served");
-    ASSERT_EQ(s.rows.size(), 4U);
-    for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "4") << row[s.at("kv_policy")];
+    const CsvTable s = read_csv(host.find("engine") == std::string::npos ? "results/simulated/summary.csv" : "results/served/summary.csv");
+    EXPECT_EQ(column(s, "completed"), std::vector<std::string>(4, "4"));
     EXPECT_THAT(called.out, HasSubstr("3 of 4 requests keep more than the policy's budget, which is less of their prompts than what always "
                                       "stays; a prompt no longer than that stays whole"));
     EXPECT_THAT(called.out, Not(HasSubstr("4 of 4 requests keep")));
@@ -168,8 +162,8 @@ TEST_F(KvServingTest, SelectorsTakeAShare) {
         "name: replayed\nhost: replay\nsamples: {s: {synthetic: {layers: 4, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 400, "
         "decode_tokens: 4}}}\n" +
             policies);
-  for (const char* file : {"a.yaml", "b.yaml", "c.yaml"}) call_ok({"run", file});
-  const CsvTable simulated = summary("simulated"), replayed = summary("replayed");
+  call_ok({"run", "b.yaml"});
+  const CsvTable simulated = summary_after({"a.yaml"}), replayed = summary_after({"c.yaml"});
   for (const char* column : {"e2e_p99_ms", "step_attention_frac", "step_policy_frac"})
     EXPECT_EQ(number(simulated, column, 2), number(simulated, column, 3)) << column;
   for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(number(replayed, "budget_tokens", row), 100);
@@ -177,16 +171,147 @@ TEST_F(KvServingTest, SelectorsTakeAShare) {
   EXPECT_LT(number(replayed, "attention_mass", 2), 1);
 }
 
-TEST_F(KvServingTest, RefusesWhatCannotServe) {
-  const auto refusal = [&](const std::string& policy) {
-    write("small.yaml", std::string(kSmall) + "kv_policy: " + policy + "\nscheduler: vllm_v1\n");
-    return call({"run", "small.yaml"}).err;
-  };
-  EXPECT_EQ(refusal("oracle"), "kvlab: small.yaml:9:12: recipe 'oracle' has no costs on shapes alone; it runs in: replay\n");
-  EXPECT_EQ(refusal("{recipe: snapkv, scorer: key_normm}"),
-            "kvlab: small.yaml:9:37: unknown scorer 'key_normm'; did you mean 'key_norm'?\n");
-  EXPECT_EQ(refusal("{recipe: snapkv, budget_tokens: 8}"),
+TEST_F(KvServingTest, RefusesABudgetThatCannotServe) {
+  write("small.yaml", std::string(kSmall) + "kv_policy: {recipe: snapkv, budget_tokens: 8}\nscheduler: vllm_v1\n");
+  EXPECT_EQ(call({"run", "small.yaml"}).err,
             "kvlab: small.yaml:9:12: recipe 'snapkv' cannot run: a budget of 8 tokens is below the 32 last tokens that it always keeps\n");
+}
+
+TEST(LentFootprint, IsMadeOnceForRunsThatFollowEachOther) {
+  int made = 0;
+  const auto lend = lending([&made]() -> std::unique_ptr<Footprint> {
+    ++made;
+    return std::make_unique<KeepAll>();
+  });
+  for (int run = 0; run < 3; ++run) {
+    const auto one = lend();
+    EXPECT_TRUE(one->keeps_everything());
+  }
+  EXPECT_EQ(made, 1);
+  const auto first = lend(), second = lend();  // two replicas at a time
+  EXPECT_EQ(made, 2);
+}
+
+TEST(LentFootprint, SaysWhatAFreshOneSays) {
+  const Recipe recipe = recipe_of("{recipe: d2o, budget_frac: 0.3}");
+  const auto make = [&recipe] { return std::make_unique<RecipeFootprint>(recipe, ModelShape{12, 4, 2, 32, 64}, 16); };
+  const auto lend = lending(make);
+  for (const std::int32_t prompt : {40, 75, 40, 130}) {
+    const auto lent = lend();
+    const std::unique_ptr<Footprint> fresh = make();
+    SeqState a{0, prompt}, b = a;
+    for (std::int32_t next = prompt, i = 0; i < 5; ++i, next = 1) {
+      a = a.taking(next), b = b.taking(next);
+      const FootprintStep one = lent->step(a), other = fresh->step(b);
+      EXPECT_EQ(one.kept_pages, other.kept_pages);
+      EXPECT_EQ(one.peak_pages, other.peak_pages);
+      PolicyWork work, expected;
+      lent->charge({&a, 1}, work), fresh->charge({&b, 1}, expected);
+      ASSERT_EQ(work.ops.size(), expected.ops.size());
+      for (std::size_t k = 0; k < work.ops.size(); ++k) EXPECT_EQ(work.ops[k].bytes, expected.ops[k].bytes);
+      a = one.after(a), b = other.after(b);
+    }
+  }
+}
+
+// 'host: engine' with a trace, through the front.
+
+// The probe's folder as model, times from the roofline of a GPU: nothing here measures anything.
+const char* const kServed =
+    "name: served\n"
+    "host: [sim, engine]\n"
+    "model: " KVLAB_SOURCE_DIR
+    "/engine/probe\n"
+    "hardware: h100\n"
+    "trace: {generate: {requests: 6, arrival: {poisson: {rate_per_s: 50}}, prompt_tokens: 30, output_tokens: 3}}\n"
+    "scheduler: [vllm_v1, sarathi]\n"
+    "memory: {num_blocks: 100}\n"
+    "max_model_len: 2048\n";
+
+struct ServedRun : AppTest {
+  ServedRun() { write("served.yaml", kServed); }
+};
+
+TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
+  const Called called = call_ok({"run", "served.yaml", "--out", "out"});
+  const CsvTable requests = read_csv("out/requests.csv"), steps = read_csv("out/engine_steps.csv"), summary = read_csv("out/summary.csv");
+  EXPECT_EQ(requests.rows.size(), 24U);
+  EXPECT_EQ(summary.rows.size(), 4U);
+  ASSERT_FALSE(steps.rows.empty());
+  for (const auto& row : steps.rows) {
+    EXPECT_GT(std::stoll(row[steps.at("measured_ns")]), 0);
+    EXPECT_GT(std::stoll(row[steps.at("predicted_ns")]), 0);
+  }
+  for (const auto& row : summary.rows) {
+    const bool is_engine = row[summary.at("host")] == "engine";
+    EXPECT_EQ(std::tuple(row[summary.at("completed")], row[summary.at("inside_frac")].empty(), row[summary.at("step_linear_frac")].empty()),
+              std::tuple("6", is_engine, is_engine));
+  }
+  const CsvTable validation = read_csv("out/validation.csv");
+  EXPECT_EQ(validation.rows.size(), 2U * 3 * 4);
+  EXPECT_EQ(csv_line(validation.columns), "scheduler,seed,sim_run,engine_run,metric,statistic,real,simulated,diff_frac\n");
+  EXPECT_THAT(called.out, HasSubstr("furthest off"));
+}
+
+// A step of the engine's takes longer than the microsecond after which the runs stop.
+TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
+  const std::vector<std::string> run{"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "stop.after_s=1e-6"};
+  const Called nothing = call_ok(run);
+  EXPECT_THAT(nothing.out, HasSubstr("nothing to compare\n"));
+  const std::string told = call(run, {"--set", "validate.max_diff_frac=0.5", "--force"}).err;  // before its run has an id
+  EXPECT_EQ(told, "kvlab: out/requests.csv: run " + run_id("out") +
+                      " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+}
+
+// Only the shape of the model counts: no file of weights is there.
+TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
+  write("tiny.yaml",
+        "model_type: llama\nhidden_size: 64\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 2\nintermediate_size: "
+        "96\nvocab_size: 50\nmax_position_embeddings: 2048\n");
+  const std::vector<std::string> run{"run",   "served.yaml",      "--out", "out", "--set", "model=tiny.yaml", "--set", "host=engine",
+                                     "--set", "scheduler=vllm_v1"};
+  EXPECT_THAT(call(run).err, HasSubstr("'weights: random'"));
+  std::vector<std::string> random{"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"};
+  EXPECT_THAT(call_ok(run, random).out, HasSubstr("random weights in the shape of tiny"));
+  EXPECT_EQ(read_csv("out/requests.csv").rows.size(), 6U);
+  random.insert(random.end(), {"--force", "--set", "model=opt-6.7b"});
+  EXPECT_THAT(call(run, random).err, HasSubstr("opt-6.7b has learned positions, which the engine does not compute"));
+}
+
+TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
+  const CsvTable summary = summary_after({"served.yaml", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
+                                          "trace.generate.requests=2000", "--set", "load_frac=0.5"});
+  const double capacity = number(summary, "capacity_per_s");
+  EXPECT_NEAR(number(summary, "requests_per_s"), capacity / 2, capacity * 0.02);
+}
+
+TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
+  const auto error = [](const std::string& set) {
+    return error_of_call({"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1", "--set", set});
+  };
+  EXPECT_THAT(error("replicas=2"), HasSubstr("one replica"));
+  EXPECT_THAT(error("model=llama-3.1-8b"), HasSubstr("weights"));
+  EXPECT_THAT(error("block_cache=belady"), HasSubstr("future"));
+}
+
+TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const std::string error = error_of_call({"run", "served.yaml", "--out", "out", "--set", "backend=cuda"});
+  EXPECT_EQ(error.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << error;
+  EXPECT_THAT(error, HasSubstr(why_no_gpu()));
+  EXPECT_FALSE(fs::exists("out"));
+}
+
+// Without other axes only the metric is furthest off.
+TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
+  const Called called = call({"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=1e-9"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_THAT(called.err, has_all({"max_diff_frac", "% in "}));
+  const std::size_t at = called.out.find("furthest off: ");
+  ASSERT_NE(at, std::string::npos) << called.out;
+  const std::string line = called.out.substr(at, called.out.find('\n', at) - at);
+  EXPECT_THAT(line, Not(HasSubstr(" of ")));
+  EXPECT_THAT(called.err, Not(HasSubstr(" of ")));
 }
 
 }  // namespace

@@ -17,7 +17,6 @@ using ::testing::AnyOf;
 constexpr const char* kTwoAndTwo = "pools: {prefill: {replicas: 2}, decode: {replicas: 2}}\n";
 
 struct PoolsTest : AppTest {
-  PoolsTest() { ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1); }
   // The plan of an experiment with the keys of kSmall and these.
   static ServingPlan plan_of(const std::string& more) {
     const Experiment experiment = parse_experiment(std::string(kSmall) + more, "a.yaml", {});
@@ -30,11 +29,6 @@ struct PoolsTest : AppTest {
   static void run(const std::string& name, const std::string& more) {
     write(name + ".yaml", std::string(kSmall) + more);
     call_ok({"run", name + ".yaml", "--out", name});
-  }
-  static double sum(const CsvTable& table, const char* column) {
-    double all = 0;
-    for (const auto& row : table.rows) all += std::stod(row.at(table.at(column)));
-    return all;
   }
   // The lines of a table without the run's id.
   static std::string without_run(const fs::path& file) {
@@ -110,16 +104,13 @@ TEST_F(PoolsTest, LayoutsAreCountedInPlaces) {
   EXPECT_FALSE(transfer("transfer: {merge_blocks: false}\n").merges_blocks);
 }
 
-TEST_F(PoolsTest, OnePoolOfBothIsNoPool) {
+TEST_F(PoolsTest, OnePoolOfBothIsNoPoolAndRouterIsTheOlderNameOfDispatcher) {
   run("without", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: least_outstanding\n");
   run("with", "scheduler: vllm_v1\npools: {both: {replicas: 2}}\n");
   for (const std::string table : {"/requests.csv", "/timeline.csv", "/summary.csv"})
     EXPECT_EQ(without_run("without" + table), without_run("with" + table)) << table;
   EXPECT_FALSE(fs::exists("without/pools.csv"));
   for (const char* table : {"with/links.csv", "with/transfers.csv"}) EXPECT_TRUE(read_csv(table).rows.empty()) << table;
-}
-
-TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
   run("older", "scheduler: vllm_v1\nreplicas: 2\nrouter: random\n");
   run("newer", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: random\n");
   EXPECT_EQ(without_run("older/requests.csv"), without_run("newer/requests.csv"));
@@ -127,7 +118,7 @@ TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
 }
 
 TEST_F(PoolsTest, TablesAddUp) {
-  run("two", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
+  run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
   const CsvTable requests = read_csv("two/requests.csv"), pools = read_csv("two/pools.csv"), links = read_csv("two/links.csv"),
                  transfers = read_csv("two/transfers.csv"), summary = read_csv("two/summary.csv");
   ASSERT_EQ(pools.rows.size(), 2U);
@@ -156,6 +147,9 @@ TEST_F(PoolsTest, TablesAddUp) {
   EXPECT_EQ(sum(links, "transfers"), 2.0 * static_cast<double>(going_on));  // out of one replica and into another
   EXPECT_EQ(sum(links, "bytes"), 2 * sum(transfers, "bytes"));
   for (const auto& row : links.rows) EXPECT_EQ(row[links.at("direction")] == "out", row[links.at("pool")] == "prefill");
+  const std::string trace = read("two/trace.json");
+  EXPECT_TRUE(nlohmann::json::accept(trace));
+  EXPECT_THAT(trace, has_all({"KV from 0", "ready to leave", "KV arrived of"}));
 }
 
 TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
@@ -172,9 +166,6 @@ TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
   const ServingPlan mooncake = plan_of("scheduler: vllm_v1\nsystem: mooncake\n");
   EXPECT_EQ(std::tuple(mooncake.setup.store.block_tokens, mooncake.setup.pools[0].store_blocks), std::tuple(512, 2048));
   EXPECT_FALSE(plan_of("scheduler: vllm_v1\nsystem: mooncake\nprefix_caching: false\n").setup.store.is_on());
-}
-
-TEST_F(PoolsTest, StoresAreATable) {
   run("kept", "scheduler: vllm_v1\nstore: {block_tokens: 64}\n" + std::string(kTwoAndTwo));
   const CsvTable stores = read_csv("kept/stores.csv");
   ASSERT_EQ(stores.rows.size(), 2U);
@@ -194,13 +185,6 @@ TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
   EXPECT_TRUE(manifest["pools"][0]["step_time_by_part"].contains("attention"));
   EXPECT_FALSE(manifest.contains("hardware"));
   EXPECT_THAT(read("two/summary.csv"), HasSubstr("8192/2048"));  // tokens per step of vllm_v1 on either card
-}
-
-TEST_F(PoolsTest, TracesForPerfettoShowTransfers) {
-  run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
-  const std::string trace = read("two/trace.json");
-  EXPECT_TRUE(nlohmann::json::accept(trace));
-  EXPECT_THAT(trace, has_all({"KV from 0", "ready to leave", "KV arrived of"}));
 }
 
 TEST_F(PoolsTest, FastForwardChangesNothing) {
@@ -258,6 +242,25 @@ TEST_F(PoolsTest, PoolsAreAnAxis) {
   std::vector<std::string> labels;
   for (const RunSpec& run : experiment.runs) labels.push_back(run.labels.at(0));
   EXPECT_EQ(labels, (std::vector<std::string>{"prefill decode 3", "prefill decode 3", "both 4", "prefill 1 decode 1"}));
+}
+
+// The files of docs/write-a-system.md, as they are printed there.
+
+using SystemPage = AppTest;
+
+TEST_F(SystemPage, ItsExperimentRunsAndItsClaimIsMeasured) {
+  const std::string page = read(KVLAB_SOURCE_DIR "/docs/write-a-system.md"), opening = "```yaml ";  // and the file's path
+  for (std::size_t at = page.find(opening); at != std::string::npos; at = page.find(opening, at + 1)) {
+    const std::size_t path = at + opening.size(), begin = page.find('\n', path) + 1;
+    const fs::path file = page.substr(path, begin - 1 - path);
+    write(file, page.substr(begin, page.find("```", begin) - begin));
+  }
+  call_ok({"run", "experiments/short_prompts.yaml", "--out", "out", "--quiet"});
+  EXPECT_EQ(num_runs("out"), 2U);
+  EXPECT_THAT(read("out/summary.csv"), HasSubstr("policies/systems/short_prompts.yaml"));
+  const Called called = call_ok({"reproduce", "claims/short_prompts_ttft.yaml", "--json", "--quiet"});
+  const auto list = nlohmann::json::parse(called.out);
+  EXPECT_EQ(std::tuple(list[0]["name"], list[0]["verdict"]), std::tuple("short_prompts_ttft", "reproduced"));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/commands/label.h"
+#include "base/safetensors.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
@@ -60,6 +62,8 @@ TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
   EXPECT_EQ(t.ids, (std::vector<std::int32_t>{256, 65, 66, 67, 68}));
   EXPECT_EQ(std::tuple(t.prompt_tokens, t.chunk_ends, t.passes.at("lookahead").num_tokens, t.task, t.needles, t.question_begin),
             std::tuple(3, (std::vector<std::int32_t>{2, 3}), 8, "niah", (std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 3}}), 2));
+  record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
+  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
 }
 
 TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
@@ -73,11 +77,6 @@ TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
           "host: replay\nsamples: {" + recipe + ": {file: out.safetensors}}\nkv_policy: {recipe: " + recipe + ", budget_tokens: 100}\n");
     call_ok({"run", "replay.yaml", "--out", "out", "--quiet", "--force"});
   }
-}
-
-TEST_F(RecordCli, PromptTokensCutsTheInput) {
-  record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
-  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
 }
 
 TEST_F(RecordCli, ErrorsAreOneLine) {
@@ -115,7 +114,6 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
 struct WindowRecord : AppTest {
   // The probe as a Mistral model with a window.
   void make_model(int window) {
-    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
     model_ = "window_" + std::to_string(window);  // a program keeps models and samples by their folders
     nlohmann::json config = probe_in(model_);
     config["model_type"] = "mistral";
@@ -136,8 +134,8 @@ struct WindowRecord : AppTest {
   std::string model_;
 };
 
-// The pass of KVzip repeats the prompt after itself, which this window has no room for; recipes that read none do not need it.
-TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
+// The pass of KVzip repeats the prompt after itself, which the first window has no room for; recipes that read none do not need it.
+TEST_F(WindowRecord, WhatTheWindowHasNoRoomForIsLeftOutOrRefused) {
   make_model(1200);
   const Called plain = replay("[{recipe: snapkv, budget_tokens: 80}, {recipe: tova, budget_tokens: 80}, {recipe: laq, budget_tokens: 80}]");
   EXPECT_EQ(plain.status, 0) << plain.err;
@@ -145,19 +143,84 @@ TEST_F(WindowRecord, PassesThatTheWindowHasNoRoomForAreLeftOut) {
   EXPECT_EQ(reads_pass.status, 2);
   EXPECT_THAT(reads_pass.err,
               has_all({"observes the extra pass 'reconstruct'", "of a model with windows, a prompt that is shorter than the window"}));
-}
-
-TEST_F(WindowRecord, AWideWindowHasRoomForPasses) {
   make_model(4000);
   EXPECT_EQ(replay("{recipe: kvzip, budget_tokens: 80}").status, 0);
+  make_model(500);
+  const Called too_long = replay("{recipe: snapkv, budget_tokens: 80}");
+  EXPECT_EQ(too_long.status, 2);
+  EXPECT_THAT(too_long.err, HasSubstr("attends within a window of 500 tokens"));
+  EXPECT_THAT(too_long.err,
+              testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
 }
 
-TEST_F(WindowRecord, ALongPromptIsRefusedWithItsNumbers) {
-  make_model(500);
-  const Called called = replay("{recipe: snapkv, budget_tokens: 80}");
-  EXPECT_EQ(called.status, 2);
-  EXPECT_THAT(called.err, HasSubstr("attends within a window of 500 tokens"));
-  EXPECT_THAT(called.err, testing::ContainsRegex("the prompt's [0-9]+ tokens and [0-9]+ decoded ones are more; take a prompt of at most "));
+// kvlab label, and recipes that take what it writes.
+
+constexpr const char* kLabelModel = KVLAB_SOURCE_DIR "/engine/probe";
+constexpr const char* kLabelSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
+
+struct Label : AppTest {
+  static void label(const std::string& what, const std::vector<std::string>& options) {
+    EXPECT_THAT(call_ok({"label", what, "--model", kLabelModel, "--out", what + ".safetensors"}, options).out,
+                HasSubstr("wrote " + what + ".safetensors: "));
+  }
+  static void replay(const std::string& policies) {
+    write("e.yaml",
+          std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy:" + policies + "\noutput: {kept: true}\n");
+    call_ok({"run", "e.yaml", "--out", "out", "--quiet", "--force"});
+  }
+};
+
+TEST_F(Label, HeadsAreWrittenAndRead) {
+  label("heads", {"--probes", "1", "--prompt-tokens", "400"});
+  const SafetensorsFile file = SafetensorsFile::open("heads.safetensors");
+  for (const char* name : {"retrieval", "semantic", "sink", "echo", "induction"})
+    EXPECT_EQ(file.info(name).shape, (std::vector<std::int64_t>{8, 8})) << name;
+  for (const char* name : {"gates", "kv_retrieval", "kv_echo", "kv_induction"})
+    EXPECT_EQ(file.info(name).shape, (std::vector<std::int64_t>{8, 2})) << name;
+  EXPECT_EQ(file.metadata().at("model"), "probe");
+  const std::string first = read("heads.safetensors");
+  label("heads", {"--probes", "1", "--prompt-tokens", "400"});
+  EXPECT_EQ(read("heads.safetensors"), first);
+  replay("\n  - {recipe: [duo, razor, razor_compensation, compresskv], budget_tokens: 96, weights: heads.safetensors}");
+  const CsvTable table = read_csv("out/summary.csv");
+  ASSERT_EQ(table.rows.size(), 4U);
+  // Half of 16 rows keep all 514 tokens, the others 96; of razor 2 rows, and the others a fifth of the prompt in addition to the sinks.
+  EXPECT_EQ(std::tuple(text(table, "kept_tokens"), text(table, "kept_tokens", 3)), std::tuple("305.00", "96.00"));
+}
+
+TEST_F(Label, QueryFiltersAreWrittenAndRead) {
+  label("q_filters", {"--calibration-tokens", "600"});
+  EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").info("q_filters").shape, (std::vector<std::int64_t>{8, 2, 64}));
+  replay("\n  - {recipe: q_filters, budget_tokens: 128, weights: q_filters.safetensors}\n  - {recipe: random, budget_tokens: 128}");
+  const CsvTable table = read_csv("out/summary.csv");
+  EXPECT_EQ(text(table, "kept_tokens"), "128.00");
+  EXPECT_GT(number(table, "attention_mass"), number(table, "attention_mass", 1));
+  write("text.txt", "A text of one's own, with words in it.");
+  label("q_filters", {"--text", "text.txt"});
+  EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").metadata().at("calibration_tokens"), "39");
+}
+
+TEST_F(Label, PatternsAreWrittenAndRead) {
+  EXPECT_THAT(call_ok({"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300",
+                       "--flops-frac", "0.6"})
+                  .out,
+              HasSubstr("wrote p.json: 8 layers of 8 query heads"));
+  replay("\n  - {recipe: minference, weights: p.json}\n  - minference");
+  const CsvTable table = read_csv("out/prompts.csv");
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_LT(number(table, "pairs_frac"), 0.9);
+  EXPECT_EQ(number(table, "pairs_frac", 1), 1);  // without patterns: more tokens than the prompt has
+  write("other.yaml",
+        std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy: {recipe: snapkv, weights: p.json}\n");
+  EXPECT_THAT(call({"run", "other.yaml"}).err, HasSubstr("no part of recipe 'snapkv' takes weights"));
+}
+
+TEST_F(Label, ErrorsComeBeforeTheModelRuns) {
+  const auto error = [](const std::string& out) { return call({"label", "heads", "--model", kLabelModel, "--out", out}).err; };
+  EXPECT_THAT(error("heads.tsv"), HasSubstr("must end in .safetensors"));
+  EXPECT_THAT(error("nowhere/heads.safetensors"), HasSubstr("its folder does not exist"));
+  EXPECT_THAT(error(std::string(kLabelModel) + "/heads.safetensors"), HasSubstr("among the model's own"));
+  EXPECT_EQ(call({"label", "gates"}).status, 2);
 }
 
 }  // namespace

@@ -18,12 +18,10 @@ constexpr const char* kFileExperiment = KVLAB_SOURCE_DIR "/experiments/replay_fi
 
 struct ReplayRun : AppTest {
   // The rows of kFileExperiment.
-  static CsvTable summary_of(const std::vector<std::string>& more = {"--out", "out"}) {
-    call_ok({"run", kFileExperiment, "--quiet"}, more);
-    return read_csv(more[1] + "/summary.csv");
-  }
+  static CsvTable summary_of(const std::string& out = "out") { return summary_after({kFileExperiment, "--out", out}); }
 };
 
+// Heads and steps average to the summary.
 TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   const CsvTable table = summary_of();
   const auto after_seed = table.columns.begin() + static_cast<std::ptrdiff_t>(table.at("seed")) + 1;
@@ -35,6 +33,18 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   for (const auto& row : table.rows) pairs.insert(row[table.at("recipe")] + " " + row[table.at("budget_tokens")]);
   EXPECT_EQ(pairs.size(), 13U);
   EXPECT_TRUE(pairs.contains("full 514") && pairs.contains("keydiff 64"));
+  for (const char* file : {"out/heads.csv", "out/steps.csv"}) {
+    const CsvTable parts = read_csv(file);
+    std::map<std::string, std::pair<double, int>> sums;
+    for (const auto& row : parts.rows) {
+      auto& [sum, count] = sums[row[0]];
+      sum += std::stod(row[parts.at("attention_mass")]), ++count;
+    }
+    for (std::size_t r = 0; r < table.rows.size(); ++r) {
+      const auto& [sum, count] = sums.at(table.rows[r][0]);
+      EXPECT_NEAR(sum / count, number(table, "attention_mass", r), 1e-6) << file;
+    }
+  }
 }
 
 // The others continue, and the front door is told of a folder to draw.
@@ -50,7 +60,7 @@ TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
   ::unsetenv("KVLAB_RESULT_FILE");
 }
 
-TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
+TEST_F(ReplayRun, TheFullCacheIsTheTruthAndMoreBudgetKeepsMore) {
   const CsvTable table = summary_of();
   ASSERT_EQ(text(table, "recipe"), "full");
   EXPECT_EQ(text(table, "family"), "reference");
@@ -61,22 +71,14 @@ TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
     EXPECT_LT(number(table, "attention_mass", r), 1);
     EXPECT_GT(number(table, "output_rel_err", r), 0);
   }
-}
-
-TEST_F(ReplayRun, MoreBudgetKeepsMore) {
-  const CsvTable table = summary_of();
   for (std::size_t r = 2; r < table.rows.size(); ++r) {
     if (text(table, "recipe", r) != table.rows[r - 1][table.at("recipe")]) continue;
     for (const char* grows : {"attention_mass", "resident_bytes_frac"})
       EXPECT_GT(number(table, grows, r), number(table, grows, r - 1)) << grows << " of row " << r;
     EXPECT_LT(number(table, "output_rel_err", r), number(table, "output_rel_err", r - 1)) << "row " << r;
   }
-}
-
-// Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
-// head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
-TEST_F(ReplayRun, BytesOfStreamingByHand) {
-  const CsvTable table = summary_of();
+  // Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
+  // head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
   const auto streaming =
       std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& row) { return row[table.at("recipe")] == "streaming"; });
   double expected = 0;
@@ -85,34 +87,14 @@ TEST_F(ReplayRun, BytesOfStreamingByHand) {
   EXPECT_EQ((*streaming)[table.at("attended_tokens")], "65.00");  // with the token that is decoded
 }
 
-TEST_F(ReplayRun, HeadsAndStepsAverageToTheSummary) {
-  const CsvTable summary = summary_of();
-  for (const char* file : {"out/heads.csv", "out/steps.csv"}) {
-    const CsvTable table = read_csv(file);
-    std::map<std::string, std::pair<double, int>> sums;
-    for (const auto& row : table.rows) {
-      auto& [sum, count] = sums[row[0]];
-      sum += std::stod(row[table.at("attention_mass")]), ++count;
-    }
-    for (std::size_t r = 0; r < summary.rows.size(); ++r) {
-      const auto& [sum, count] = sums.at(summary.rows[r][0]);
-      EXPECT_NEAR(sum / count, number(summary, "attention_mass", r), 1e-6) << file;
-    }
-  }
-}
-
 TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
-  summary_of({"--out", "one", "--jobs", "1"});
-  summary_of({"--out", "two"});
+  EXPECT_THAT(call({"run", kFileExperiment, "--out", "one", "--jobs", "1"}).out,
+              HasSubstr("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"));
+  summary_of("two");
   for (const char* file : {"summary.csv", "heads.csv", "steps.csv"}) {
     EXPECT_FALSE(read(fs::path("one") / file).empty());
     EXPECT_EQ(read(fs::path("one") / file), read(fs::path("two") / file)) << file;
   }
-}
-
-TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
-  EXPECT_THAT(call({"run", kFileExperiment, "--out", "out"}).out,
-              HasSubstr("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"));
 }
 
 // A replay of 90 made-up tokens.
@@ -132,10 +114,8 @@ struct MadeUpReplay : AppTest {
 
 TEST_F(MadeUpReplay, BudgetsAreReportedAsGiven) {
   run("[{recipe: streaming, budget_tokens: 512}, {recipe: streaming, budget_frac: 0.5}, full]");
-  const CsvTable table = read_csv("out/summary.csv");
-  std::vector<std::string> budgets;
-  for (const auto& row : table.rows) budgets.push_back(row[table.at("budget_tokens")]);
-  EXPECT_EQ(budgets, (std::vector<std::string>{"512", "45", "90"}));
+  EXPECT_EQ(column(read_csv("out/summary.csv"), "budget_tokens"), (std::vector<std::string>{"512", "45", "90"}));
+  EXPECT_FALSE(fs::exists(run_folder("out") / "kept.jsonl") || fs::exists("out/kept.jsonl")) << "nothing asks for it";
 }
 
 TEST_F(MadeUpReplay, NamesOfSamplesMayHoldCommas) {
@@ -197,11 +177,6 @@ TEST_F(MadeUpReplay, KeptPositionsOfUnequalHeads) {
     EXPECT_GE(head.front(), 0);
     EXPECT_LT(head.back(), 90);
   }
-}
-
-TEST_F(MadeUpReplay, KeptPositionsOnlyWhereAskedFor) {
-  run("{recipe: streaming, budget_tokens: 24}");
-  EXPECT_FALSE(fs::exists(run_folder("out") / "kept.jsonl") || fs::exists("out/kept.jsonl"));
 }
 
 // Of 90 prompt tokens the newest 20 stay, and after each of 3 decode steps the newest 20 again.

@@ -1,8 +1,10 @@
 // Samples that an experiment makes and keeps in a file.
+
 #include "app/runs/accuracy/attention_samples.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 #include "traces/attention_trace.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {
@@ -51,18 +53,15 @@ TEST_F(SampleFile, IsFoundAgainByTheSameSettings) {
 }
 
 TEST_F(SampleFile, IsRefusedForOtherParametersAndSeeds) {
+  const Called called = synthetic("", "seed: [1, 2]\n");
+  EXPECT_NE(called.status, 0);
+  EXPECT_THAT(called.err, HasSubstr(refused("it was made for 'seed = 1', and here it is 'seed = 2'")));
   ASSERT_EQ(synthetic("").status, 0);
   const Called other = synthetic(", needles: 1");
   EXPECT_EQ(other.status, 2);
   EXPECT_TRUE(other.err.ends_with("kept.safetensors " + refused("it was made for 'needles = 2', and here it is 'needles = 1'")))
       << other.err;
   EXPECT_TRUE(synthetic("", "seed: 2\n").err.ends_with(refused("it was made for 'seed = 1', and here it is 'seed = 2'")));
-}
-
-TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
-  const Called called = synthetic("", "seed: [1, 2]\n");
-  EXPECT_NE(called.status, 0);
-  EXPECT_THAT(called.err, HasSubstr(refused("it was made for 'seed = 1', and here it is 'seed = 2'")));
 }
 
 TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
@@ -107,6 +106,49 @@ TEST(Samples, AreGivenBackWithTheNextRun) {
   const std::weak_ptr<const AttentionSample> second = sample_of(made, 12);
   EXPECT_TRUE(first.expired());
   EXPECT_FALSE(second.expired());
+}
+
+// ---- a damaged file, through `kvlab run`; tests/traces has every kind of damage
+
+struct BadSample : AppTest {
+  // The message of `kvlab run` about sample.safetensors: one line, and nothing is written.
+  static std::string message() {
+    write("replay.yaml", "host: replay\nsamples: {s: {file: sample.safetensors}}\nkv_policy: full\n");
+    const Called called = call({"run", "replay.yaml", "--out", "out"});
+    EXPECT_FALSE(fs::exists("out"));
+    EXPECT_EQ(std::tuple(called.status, called.out), std::tuple(2, ""));
+    const std::string before = "kvlab: run 0001 (seed=1) failed: ";
+    EXPECT_TRUE(called.err.starts_with(before)) << called.err;
+    EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+    return called.err.substr(std::min(before.size(), called.err.size()));
+  }
+  // A trace of 6 tokens with one layer.
+  static void write_sample(const std::string& prompt_tokens, std::int64_t keys = 6) {
+    const std::vector<float> zeros(1000);
+    write_safetensors(
+        "sample.safetensors",
+        {{"L0.k", "F32", {keys, 2, 8}, zeros.data()}, {"L0.q", "F32", {6, 4, 8}, zeros.data()}, {"L0.v", "F32", {6, 2, 8}, zeros.data()}},
+        {{"format", "kvlab-attention-trace-1"}, {"model", "m"}, {"prompt_tokens", prompt_tokens}, {"rope_base", "0"}});
+  }
+};
+
+TEST_F(BadSample, IsRefusedInOneLine) {
+  fs::create_directory("sample.safetensors");
+  EXPECT_EQ(message(), "sample.safetensors: is not a regular file; a safetensors file is expected\n");
+  fs::remove("sample.safetensors");
+  write_sample("5", 5);
+  EXPECT_EQ(message(), "sample.safetensors: tensor 'L0.k' has shape [5, 2, 8], expected [6, 2, 8]\n");
+  write_sample("5");
+  fs::resize_file("sample.safetensors", fs::file_size("sample.safetensors") - 1);
+  EXPECT_EQ(message(), "sample.safetensors: cut short: tensor 'L0.v' ends at byte 1536 of the data, which is 1535 bytes long\n");
+  write_sample("6");
+  EXPECT_EQ(message(), "replay.yaml:2:14: the sample has no token after the prompt, so there is nothing to measure\n");
+}
+
+TEST_F(BadSample, TheGoodOneRuns) {
+  write_sample("5");
+  write("replay.yaml", "host: replay\nsamples: {s: {file: sample.safetensors}}\nkv_policy: [{recipe: snapkv, budget_tokens: 40}, full]\n");
+  call_ok({"run", "replay.yaml", "--out", "out"});
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct SchemaTest : AppTest {
   Json schema_;
 };
 
-TEST_F(SchemaTest, KnowsTheKeysOfEveryKindOfRun) {
+TEST_F(SchemaTest, KnowsTheKeysOfEveryKindOfRunAndSearch) {
   EXPECT_EQ(schema_["$schema"], "https://json-schema.org/draft/2020-12/schema");
   EXPECT_EQ(schema_["additionalProperties"], false);
   for (const char* key :
@@ -56,6 +56,10 @@ TEST_F(SchemaTest, KnowsTheKeysOfEveryKindOfRun) {
     EXPECT_TRUE(schema_["properties"].contains(key)) << key;
   for (const char* key : {"schedular", "hidden_size"})
     EXPECT_FALSE(schema_["properties"].contains(key));  // the latter: of the model's file
+  const Json& search = mapping_of("search");
+  for (const char* key : {"rate", "concurrency", "ramp_s", "replicas", "tp", "at_rate_per_s", "ttft_p99_ms", "e2e_max_ms", "attainment"})
+    EXPECT_TRUE(search["properties"].contains(key)) << key;
+  EXPECT_FALSE(search["properties"].contains("ttft_p98_ms"));
 }
 
 TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
@@ -66,13 +70,9 @@ TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
   EXPECT_EQ(block["description"], "tokens per KV block [tokens]; default: 16");
   EXPECT_EQ(memory["additionalProperties"], false);
   EXPECT_EQ(form(schema_["properties"]["kind"])["enum"][0], "simulation");
-}
-
-TEST_F(SchemaTest, SearchesOverEveryQuantityAreKnown) {
-  const Json& search = mapping_of("search");
-  for (const char* key : {"rate", "concurrency", "ramp_s", "replicas", "tp", "at_rate_per_s", "ttft_p99_ms", "e2e_max_ms", "attainment"})
-    EXPECT_TRUE(search["properties"].contains(key)) << key;
-  EXPECT_FALSE(search["properties"].contains("ttft_p98_ms"));
+  // A default that follows from the experiment would be wrong in others.
+  EXPECT_EQ(schema_["properties"]["name"]["description"], "name of the results folder");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
 TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
@@ -81,6 +81,10 @@ TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
   EXPECT_EQ(forms[1]["maxProperties"], 1);
   EXPECT_EQ(form(parameters("scheduler", "sarathi")["properties"]["budget_tokens"])["type"], "integer");
   EXPECT_EQ(schema_["properties"]["scheduler"]["$ref"], "#/$defs/scheduler");
+  // Parts may name others of their kind.
+  EXPECT_EQ(parameters("scorer", "scope")["properties"]["prompt"]["$ref"], "#/$defs/scorer");
+  EXPECT_EQ(parameters("allocator", "ada")["properties"]["layers"]["$ref"], "#/$defs/allocator");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["scorer"]["$ref"], "#/$defs/scorer");
 }
 
 TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
@@ -113,12 +117,6 @@ TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
   }
 }
 
-TEST_F(SchemaTest, PartsMayNameOthersOfTheirKind) {
-  EXPECT_EQ(parameters("scorer", "scope")["properties"]["prompt"]["$ref"], "#/$defs/scorer");
-  EXPECT_EQ(parameters("allocator", "ada")["properties"]["layers"]["$ref"], "#/$defs/allocator");
-  EXPECT_EQ(mapping_of("kv_policy")["properties"]["scorer"]["$ref"], "#/$defs/scorer");
-}
-
 TEST_F(SchemaTest, SamplesAndProfilesHaveTheirKeys) {
   const Json& sample = form(mapping_of("samples")["additionalProperties"]);
   for (const char* key : {"file", "record", "synthetic"}) EXPECT_TRUE(sample["properties"].contains(key)) << key;
@@ -128,12 +126,6 @@ TEST_F(SchemaTest, SamplesAndProfilesHaveTheirKeys) {
   const Json& profile = schema_["$defs"]["one.profile"]["anyOf"];
   EXPECT_EQ(profile[0]["enum"], Json({"aisimulate", "bundle", "kvlab", "roofline", "vidur"}));
   EXPECT_TRUE(form(profile[1]["properties"]["aisimulate"])["properties"].contains("kv_reads"));
-}
-
-// A default that follows from the experiment would be wrong in others.
-TEST_F(SchemaTest, DefaultsOfOneExperimentAreLeftOut) {
-  EXPECT_EQ(schema_["properties"]["name"]["description"], "name of the results folder");
-  EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
 TEST_F(SchemaTest, TheCommandPrintsIt) { EXPECT_EQ(Json::parse(call_ok({"schema"}).out), schema_); }

@@ -1,6 +1,11 @@
 #include "app/runs/sweep/search.h"
 
+#include <gtest/gtest.h>
+
 #include "app/runs/plan/trace_input.h"
+#include "app/runs/report/bill.h"
+#include "app/runs/report/sizing_answer.h"
+#include "app/runs/sweep/joined_texts.h"
 #include "base/config/params.h"
 #include "tests/error_of.h"
 #include "tests/has_all.h"
@@ -35,25 +40,22 @@ std::vector<double> tried(const SearchResult& result) {
   return values;
 }
 
-TEST(Search, FindsTheRateWithinTheTolerance) {
+TEST(Search, FindsTheRateOrSaysThatTheRangeDoesNotHoldIt) {
   const SearchResult found = search_rates({1, 100, 0.9, 0.01}, 37.3);
   EXPECT_LE(found.best, 37.3);
   EXPECT_GE(found.best, 37.3 * 0.98);
   EXPECT_EQ(found.note, "");
   EXPECT_LE(found.probes.size(), 12U);
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).best, 100);
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).note, "even 100/s attains: raise the upper end of search.rate");
+  EXPECT_FALSE(search_rates({1, 100, 0.9, 0.01}, 0.5).best.has_value());
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 0.5).note, "not even 1/s attains: lower the lower end of search.rate, or relax the SLO");
 }
 
 TEST(Search, AsksForTheShareOfANamedSlo) {
   EXPECT_EQ(plan_from("{slo: mlperf_llama3.1-8b_server, search: {rate: [1, 2]}}").attainment, 0.99);
   EXPECT_EQ(plan_from("{slo: mlperf_llama3.1-8b_server, search: {rate: [1, 2], attainment: 0.8}}").attainment, 0.8);
   EXPECT_EQ(plan_from("{slo: {ttft_ms: 100}, search: {rate: [1, 2]}}").attainment, 0.9);
-}
-
-TEST(Search, SaysWhenTheRangeDoesNotHoldTheLimit) {
-  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).best, 100);
-  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).note, "even 100/s attains: raise the upper end of search.rate");
-  EXPECT_FALSE(search_rates({1, 100, 0.9, 0.01}, 0.5).best.has_value());
-  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 0.5).note, "not even 1/s attains: lower the lower end of search.rate, or relax the SLO");
 }
 
 TEST(Search, SaysWhenAttainmentIsNotMonotonic) {
@@ -133,17 +135,14 @@ TEST(Search, PercentilesAlone) {
   EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms");
   l.tpot.p50 += 1;
   EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms+tpot_p50_ms");
-}
-
-// A rejected request is later than any limit: 1 of 100 may be beyond the 99th percentile, 2 may not.
-TEST(Search, RejectedRequestsAreOverTheLimits) {
-  const SearchPlan plan = plan_from("search: {rate: [1, 100], ttft_p99_ms: 1000, itl_p99_ms: 10}", false);
-  MetricsCollector::Latencies l;
+  // A rejected request is later than any limit: 1 of 100 may be beyond the 99th percentile, 2 may not.
+  const SearchPlan gaps = plan_from("search: {rate: [1, 100], ttft_p99_ms: 1000, itl_p99_ms: 10}", false);
+  l = {};
   l.counted = 100;
   l.rejected = 1;
-  EXPECT_EQ(binding_limit(plan, l), "");
+  EXPECT_EQ(binding_limit(gaps, l), "");
   l.rejected = 2;
-  EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms") << "gaps are not of requests";
+  EXPECT_EQ(binding_limit(gaps, l), "ttft_p99_ms") << "gaps are not of requests";
 }
 
 TEST(Search, RefusesWhatItCannotDo) {
@@ -170,6 +169,68 @@ TEST(RescaledTrace, HasTheRateAskedFor) {
   EXPECT_NEAR(native, 4, 0.8);
   RescaledTrace faster(open(), native / 40);
   EXPECT_NEAR(mean_rate(faster, 0), 40, 0.01);
+}
+
+// Sentences of several runs as one, the answer of a search for hardware, and the price that is taken away.
+
+std::vector<std::string> joined(const std::vector<std::string>& texts) {
+  JoinedTexts all;
+  for (const std::string& text : texts) all.add(text);
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < all.size(); ++i) found.push_back(all.text(i));
+  return found;
+}
+
+TEST(Joined, NumbersAreARangeNamesAreListedAndOtherSentencesStayApart) {
+  EXPECT_EQ(joined({"about 8 % of step time is by A100 at tp 2", "about 12.5 % of step time is by H100 at tp 4",
+                    "about 9 % of step time is by A100 at tp 8"}),
+            std::vector<std::string>{"about 8 to 12.5 % of step time is by A100|H100 at tp 2 to 8"});
+  EXPECT_EQ(joined({"one two three four five (6), seven", "one two three four five (11), seven"}),
+            std::vector<std::string>{"one two three four five (6 to 11), seven"});
+  EXPECT_EQ(joined({"no price", "no energy"}).size(), 2U) << "in short ones each word counts";
+  EXPECT_EQ(joined({"a b c d e f", "a b c x y z"}).size(), 2U) << "less than two thirds are equal";
+  EXPECT_EQ(joined({"a b c d e f", "a b c d e f g"}).size(), 2U) << "of another length";
+  EXPECT_EQ(joined({"the same", "the same"}), std::vector<std::string>{"the same"});
+  std::vector<std::string> texts;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) texts.push_back(std::string("one two three four five card ") + name);
+  EXPECT_EQ(joined(texts), std::vector<std::string>{"one two three four five card a|b|c|d|..."});
+}
+
+CsvTable sized() {
+  return parse_csv(
+      "run,hardware,search_replicas,gpus,dollars_per_million_tokens\n"
+      "r1,h100,4,4,2.5\nr2,l40s,,8,\nr3,a10g,6,6,1.5\nr4,b200,2,2,2.5\n",
+      "summary.csv");
+}
+
+TEST(Sizing, TheCheapestThatAttainsIsFirst) {
+  CsvTable table = sized();
+  const std::string line = put_answer_first(table, 1);
+  EXPECT_EQ(table.rows[0][0], "r3");
+  EXPECT_EQ(table.rows[1][0], "r4") << "of one price the fewer GPUs";
+  EXPECT_EQ(table.rows[3][0], "r2") << "the one that does not attain is last";
+  EXPECT_NE(line.find("hardware=a10g"), std::string::npos) << line;
+  CsvTable one = sized();
+  one.rows.resize(1);
+  EXPECT_EQ(put_answer_first(one, 1), "");
+  CsvTable rates = parse_csv("run,hardware,search_rate_per_s\nr1,h100,1\nr2,l40s,2\n", "summary.csv");
+  EXPECT_EQ(put_answer_first(rates, 1), "");
+  EXPECT_EQ(rates.rows[0][0], "r1");
+}
+
+TEST(Price, IsTakenFromARunThatMissesItsSlo) {
+  Bill bill;
+  bill.energy_j = 5, bill.dollars_per_million_tokens = 2;
+  take_price(bill);
+  EXPECT_FALSE(bill.dollars_per_million_tokens.has_value());
+  EXPECT_EQ(bill.energy_j, 5);
+  EXPECT_EQ(bill.remark, "no price, since the SLO is not attained");
+  take_price(bill);
+  EXPECT_EQ(bill.remark, "no price, since the SLO is not attained") << "there is none to take";
+  Bill other;
+  other.remark = "no energy", other.dollars_per_million_tokens = 1;
+  take_price(other);
+  EXPECT_EQ(other.remark, "no energy; no price, since the SLO is not attained");
 }
 
 }  // namespace

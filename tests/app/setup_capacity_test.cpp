@@ -64,9 +64,6 @@ TEST_F(CapacityTest, DefaultsOfSglangFollowTheGpu) {
     return plan_of(hardware, "{sglang: {max_num_seqs: 1}}").setup.make_scheduler()->step_bounds(2048).tokens;
   };
   for (const auto& [gpu, tokens] : {std::pair{"a10", 2048}, {"l40s", 4096}, {"h100", 8192}, {"b200", 16384}}) EXPECT_EQ(chunk(gpu), tokens);
-}
-
-TEST_F(CapacityTest, SglangIsTheSchedulerOfItsEngine) {
   const StepBounds own = plan_with("hardware: h100\nengine: {sglang: {version: 0.5.9}}\n").setup.make_scheduler()->step_bounds(2048);
   EXPECT_EQ(std::tuple(own.tokens, own.requests), std::tuple(8192, 4096));
   EXPECT_THROW(plan_with("hardware: h100\nengine: {vllm: {version: 0.19.0}}\n"), InputError);
@@ -85,7 +82,7 @@ TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
 }
 
 // Recipes that keep (nearly) nothing on the GPU: CPU memory or disk has a size, and a given number that fits stays.
-TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
+TEST_F(CapacityTest, RecipesThatKeepNothingOnTheGpuHaveBlocksAndServe) {
   for (const char* recipe : {"instinfer", "retrieval_attention", "retrieval_attention_hnsw", "sentencekv", "kivi2", "full"}) {
     const std::string policy = std::string("kv_policy: ") + recipe + "\n";
     const std::int64_t derived = plan_of("h100", "vllm_v1", policy).setup.memory.num_blocks;
@@ -101,6 +98,9 @@ TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
   const std::int64_t block = 16 * 131'072;
   for (const auto& [bytes, number] : {std::pair{"100000000000", 1e11}, {"200000000000", 2e11}})
     EXPECT_NEAR(static_cast<double>(in_cpu(bytes)), number / block, number / block * 0.01);
+  write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
+  EXPECT_THAT(call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"}).out,
+              Not(HasSubstr("rejected")));
 }
 
 TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
@@ -112,12 +112,6 @@ TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
                              HasSubstr("blocks fit; lower 'memory: {num_blocks: N}', leave it out, or raise 'cpu_memory_bytes' in")));
   EXPECT_THAT(error("instinfer"), HasSubstr("on disk, so 1000000 blocks need 3.146e+12 bytes there"));
   EXPECT_EQ(error("kivi2"), "no error");
-}
-
-TEST_F(CapacityTest, RequestsOfThoseRecipesAreServed) {
-  write("few.yaml", std::string(kSmall) + "scheduler: vllm_v1\nkv_policy: [instinfer, retrieval_attention, sentencekv]\n");
-  EXPECT_THAT(call_ok({"run", "few.yaml", "--set", "memory.num_blocks=32768", "--set", "trace.generate.requests=4"}).out,
-              Not(HasSubstr("rejected")));
 }
 
 // ---- the keys of `memory` that set how KV is swapped
@@ -149,12 +143,9 @@ TEST_F(SwapPlan, EightBitCopiesHaveZeroAndScaleOfEachChannelOfABlock) {
 }
 
 // In larger blocks zero and scale weigh less.
-TEST_F(SwapPlan, LargeBlocksTakeAboutHalf) {
+TEST_F(SwapPlan, LargeBlocksTakeAboutHalfAndNothingChangesByDefault) {
   const MemorySetup memory = memory_of("{block_tokens: 128, swap_format: int8}");
   EXPECT_EQ(memory.copy_bytes() * 256, memory.block_bytes * 132);
-}
-
-TEST_F(SwapPlan, NothingChangesByDefault) {
   const SwapSetup swap = memory_of("{num_blocks: 100}").swap;
   EXPECT_EQ(swap.overlap, SwapSetup::Overlap::kNone);
   EXPECT_FALSE(swap.keeps_turns || swap.codec.is_on());
@@ -171,8 +162,7 @@ memory: {num_blocks: 200, swap_format: [same, int8], swap_overlap: adaptive}
 trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: 300, output_tokens: {uniform: {min: 10, max: 200}}}}
 timeline_interval_ms: 0
 )");
-  call_ok({"run", "a.yaml"});
-  const CsvTable s = read_csv("results/a/summary.csv");
+  const CsvTable s = summary_after({"a.yaml"});
   ASSERT_EQ(s.rows.size(), 2U);
   for (const auto& row : s.rows) {
     EXPECT_EQ(row[s.at("completed")], "60");

@@ -1,9 +1,11 @@
 #include "base/config/axes.h"
 
+#include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
 #include "base/config/config_file.h"
-#include "tests/base/config_support.h"
+#include "base/config/params.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -52,7 +54,8 @@ TEST(Axes, AListInsideAnElement) {
   EXPECT_EQ(name, "sarathi");
   EXPECT_EQ(below.required<int>("budget_tokens", 0, 999, ""), 512);
   EXPECT_EQ(resolved_text(*file, all[0]), "scheduler: orca\n");
-  EXPECT_EQ(params(resolved_text(*file, all[2])).named("scheduler", "", "").second.required<int>("budget_tokens", 0, 999, ""), 512);
+  EXPECT_EQ(Params::from_text(resolved_text(*file, all[2])).named("scheduler", "", "").second.required<int>("budget_tokens", 0, 999, ""),
+            512);
   const std::map<std::string, std::string> labels{{"scheduler", "sarathi"}, {"scheduler.sarathi.budget_tokens", "512"}};
   EXPECT_EQ(labels_of(expand_axes(*file), 2), labels);
 }

@@ -1,10 +1,18 @@
 #include "base/config/params.h"
 
+#include <gtest/gtest.h>
+
+#include <memory>
+
 #include "base/config/axes.h"
-#include "tests/base/config_support.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
+
+Params params(const std::string& yaml, const std::vector<std::string>& overrides = {}, const Choices& choices = {}) {
+  return {parse_config(yaml, "run.yaml", overrides), std::make_shared<Choices>(choices), "test"};
+}
 
 std::string integer_error(const std::string& yaml) {
   return error_of([&] { params(yaml).required<int>("n", 0, 7, ""); });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -55,35 +56,37 @@ void expect_moments(double mean, double variance, Sample sample) {
   EXPECT_NEAR(second, variance, 4 * std::sqrt((fourth - second * second) / kDraws));
 }
 
-TEST(Draw, Uniform) {
+// The share of draws that give each number from 0 is within 4 standard errors of its probability.
+template <class Number>
+void expect_shares(const std::vector<double>& probabilities, Number number) {
+  std::vector<int> counts(probabilities.size(), 0);
+  for (std::uint64_t i = 0; i < kDraws; ++i) {
+    const std::size_t k = number(draw(i));
+    ASSERT_LT(k, counts.size());
+    ++counts[k];
+  }
+  for (std::size_t k = 0; k < counts.size(); ++k) {
+    const double p = probabilities[k];
+    EXPECT_NEAR(counts[k] / double{kDraws}, p, 4 * std::sqrt(p * (1 - p) / kDraws) + 1e-12) << k << " of " << counts.size();
+  }
+}
+
+TEST(Draw, DistributionsHaveTheirMoments) {
   expect_moments(0.5, 1.0 / 12, [](const Draw& d) {
     const double u = d.uniform();
     EXPECT_TRUE(u >= 0 && u < 1);
     return u;
   });
-}
-
-TEST(Draw, ExponentialAndLognormal) {
   expect_moments(3, 9, [](const Draw& d) { return d.exponential(3); });
   const double mu = 0.5, sigma = 0.4, s2 = sigma * sigma;
   expect_moments(std::exp(mu + s2 / 2), std::expm1(s2) * std::exp(2 * mu + s2), [&](const Draw& d) { return d.lognormal(mu, sigma); });
-}
-
-TEST(Draw, Normal) {
   expect_moments(0, 1, [](const Draw& d) { return d.normal(); });
-  int within = 0;  // one deviation holds 68.27 %
-  for (std::uint64_t i = 0; i < kDraws; ++i) within += std::abs(draw(i).normal()) < 1 ? 1 : 0;
-  EXPECT_NEAR(within / double{kDraws}, 0.6826895, 4 * std::sqrt(0.6826895 * 0.3173105 / kDraws));
-}
-
-TEST(Draw, GammaBelowAtAndAboveShapeOne) {
+  // One deviation holds 68.27 %.
+  expect_shares({0.3173105, 0.6826895}, [](const Draw& d) { return std::abs(d.normal()) < 1 ? 1U : 0U; });
   for (const double shape : {0.2, 0.5, 1.0, 1.5, 9.0}) {
     SCOPED_TRACE(shape);
     expect_moments(shape * 2, shape * 4, [&](const Draw& d) { return d.gamma(shape, 2); });
   }
-}
-
-TEST(Draw, Weibull) {
   for (const double shape : {0.7, 1.0, 2.5}) {
     SCOPED_TRACE(shape);
     const double first = std::tgamma(1 + 1 / shape), second = std::tgamma(1 + 2 / shape);
@@ -92,42 +95,24 @@ TEST(Draw, Weibull) {
 }
 
 TEST(Draw, BelowIsUniform) {
-  for (const std::uint64_t n : {1U, 2U, 7U, 10U}) {
-    std::vector<int> counts(n, 0);
-    for (std::uint64_t i = 0; i < kDraws; ++i) {
-      const std::uint64_t k = draw(i).below(n);
-      ASSERT_LT(k, n);
-      ++counts[k];
-    }
-    const double p = 1.0 / static_cast<double>(n);
-    for (const int count : counts) EXPECT_NEAR(count / double{kDraws}, p, 4 * std::sqrt(p * (1 - p) / kDraws) + 1e-12) << n;
-  }
-  const std::uint64_t large = 3ULL << 62;  // not a power of two, beyond 2^63
-  int low = 0;
-  for (std::uint64_t i = 0; i < kDraws; ++i) {
-    const std::uint64_t k = draw(i).below(large);
-    ASSERT_LT(k, large);
-    low += k < large / 3 ? 1 : 0;
-  }
-  EXPECT_NEAR(low / double{kDraws}, 1.0 / 3, 4 * std::sqrt(2.0 / 9 / kDraws));
+  for (const std::uint64_t n : {1U, 2U, 7U, 10U})
+    expect_shares(std::vector<double>(n, 1.0 / static_cast<double>(n)), [&](const Draw& d) { return d.below(n); });
+  expect_shares({1.0 / 3, 2.0 / 3}, [](const Draw& d) {
+    const std::uint64_t large = 3ULL << 62, k = d.below(large);  // not a power of two, beyond 2^63
+    EXPECT_LT(k, large);
+    return k < large / 3 ? 0U : 1U;
+  });
 }
 
 TEST(Zipf, Frequencies) {
-  constexpr std::uint64_t kItems = 10;
   for (const double s : {0.0, 0.5, 1.0, 1.2, 3.0}) {
-    const Zipf zipf(kItems, s);
-    std::vector<int> counts(kItems + 1, 0);
-    for (std::uint64_t i = 0; i < kDraws; ++i) {
-      const std::uint64_t k = zipf(draw(i));
-      ASSERT_TRUE(k >= 1 && k <= kItems);
-      ++counts[k];
-    }
-    double total = 0;
-    for (std::uint64_t k = 1; k <= kItems; ++k) total += std::pow(static_cast<double>(k), -s);
-    for (std::uint64_t k = 1; k <= kItems; ++k) {
-      const double p = std::pow(static_cast<double>(k), -s) / total;
-      EXPECT_NEAR(counts[k] / double{kDraws}, p, 4 * std::sqrt(p * (1 - p) / kDraws)) << "s " << s << " k " << k;
-    }
+    SCOPED_TRACE(s);
+    std::vector<double> shares;
+    for (int k = 1; k <= 10; ++k) shares.push_back(std::pow(k, -s));
+    const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+    for (double& share : shares) share /= total;
+    const Zipf zipf(shares.size(), s);
+    expect_shares(shares, [&](const Draw& d) { return zipf(d) - 1; });
   }
 }
 

@@ -5,8 +5,12 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
+#include "base/csv.h"
+#include "base/json_text.h"
 #include "base/time.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -125,18 +129,74 @@ RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
   RC_ASSERT(whole == n);
 }
 
-TEST(FromSeconds, RoundsToTheNearestNanosecond) {
+TEST(FromSeconds, RoundsToTheNearestNanosecondAndRefusesWhatIsNoTime) {
   const std::pair<double, std::int64_t> cases[] = {
       {0, 0}, {-0.0, 0}, {0.4e-9, 0}, {0.6e-9, 1}, {1.5, 1'500'000'000}, {9.2e6, 9'200'000'000'000'000}};
   for (const auto& [seconds, ns] : cases) EXPECT_EQ(from_seconds(seconds), Span(ns)) << seconds;
   EXPECT_EQ(to_s(from_seconds(0.25)), 0.25);
   EXPECT_EQ(to_ms(from_seconds(0.25)), 250);
-}
-
-TEST(FromSeconds, RefusesWhatIsNoTime) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double bad : {std::nan(""), kInfinity, -kInfinity, -1e-12, std::nextafter(9.2e6, 1e7)})
     EXPECT_THROW((void)from_seconds(bad), InputError) << bad;
+}
+
+TEST(Csv, QuotedFieldsAndLineEndsOfAnyKindAreRead) {
+  const std::vector<std::string> fields = {"a", "", "b,c", "say \"x\"", "two\nlines", " 1 "};
+  EXPECT_EQ(parse_csv(csv_line({"1", "2", "3", "4", "5", "6"}) + csv_line(fields), "t").rows,
+            (std::vector<std::vector<std::string>>{fields}));
+  EXPECT_EQ(parse_csv("a,b\r\n1,2\r\n3,4", "t").rows, (std::vector<std::vector<std::string>>{{"1", "2"}, {"3", "4"}}));
+}
+
+TEST(Csv, WhatASpreadsheetWouldComputeIsText) {
+  const std::vector<std::string> fields = {"=1+1", "+x", "-x", "@x", "-1.5", "+2", "-", "'=1", "'a", "=a,\"b\""};
+  EXPECT_EQ(csv_line(fields), "'=1+1,'+x,'-x,'@x,-1.5,+2,'-,''=1,'a,\"'=a,\"\"b\"\"\"\n");
+  EXPECT_EQ(parse_csv("1,2,3,4,5,6,7,8,9,10\n" + csv_line(fields), "t").rows[0], fields);
+}
+
+std::string csv_error(const std::string& text) {
+  return error_of([&] { static_cast<void>(parse_csv(text, "t.csv").at("a")); });
+}
+
+TEST(Csv, Errors) {
+  EXPECT_EQ(csv_error(""), "t.csv: empty file; a header line is expected");
+  EXPECT_EQ(csv_error("a,b\n1,2\n1\n"), "t.csv:3: has 1 fields where the header has 2");
+  EXPECT_EQ(csv_error("a\n\"x\n"), "t.csv:2: a quote is never closed");
+  EXPECT_EQ(csv_error("aa\n1\n"), "t.csv:1: has no column 'a'; known: aa");
+}
+
+TEST(ShortNumber, KeepsAboutFourDigits) {
+  const std::pair<double, const char*> cases[] = {{0, "0"},          {1234567.8, "1,234,568"}, {-1234.2, "-1,234"},
+                                                  {999.94, "999.9"}, {0.5, "0.500"},           {12.3456, "12.35"}};
+  for (const auto& [x, text] : cases) EXPECT_EQ(short_number(x), text);
+  for (const std::string text : {"", "derived"}) EXPECT_EQ(short_number(text), text);
+}
+
+TEST(JsonDepth, CountsBracketsOutsideOfStringsAlsoOfWhatIsNoJson) {
+  const std::pair<std::string, int> cases[] = {{"", 0},
+                                               {"7", 0},
+                                               {"[]", 1},
+                                               {R"({"a": [1, {}], "b": {}})", 3},
+                                               {R"(["[[[[", {"{{\"[[": 1}])", 2},
+                                               {R"(["\\", [[]]])", 3},
+                                               {"]]][", 1},
+                                               {"[{[(] 1", 3},
+                                               {R"([["[[[)", 2},
+                                               {R"([["[[\)", 2},
+                                               {std::string(1'000'000, '['), 1'000'000}};
+  for (const auto& [text, depth] : cases) EXPECT_EQ(json_depth(text), depth) << text.substr(0, 40);
+}
+
+TEST(JsonDepth, SixtyFourLevelsAreTaken) {
+  const auto error = [](std::size_t levels) { return error_of([&] { refuse_deep_json(std::string(levels, '['), "a.json:3"); }); };
+  EXPECT_EQ(error(64), "no error");
+  EXPECT_EQ(error(65), "a.json:3: values in it are nested deeper than 64 levels");
+}
+
+TEST(ShortJson, IsAsciiAndSaysWhereItIsCut) {
+  EXPECT_EQ(short_json(nlohmann::json::parse(R"({"a": [1, "ü"]})")), R"({"a":[1,"\u00fc"]})");
+  EXPECT_EQ(short_json("\xff"), R"("\ufffd")");
+  EXPECT_EQ(short_json("abcd", 6), R"("abcd")");
+  EXPECT_EQ(short_json("abcde", 6), R"("abcde...)");
 }
 
 }  // namespace

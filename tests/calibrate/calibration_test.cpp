@@ -50,10 +50,13 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
   return errors;
 }
 
-// Between two uses of an operand in a step, the model's weights and the KV of the sequences pass through the cache.
-TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
+// Between two uses of an operand in a step, the model's weights and the KV of the sequences pass through the cache; between two of a
+// layer's activations all others of the pass.
+TEST(Calibrate, OperandsAreMetAgainAfterAWholeStep) {
   constexpr std::int64_t kWeights = 4 * (8 * (384 * (2 * 512 + 2 * 128) + 3 * 384 * 768) + 264 * 384), kToken = 4 * 8 * 2 * 128;
   for (const CalibrationTable& t : cpu_tables()) {
+    const bool is_policy = t.kind == TableKind::kPolicy;
+    EXPECT_EQ(activation_bytes(t, probe(), {100, 7}), is_policy ? 0 : 4 * 100 * (3 * 384 + 2 * (512 + 128) + 2 * 768)) << t.name;
     if (t.name == "down_proj") {
       EXPECT_EQ(copied_bytes(t, {1, 0}), kWeights + 512 * kToken);
       EXPECT_EQ(copied_bytes(t, {2000, 0}), kWeights + 64 * 512 * kToken);  // of a prompt, not of 2,000 sequences
@@ -62,14 +65,6 @@ TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
     } else if (t.name == "act_fn") {
       EXPECT_GT(copied_bytes(t, {1, 0}), std::int64_t{1} << 40);  // as many as evict the cache
     }
-  }
-}
-
-// A layer's activations are met again when all others of the pass have passed through the cache.
-TEST(Calibrate, ActivationsAreMetAgainAfterAPass) {
-  for (const CalibrationTable& t : cpu_tables()) {
-    const bool is_policy = t.kind == TableKind::kPolicy;
-    EXPECT_EQ(activation_bytes(t, probe(), {100, 7}), is_policy ? 0 : 4 * 100 * (3 * 384 + 2 * (512 + 128) + 2 * 768)) << t.name;
   }
 }
 
@@ -168,14 +163,8 @@ TEST(Calibration, ATableOfUnevenSamplesIsNoOthersMatter) {
 TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
   FakeMeter meter;
   meter.spread = 100;  // no refinement
-  std::atomic<bool> stop = false;
-  meter.stop = &stop, meter.stop_at = 1200;
-  const TempFolder folder;
-  CalibrationPlan plan;
-  plan.seconds = 1e6, plan.out = folder.path() + "/profile";
-  plan.limits = cpu_limits(probe());
-  std::ostringstream log;
-  calibrate(probe(), meter, plan, stop, log);
+  meter.stop_at = 1200;
+  const Calibrated c(meter, 1e6);
   std::map<std::string, int> again;
   for (const auto& [point, times] : meter.measured) again[point.first] += times - 1;
   for (const CalibrationTable& t : cpu_tables())

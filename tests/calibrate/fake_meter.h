@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -106,7 +105,7 @@ struct Calibrated {
   }
   CalibrationResult run(FakeMeter& meter, const std::string& model = "probe") {
     std::atomic<bool> stop = false;
-    if (meter.stop_after > 0) meter.stop = &stop;
+    if (meter.stop_after > 0 || meter.stop_at > 0) meter.stop = &stop;
     std::ostringstream log;
     CalibrationResult r = calibrate(load_model_spec(model, kModels), meter, plan, stop, log);
     meter.stop = nullptr;

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -117,7 +116,10 @@ TEST(Operations, AreCalibratedInTheTablesOrder) {
     for (const CalibrationTable& t : calibration_tables(m, kind, {})) {
       tables.push_back(*t.op);
       const Shape shape = shape_at(t, m, {t.coarse[0].back(), t.axes() == 2 ? t.coarse[1].back() : 0});
-      for (const auto& [axis, letter] : find_family(kind, t.family, t.format)->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << axis;
+      const KernelFamily* family = find_family(kind, t.family, t.format);
+      ASSERT_NE(family, nullptr) << t.name;
+      for (const auto& [axis, letter] : family->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << axis;
+      EXPECT_EQ(shape.size(), family->axes.size()) << t.name;
     }
     EXPECT_EQ(tables, expected);
   }
@@ -238,7 +240,6 @@ TEST(CalibrationTables, AreNamedForWhatIsTimed) {
 
 // Every operation by which sequences come back from rest has a table, and a case that times it.
 TEST(CalibrationTables, CoverWhatUnpackingCalls) {
-  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
   std::map<std::string, std::string> tables;
   for (const CalibrationTable& t : calibration_tables(load_model_spec("qwen3-8b", kModelFiles), DeviceKind::kCpu, {}))
     if (t.kind == CalibrationTable::Kind::kPolicy) tables[t.name] = t.family;

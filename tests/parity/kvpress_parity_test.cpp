@@ -57,12 +57,12 @@ double relative_gap(float score, float boundary) {
 class Comparison {
  public:
   Comparison(const PressCase& c, std::size_t ratio, const PeerResults& prompt, AttentionTrace& trace)
-      : c_(c), name_(fmt::format("{} {} {} {}", c.press, kPressRatios[ratio], trace.prompt_tokens, prompt.rope())), trace_(trace) {
+      : c_(c), name_(fmt::format("{} {} {} {}", c.press, kPressRatios[ratio], trace.prompt_tokens, prompt.rope)), trace_(trace) {
     const Recipe recipe = recipe_of(c, ratio);
     EXPECT_TRUE(recipe.runs_in("replay"));
     ours_ = run_prompt(trace, recipe, c.channels);
     peer_ = prompt.kept(c.press, kPressRatios[ratio], c.channels ? trace.head_dim : trace.prompt_tokens);
-    edges_ = prompt.edges(c.press, kPressRatios[ratio], "edge");
+    edges_ = prompt.edges(c.press, kPressRatios[ratio]);
   }
 
   Outcome run() {
@@ -162,8 +162,8 @@ void expect_same_keys_and_values(const PeerResults& prompt, const AttentionTrace
   const auto width = static_cast<std::size_t>(trace.head_dim), heads = static_cast<std::size_t>(trace.kv_heads);
   for (std::size_t l = 0; l < trace.layers.size(); ++l) {
     for (const auto& [name, ours] : {std::pair{"k", &trace.layers[l].k}, std::pair{"v", &trace.layers[l].v}}) {
-      for (const auto& [suffix, from] : {std::pair{"", std::size_t{0}}, std::pair{"_last", prompt.ids().size() - 8}}) {
-        const std::vector<float> theirs = prompt.file().floats(fmt::format("check.L{}.{}{}", l, name, suffix), {2, 8, 64});
+      for (const auto& [suffix, from] : {std::pair{"", std::size_t{0}}, std::pair{"_last", prompt.ids.size() - 8}}) {
+        const std::vector<float> theirs = prompt.file.floats(fmt::format("check.L{}.{}{}", l, name, suffix), {2, 8, 64});
         for (std::size_t i = 0; i < theirs.size(); ++i) {
           const std::size_t head = i / (8 * width), token = from + i / width % 8;
           ASSERT_NEAR((*ours)[(token * heads + head) * width + i % width], theirs[i], 5e-5) << "layer " << l << " " << name << suffix;
@@ -185,11 +185,11 @@ bool is_recorded(std::int32_t tokens, const std::string& rope) {
 std::vector<std::vector<Outcome>> compare_all(std::int32_t tokens, const std::string& rope) {
   const PeerResults prompt(tokens, rope);
   AttentionTrace trace = record_prompt(prompt);
-  if (prompt.file().has("check.L0.k")) expect_same_keys_and_values(prompt, trace);
+  if (prompt.file.has("check.L0.k")) expect_same_keys_and_values(prompt, trace);
   std::vector<std::vector<Outcome>> all;
   for (const PressCase& c : press_cases()) {
     all.emplace_back(kPressRatios.size());
-    if (!prompt.file().has(c.press + ".0.5.keep")) continue;
+    if (!prompt.file.has(c.press + ".0.5.keep")) continue;
     for (std::size_t r = 0; r < kPressRatios.size(); ++r) all.back()[r] = Comparison(c, r, prompt, trace).run();
   }
   return all;

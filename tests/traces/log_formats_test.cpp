@@ -8,17 +8,6 @@
 namespace kvlab {
 namespace {
 
-TEST(BailianReader, TheExampleLineAndAChain) {
-  const InMemoryTrace t = read_all(
-      R"({"chat_id":159,"parent_chat_id":-1,"timestamp":61.114,"input_length":20,"output_length":132,"type":"text","turn":1,"hash_ids":[1089,7]}
-{"chat_id":160,"parent_chat_id":159,"timestamp":70,"input_length":33,"output_length":1,"type":"text","turn":2,"hash_ids":[1089,8,9]}
-{"chat_id":161,"parent_chat_id":160,"timestamp":80,"input_length":16,"output_length":1,"type":"search","turn":3,"hash_ids":[1089]})");
-  ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(std::tuple(ns(t.at(0).arrival), t.at(0).hash_tokens), std::tuple(61'114'000'000, 16));
-  EXPECT_EQ(t.at(2).session, 159) << "a parent's parent";
-  EXPECT_EQ(std::tuple(t.at(0).session, t.at(0).hashes[0]), std::tuple(t.at(1).session, t.at(2).hashes[0]));
-}
-
 // A row with the id of an earlier one is the same request.
 TEST(RepeatedIds, AreDroppedAndCounted) {
   const std::string
@@ -63,20 +52,17 @@ TEST(LmCacheReader, FullChunksAreKnownAndTheTailIsNot) {
   EXPECT_EQ(t.remark(), "");
 }
 
-TEST(LmCacheReader, NumbersAndSignsAreHashesToo) {
+TEST(LmCacheReader, NumbersSignsAndLongTextsAreHashesToo) {
   const InMemoryTrace t =
       read_all(R"({"timestamp":1711929600.5,"chunk_size":4,"seq_len":16,"chunk_hashes":[18446744073709551615,-1,"-0x1","0XFF"]})");
   ASSERT_EQ(t.at(0).hashes.size(), 4U);
   EXPECT_EQ(t.at(0).hashes[0], 18446744073709551615U);
   EXPECT_EQ(t.at(0).hashes[1], 18446744073709551615U) << "the same 64 bits, as Python writes them";
   EXPECT_EQ(std::tuple(t.at(0).hashes[2], t.at(0).hashes[3]), std::tuple(18446744073709551615U, 255U));
-}
-
-TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
   const std::string row = R"({"timestamp":1,"chunk_size":4,"seq_len":8,"chunk_hashes":["0x11112222333344445555666677778888","0x)";
-  const InMemoryTrace t = read_all(row + "11112222333344445555666677778889\"]}");
-  EXPECT_NE(t.at(0).hashes[0], t.at(0).hashes[1]);
-  EXPECT_NE(t.remark().find("every request emits 1 token"), std::string::npos);
+  const InMemoryTrace long_ones = read_all(row + "11112222333344445555666677778889\"]}");
+  EXPECT_NE(long_ones.at(0).hashes[0], long_ones.at(0).hashes[1]);
+  EXPECT_NE(long_ones.remark().find("every request emits 1 token"), std::string::npos);
 }
 
 std::string dynamo_row(int received_ms, int output_tokens, const std::string& hashes, const std::string& context = "") {
@@ -97,8 +83,7 @@ TEST(DynamoReader, RequestEndsWithRollingHashes) {
                    dynamo_row(12600, 0, "[5,6]"),
                options);
   t.sort_by_arrival();
-  ASSERT_EQ(t.size(), 2U);
-  EXPECT_EQ(t.at(0).output_tokens, 3);
+  EXPECT_THAT(each(t, &TraceRequest::output_tokens), ElementsAre(3, 16));
   EXPECT_EQ(std::tuple(to_s(t.at(1).arrival), t.at(1).hashes[0], t.at(1).hash_tokens), std::tuple(2.5, 14879255164371896291U, 64));
   EXPECT_GE(t.at(1).session, 0);
   EXPECT_EQ(t.at(0).session, -1);
@@ -113,10 +98,9 @@ TEST(DynamoReader, SessionsOfNewerFilesAndRecordsInEnvelopes) {
   without_output.replace(without_output.find("\"output_tokens\":3"), 17, "\"output_tokens\":null");
   const InMemoryTrace t =
       read_all(dynamo_row(10000, 3, "[5,6]", context) + inside(dynamo_row(12500, 4, "[5,6]", context)) + without_output);
-  ASSERT_EQ(t.size(), 2U);
+  EXPECT_THAT(each(t, &TraceRequest::output_tokens), ElementsAre(3, 4));
   EXPECT_GE(t.at(0).session, 0);
-  EXPECT_EQ(t.at(0).session, t.at(1).session);
-  EXPECT_EQ(std::tuple(t.at(1).output_tokens, to_s(t.at(1).arrival)), std::tuple(4, 2.5));
+  EXPECT_EQ(std::tuple(t.at(0).session, to_s(t.at(1).arrival)), std::tuple(t.at(1).session, 2.5));
   EXPECT_EQ(t.skipped(), "1 requests without 'output_tokens' passed over");
 }
 
@@ -149,16 +133,13 @@ TEST(OracleGeneralReader, RecordsAreOneBlockEach) {
             folder.file("cut") + ":3: the record has 2 bytes of 24: the file is cut short, or of another format");
 }
 
-TEST(LibCacheSimCsvReader, ColumnsByName) {
+TEST(LibCacheSimCsvReader, ColumnsByNameWithTheBinaryFormsContent) {
   const InMemoryTrace t = read_all("clock_time,obj_id,obj_size,next_access_vtime\n1000,7,100,3\n1001.5,abc,5,-1\n1002,7,100,-1\n");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(to_s(t.at(1).arrival), 1.5);
   EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
   const InMemoryTrace other = read_all("when,key\n5,a\n6,b\n", {}, "{format: libcachesim_csv, time_column: when, object_column: key}");
   EXPECT_EQ(to_s(other.at(1).arrival), 1);
-}
-
-TEST(LibCacheSim, BothFormsHaveTheSameContent) {
   const InMemoryTrace binary = trace_in_file("t", oracle_record(1, 7, 100, -1), "format: oracle_general");
   EXPECT_EQ(binary.at(0).hashes[0], read_all("clock_time,obj_id,obj_size\n1,7,100\n").at(0).hashes[0]);
 }
@@ -237,6 +218,76 @@ TEST_F(ServeGenReader, BadData) {
   folder_.write("data/chunk-0-dataset.json", R"({"0":{"input_tokens":"{100: 0.25}","output_tokens":"{8: 1}"}})");
   EXPECT_EQ(error_of([&] { read(""); }),
             folder_.file("data/chunk-0-dataset.json") + ": window '0', 'input_tokens': its probabilities add up to 0.25, not 1");
+}
+
+// Results of `vllm bench serve` as traces: written by hand from the keys that it saves.
+
+// Requests 0 and 3 come in another order than their entries; 1 has an error, 2 no output.
+constexpr const char* kBenchDetailed =
+    R"({"date": "20260102-030405", "backend": "vllm", "num_prompts": 4, "request_rate": "inf", "max_concurrency": null, "duration": 3.5,
+"completed": 2, "failed": 2, "request_throughput": 0.57, "input_lens": [100, 50, 7, 30], "output_lens": [20, 3, 0, 4],
+"ttfts": [0.1, 0.0, 0.0, 0.2], "itls": [[], [], [], []], "start_times": [1000.75, 0.0, 1000.25, 1000.5],
+"generated_texts": ["a", "", "", "b"], "errors": ["", "Connection reset", "", ""], "mean_ttft_ms": 150.0})";
+
+std::string bench_with(const std::string& what, const std::string& by) {
+  std::string text = kBenchDetailed;
+  return text.replace(text.find(what), what.size(), by);
+}
+
+TEST(BenchServeReader, StartsCountFromTheEarliestThatCompleted) {
+  const InMemoryTrace t = read_all(kBenchDetailed);
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(30, 100));
+  EXPECT_THAT(each(t, &TraceRequest::output_tokens), ElementsAre(4, 20));
+  EXPECT_THAT(each(t, &TraceRequest::arrival), ElementsAre(kStart, kStart + Span(250'000'000)));
+  EXPECT_TRUE(t.at(1).hashes.empty());
+  EXPECT_EQ(std::tuple(t.skipped(), t.remark()), std::tuple("2 failed requests left out", ""));
+}
+
+TEST(BenchServeReader, FilesWithoutStartsTakeOtherArrivals) {
+  const std::string text = bench_with("\"start_times\"", "\"other_times\"");
+  EXPECT_EQ(error_of([&] { read_all(text); }),
+            "f: has no 'start_times', so its arrivals are unknown; give others: 'arrival: {poisson: {rate_per_s: 2}}'");
+  const InMemoryTrace t = trace_in_file("bench.json", text, "arrival: {constant: {rate_per_s: 2}}");
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(100, 30)) << "in order of the entries";
+  EXPECT_EQ(to_s(t.at(1).arrival), 0.5);
+}
+
+TEST(BenchServeReader, ALimitOfRequestsInProgressIsRemarkedOn) {
+  const std::string limited = bench_with("\"max_concurrency\": null", "\"max_concurrency\": 1");
+  EXPECT_NE(read_all(limited).remark().find("'arrival: {closed_loop: {concurrency: 1}}'"), std::string::npos);
+  EXPECT_EQ(read_all(bench_with("\"max_concurrency\": null", "\"max_concurrency\": 2")).remark(), "") << "the limit is not reached";
+  EXPECT_EQ(read_all(limited, without_arrivals()).remark(), "");
+}
+
+TEST(BenchServeReader, InfinityAsPythonWritesItIsNoNumber) {
+  EXPECT_EQ(read_all(bench_with("\"inf\"", "Infinity")).size(), 2U) << "SGLang's rate of a benchmark that sends all at once";
+  EXPECT_EQ(read_all(bench_with("[\"a\"", R"(["\" NaN, -Infinity\\")")).size(), 2U) << "in a text after an escaped quote";
+  EXPECT_EQ(error_of([] { read_all(bench_with("1000.5]", "NaN]")); }), "f: 'start_times', entry 4, is no number >= 0: null");
+}
+
+TEST(BenchServeReader, ValuesThatCannotBeStopWithTheirEntry) {
+  EXPECT_EQ(error_of([] { read_all(bench_with("100, 50", "0, 50")); }),
+            "f: 'input_lens', entry 1, is 0, but a request has at least 1 token: mend or remove its entries");
+  EXPECT_EQ(error_of([] { read_all(bench_with("20, 3, 0, 4", "20, 3, 0, 4.5")); }), "f: 'output_lens', entry 4, is no count: 4.5");
+  EXPECT_EQ(error_of([] { read_all(bench_with("1000.5]", "1000.5, 2]")); }), "f: 'start_times' has 5 entries, 'input_lens' 4");
+  EXPECT_EQ(error_of([] { read_all(bench_with("1000.5]", "-1]")); }), "f: 'start_times', entry 4, is no number >= 0: -1");
+  EXPECT_EQ(error_of([] { read_all(bench_with("1000.5]", "1e12]")); }),
+            "f: 'start_times' span 1e+12 s, and no run lasts longer than 9.2e6 s (106 days): are they in seconds?");
+}
+
+TEST(TraceFormats, ResultsOfOtherToolsAreNamedAsSuch) {
+  const auto refused = [](const std::string& tool) {
+    return "f: is a result of a tool (" + tool +
+           "), and no trace; 'kvlab validate --requests f --against results/NAME' compares it with a run";
+  };
+  EXPECT_EQ(error_of([] { read_all("{\n  \"metadata\": {},\n  \"benchmarks\": []\n}\n"); }), refused("GuideLLM's benchmarks.json"));
+  EXPECT_EQ(error_of([] {
+              read_all(R"({"metadata":{"request_start_ns":1},"metrics":{"time_to_first_token":{"value":2,"unit":"ms"}},"error":null})"
+                       "\n\n");
+            }),
+            refused("AIPerf's profile_export.jsonl: an object per request"));
+  EXPECT_EQ(error_of([] { read_all("# HELP vllm:x y\n# TYPE vllm:x counter\nvllm:x 1\n"); }),
+            refused("vLLM's /metrics: histograms in the Prometheus text format"));
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 #include "traces/make_trace.h"
 
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 #include <unistd.h>
 
 #include <array>
 #include <fstream>
 #include <sstream>
 
+#include "base/read_file.h"
+#include "tests/memory_run.h"
 #include "tests/traces/trace_test_files.h"
+#include "traces/numbers.h"
 #include "traces/trace_tools.h"
 #include "traces/write_trace.h"
 
@@ -34,8 +39,7 @@ TEST(MakeTrace, OffsetAndLimit) {
   EXPECT_EQ(some.at(0).arrival, kStart);
   EXPECT_EQ(std::tuple(ns(some.at(1).arrival), some.at(1).prompt_tokens), std::tuple(1000, 30));
   const InMemoryTrace orphan(trace_of("{file: " + path + ", offset: 1}"));
-  ASSERT_EQ(orphan.size(), 3U);
-  EXPECT_EQ(orphan.at(0).prompt_tokens, 100);
+  EXPECT_THAT(each(orphan, &TraceRequest::prompt_tokens), ElementsAre(100, 30, 50));
   EXPECT_EQ(orphan.skipped(), "1 later turns left out with their session's start by 'offset'");
 }
 
@@ -112,10 +116,8 @@ TEST(MakeTrace, DescribesItsKeys) {
   make_trace(p, 1);
   std::vector<std::string> keys;
   for (const ParamDoc& doc : docs) keys.push_back(doc.key);
-  for (const char* key :
-       {"file", "format", "block_size", "block_tokens", "skip_failed", "sort", "offset", "limit_requests", "arrival", "jitter_ms"}) {
-    EXPECT_NE(std::ranges::find(keys, key), keys.end()) << key;
-  }
+  EXPECT_THAT(keys, testing::IsSupersetOf({"file", "format", "block_size", "block_tokens", "skip_failed", "sort", "offset",
+                                           "limit_requests", "arrival", "jitter_ms"}));
 }
 
 TEST(TraceTools, SummaryOfFiveRequests) {
@@ -196,6 +198,114 @@ TEST(Streaming, TwoMillionRequestsInConstantMemory) {
   if (kIsSanitized) return;
   // The rows are 60 MB as text and 32 MB as arrays; the packer's and unpacker's windows are some 10 MB.
   EXPECT_LT(resident_bytes(), before + (std::size_t{24} << 20));
+}
+
+struct Row {
+  TraceRequest request;
+  std::vector<std::uint64_t> hashes;
+};
+
+std::vector<Row> random_rows() {
+  const auto count = *rc::gen::inRange<std::size_t>(1, 30);
+  std::vector<Row> rows;
+  std::int64_t now = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Row row;
+    TraceRequest& r = row.request;
+    r.prompt_tokens = *rc::gen::inRange(1, 200);
+    r.output_tokens = *rc::gen::inRange(1, 200);
+    r.is_follow_up = i > 0 && rows.back().request.session >= 0 && *rc::gen::arbitrary<bool>();
+    if (r.is_follow_up)
+      r.delay = Span(*rc::gen::inRange<std::int64_t>(0, kMaxTraceNs));
+    else
+      r.arrival = Time(Span(now += *rc::gen::inRange<std::int64_t>(0, 1'000'000'000'000)));
+    r.session = r.is_follow_up ? rows.back().request.session : *rc::gen::inRange<std::int64_t>(-1, 1000);
+    if (*rc::gen::arbitrary<bool>()) {
+      r.hash_tokens = *rc::gen::inRange(1, 64);
+      const int most = (r.prompt_tokens + r.output_tokens) / r.hash_tokens;
+      const int num_hashes = *rc::gen::inRange(0, most + 1);
+      for (int k = 0; k < num_hashes; ++k) row.hashes.push_back(*rc::gen::arbitrary<std::uint64_t>());
+      if (row.hashes.empty()) r.hash_tokens = 0;
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void expect_equal(TraceSource& trace, const std::vector<Row>& rows) {
+  const auto facts = [](const TraceRequest& r) {
+    return std::tuple(r.arrival, r.is_follow_up, r.delay, r.prompt_tokens, r.output_tokens, r.session, r.hash_tokens);
+  };
+  TraceRequest r;
+  for (const Row& row : rows) {
+    RC_ASSERT(trace.next(r));
+    RC_ASSERT(facts(r) == facts(row.request));
+    RC_ASSERT(std::vector<std::uint64_t>(r.hashes.begin(), r.hashes.end()) == row.hashes);
+  }
+  RC_ASSERT(!trace.next(r));
+}
+
+RC_GTEST_PROP(WriteTrace, EveryFieldComesBack, ()) {
+  const TempFolder folder;
+  const std::vector<Row> rows = random_rows();
+  const std::string name = *rc::gen::element<std::string>("t.csv", "t.jsonl", "t.csv.gz", "t.jsonl.zst");
+  std::vector<TraceRequest> requests;
+  for (const Row& row : rows) requests.push_back(row.request), requests.back().hashes = row.hashes;
+  test::VectorTrace source(requests);
+  RC_ASSERT(write_trace(source, folder.file(name)) == rows.size());
+  RC_ASSERT(!std::filesystem::exists(folder.file(name + ".part")));
+  expect_equal(*open_trace(folder.file(name)), rows);
+  InMemoryTrace held(open_trace(folder.file(name)));
+  expect_equal(held, rows);
+  held.rewind();
+  expect_equal(held, rows);
+}
+
+TEST(WriteTrace, PackedByName) {
+  const TempFolder folder;
+  for (const std::string name : {"t.csv.gz", "t.csv.zst", "t.csv"}) {
+    const auto source = trace_of("generate: {requests: 3000, arrival: {poisson: {rate_per_s: 5}}, prompt_tokens: 100, output_tokens: 7}");
+    EXPECT_EQ(write_trace(*source, folder.file(name)), 3000U);
+  }
+  EXPECT_TRUE(read_if_there(folder.file("t.csv.gz")).starts_with("\x1f\x8b"));
+  EXPECT_TRUE(read_if_there(folder.file("t.csv.zst")).starts_with("\x28\xb5\x2f\xfd"));
+  EXPECT_LT(std::filesystem::file_size(folder.file("t.csv.zst")), std::filesystem::file_size(folder.file("t.csv")) / 2);
+  // Concatenated members are one file, whatever its name says.
+  const std::string header_and_rows = read_if_there(folder.file("t.csv.gz"));
+  std::filesystem::copy(folder.file("t.csv.gz"), folder.file("plain_name"));
+  EXPECT_EQ(InMemoryTrace(open_trace(folder.file("plain_name"))).size(), 3000U);
+}
+
+TEST(WriteTrace, NothingIsLeftOfATraceThatStops) {
+  const TempFolder folder;
+  const std::string bad = folder.write("bad.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n0,0,1\n");
+  const auto source = open_trace(bad);
+  EXPECT_THROW(write_trace(*source, folder.file("out.csv.gz")), InputError);
+  EXPECT_FALSE(std::filesystem::exists(folder.file("out.csv.gz")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("out.csv.gz.part")));
+}
+
+TEST(WriteTrace, NameWithoutFormat) {
+  const TempFolder folder;
+  const auto source = trace_of("generate: {requests: 1, arrival: {poisson: {rate_per_s: 5}}, prompt_tokens: 100, output_tokens: 7}");
+  EXPECT_EQ(error_of([&] { write_trace(*source, "out.txt"); }),
+            "out.txt: the name of a trace to write ends in .csv or .jsonl, and then in .gz or .zst to pack it");
+  EXPECT_EQ(error_of([&] { write_trace(*source, "out.csv", "mooncak"); }),
+            "a trace cannot be written as 'mooncak'; did you mean 'mooncake'?");
+}
+
+TEST(WriteTrace, MooncakeKeepsSharing) {
+  const TempFolder folder;
+  const std::string yaml =
+      "generate: {requests: 200, arrival: {poisson: {rate_per_s: 5}}, prompt_tokens: {uniform: {min: 1, max: 900}}, output_tokens: 7,"
+      " sessions: {turns: 3}, shared_prefix: {num_groups: 3, tokens: 640}, block_tokens: 64}";
+  const auto source = trace_of(yaml);
+  write_trace(*source, folder.file("m.jsonl"), "mooncake");
+  const TraceSummary before = summarize(*trace_of(yaml));
+  const TraceSummary after = summarize(*open_trace(folder.file("m.jsonl")));
+  EXPECT_EQ(std::tuple(after.num_requests, after.num_follow_ups, after.num_prompt_blocks, after.hash_tokens),
+            std::tuple(200U, before.num_follow_ups, before.num_prompt_blocks, 64));
+  EXPECT_GT(after.num_seen_blocks, before.num_prompt_blocks / 4);
 }
 
 }  // namespace

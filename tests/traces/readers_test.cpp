@@ -1,3 +1,6 @@
+#include <fstream>
+#include <sstream>
+
 #include "base/hash.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"
@@ -5,7 +8,7 @@
 namespace kvlab {
 namespace {
 
-TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
+TEST(AzureReader, Dialects) {
   const InMemoryTrace t = read_all(
       "TIMESTAMP,ContextTokens,GeneratedTokens\n"
       "2023-11-16 18:15:46.6805900,374,44\n"
@@ -13,21 +16,15 @@ TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
   ASSERT_EQ(t.size(), 2U);
   EXPECT_EQ(std::tuple(t.at(0).arrival, t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(kStart, 374, 44));
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), t.at(1).session, t.at(1).hashes.empty()), std::tuple(4'314'579'000, -1, true));
-}
-
-TEST(AzureReader, Dialect2024HasZonesAndWholeSeconds) {
-  const InMemoryTrace t = read_all(
+  const InMemoryTrace zones = read_all(
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
       "2024-05-11 23:59:59.999999+00:00,10,2\r\n"
       "2024-05-12 00:00:00+00:00,11,3\r\n"
       "2024-05-12 02:00:01+02:00,12,4");
-  ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(1'000, 1'000'001'000));
-}
-
-TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
-  const InMemoryTrace t = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
-  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens), std::tuple(374, 44));
+  ASSERT_EQ(zones.size(), 3U);
+  EXPECT_EQ(std::tuple(ns(zones.at(1).arrival), ns(zones.at(2).arrival)), std::tuple(1'000, 1'000'001'000));
+  const InMemoryTrace quoted = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
+  EXPECT_EQ(std::tuple(quoted.at(0).prompt_tokens, quoted.at(0).output_tokens), std::tuple(374, 44));
 }
 
 TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
@@ -70,9 +67,7 @@ TEST(MooncakeReader, SortGathersTurnsThatStandApart) {
 {"delay":6,"input_length":5,"output_length":1,"session_id":1})",
                              options);
   t.sort_by_arrival();
-  std::vector<int> prompts;
-  for (TraceRequest r; t.next(r);) prompts.push_back(r.prompt_tokens);
-  EXPECT_EQ(prompts, (std::vector<int>{1, 3, 4, 5, 6}));
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(1, 3, 4, 5, 6));
 }
 
 TEST(BurstGptReader, BothHeadersAndFailedRequests) {
@@ -94,18 +89,14 @@ TEST(BurstGptReader, BothHeadersAndFailedRequests) {
   EXPECT_EQ(to_s(b.at(1).arrival), 0.75);
 }
 
-TEST(VidurReader, WithArrivals) {
+TEST(VidurReader, WithArrivalsOrAProcess) {
   const InMemoryTrace t = read_all("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n5e-05,1,2\n4.314578999,396,109\n");
   EXPECT_EQ(std::tuple(ns(t.at(1).arrival), ns(t.at(2).arrival)), std::tuple(50'000, 4'314'578'999));
-}
-
-TEST(VidurReader, WithoutArrivalsNeedsAProcess) {
-  const InMemoryTrace t =
+  const InMemoryTrace without =
       trace_in_file("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n",
                     "arrival: {constant: {rate_per_s: 4}}");
-  ASSERT_EQ(t.size(), 2U);
-  EXPECT_EQ(t.at(0).prompt_tokens, 3772);
-  EXPECT_EQ(to_s(t.at(1).arrival), 0.25);
+  EXPECT_THAT(each(without, &TraceRequest::prompt_tokens), ElementsAre(3772, 10));
+  EXPECT_EQ(to_s(without.at(1).arrival), 0.25);
 }
 
 TEST(SplitwiseReader, Row) {
@@ -147,31 +138,13 @@ TEST(Readers, GoBackwardsOnlyWhenSorted) {
                                         "2023-11-16 18:15:46,3,1\n");
   EXPECT_NE(error_of([&] { InMemoryTrace(trace_of("file: " + path)); }).find("6 s before the row above"), std::string::npos);
   const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
-  ASSERT_EQ(t.size(), 3U);
-  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).arrival), std::tuple(1, kStart));
-  EXPECT_EQ(to_s(t.at(1).arrival), 6);
-  EXPECT_EQ(t.at(1).prompt_tokens, 2) << "rows of one instant keep their order";
+  EXPECT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(1, 2, 3)) << "rows of one instant keep their order";
+  EXPECT_EQ(std::tuple(t.at(0).arrival, to_s(t.at(1).arrival)), std::tuple(kStart, 6));
 }
 
-TEST(Readers, SniffingFindsEveryFormat) {
-  const std::vector<std::pair<std::string, std::string>> firsts{
-      {"azure", "TIMESTAMP,ContextTokens,GeneratedTokens"},
-      {"mooncake", R"({"timestamp": 0, "input_length": 1})"},
-      {"mooncake", R"({"created_time": 0, "input_tokens": 1})"},
-      {"burstgpt", "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"},
-      {"vidur", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio"},
-      {"splitwise", "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size"},
-      {"llmservingsim", R"({"session_id": "x", "arrival_time_ns": 1, "sub_requests": []})"},
-      {"kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes"},
-      {"kvlab_jsonl", R"({"arrival_ns":1,"prompt_tokens":1,"output_tokens":1})"}};
-  Params defaults = Params::empty("trace");
-  const TraceFormats formats(defaults);
-  for (const auto& [name, first] : firsts) {
-    LineReader lines("f", bytes_in_memory("f", first));
-    EXPECT_EQ(formats.find("", lines), name) << first;
-  }
-  LineReader lines("f", bytes_in_memory("f", firsts[0].second));
-  EXPECT_EQ(error_of([&] { return formats.find("azur", lines); }), "unknown trace format 'azur'; did you mean 'azure'?");
+TEST(Readers, AnUnknownFormatNamesTheNearest) {
+  EXPECT_EQ(error_of([] { read_all("TIMESTAMP,ContextTokens,GeneratedTokens", {}, "format: azur"); }),
+            "unknown trace format 'azur'; did you mean 'azure'?");
 }
 
 TEST(RealTraces, Azure2023Conversation) {
@@ -208,6 +181,62 @@ TEST(RealTraces, LlmServingSimWorkload) {
   ASSERT_EQ(t.size(), 300U);
   EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
   EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens, t.at(0).hashes.size()), std::tuple(2358, 531, 2889U / 16));
+}
+
+// One line of tests/bad_traces/expected.txt: file, message ({file}: its path, {config}: the mapping that names it), and
+// the other keys of that mapping.
+struct BadTrace {
+  std::string file, message, options;
+};
+
+void PrintTo(const BadTrace& bad, std::ostream* out) { *out << bad.file; }
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) text.replace(at, what.size(), by);
+  return text;
+}
+
+std::vector<BadTrace> bad_traces() {
+  std::vector<BadTrace> all;
+  std::ifstream expected(KVLAB_SOURCE_DIR "/tests/bad_traces/expected.txt");
+  for (std::string line; std::getline(expected, line);) {
+    std::istringstream parts(line);
+    BadTrace bad;
+    std::getline(parts, bad.file, '\t');
+    std::getline(parts, bad.message, '\t');
+    std::getline(parts, bad.options, '\t');
+    all.push_back(bad);
+  }
+  return all;
+}
+
+class BadTraces : public testing::TestWithParam<BadTrace> {};
+
+TEST_P(BadTraces, StopsWithThisMessage) {
+  const BadTrace& bad = GetParam();
+  const std::string path = KVLAB_SOURCE_DIR "/tests/bad_traces/" + bad.file;
+  ASSERT_TRUE(std::filesystem::exists(path));
+  const std::string yaml = "file: " + path + "\n" + replaced(bad.options, ", ", "\n") + "\n";
+  const std::string message = error_of([&] { InMemoryTrace(trace_of(yaml)); });
+  EXPECT_EQ(message, replaced(replaced(bad.message, "{file}", path), "{config}", "<test>"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BadTraces, testing::ValuesIn(bad_traces()));
+
+TEST(BadTraces, EveryFileIsInTheList) {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(KVLAB_SOURCE_DIR "/tests/bad_traces"))
+    if (entry.path().filename() != "expected.txt") ++files;
+  EXPECT_EQ(files, bad_traces().size());
+  EXPECT_GE(files, 25U);
+}
+
+TEST(BadTraces, MissingFilesFoldersAndTooLongALine) {
+  EXPECT_EQ(error_of([] { open_trace("/nonexistent/t.csv"); }), "/nonexistent/t.csv: cannot be opened: No such file or directory");
+  EXPECT_EQ(error_of([] { open_trace("/tmp"); }), "/tmp: is a directory; a trace file is expected");
+  const std::string text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + std::string(LineReader::kMaxLineBytes + 1, '1');
+  EXPECT_EQ(error_of([&] { read_all(text); }), "f:2: the line is longer than 64 MiB; a trace holds one request per line");
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 
 namespace kvlab {
 
+using ::testing::ElementsAre;
+
 // own: the options of the formats, as YAML, and `format` where it is not guessed.
 inline std::unique_ptr<RowReader> reader_of(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
   auto lines = std::make_unique<LineReader>("f", bytes_in_memory("f", text));  // `text` must outlive the reader
@@ -25,6 +27,14 @@ inline std::unique_ptr<RowReader> reader_of(const std::string& text, const Reade
 
 inline InMemoryTrace read_all(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
   return InMemoryTrace(reader_of(text, options, own));
+}
+
+// A field of every request.
+template <class Field>
+std::vector<Field> each(const InMemoryTrace& trace, Field TraceRequest::*field) {
+  std::vector<Field> all;
+  for (std::size_t i = 0; i < trace.size(); ++i) all.push_back(trace.at(i).*field);
+  return all;
 }
 
 inline ReaderOptions without_arrivals() {
