@@ -4,7 +4,7 @@
 
 #include "tests/drawn.h"
 #include "tests/short_run.h"
-#include "tests/sim/pools_support.h"
+#include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
 namespace {
