@@ -31,79 +31,58 @@ TEST(OrderScripts, WithSwapsRunAsByHand) {
       ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}"), {"+ 40,20 4,50", "1:4"});
 }
 
+// Steps until one is `text`, while two short requests come before each of them; -1: not in the first 20.
+int wait_for(const std::string& text, ReplicaDriver d) {
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(d.steps_are({"+ 4,1 4,1"}));
+    if (d.step() == text) return i;
+  }
+  return -1;
+}
+
+ReplicaDriver with_first(const std::string& arrival, const char* order, const std::string& params) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, ordered(order, params));
+  EXPECT_TRUE(d.steps_are({arrival}));
+  return d;
+}
+
 // Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
 // before those that came later.
 TEST(MlfqOrder, TheStarvedArePromoted) {
-  const auto wait_of = [](const char* starvation) {
-    ReplicaDriver d(
-        "vllm_v1", kOneAtATime,
-        ordered("mlfq", std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ") + starvation + "}"));
-    d.arrive(400, 1);
-    for (int i = 0; i < 12; ++i) {
-      d.arrive_all({{4, 1}, {4, 1}});
-      if (d.step() == "0:400") return i;
-    }
-    return -1;
-  };
-  EXPECT_EQ(wait_of("0"), -1);
-  EXPECT_GE(wait_of("3"), 3);
+  const std::string params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ";
+  EXPECT_EQ(wait_for("0:400", with_first("+ 400,1", "mlfq", params + "0}")), -1);
+  EXPECT_GE(wait_for("0:400", with_first("+ 400,1", "mlfq", params + "3}")), 3);
 }
 
-// 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 continues;
-// its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
-TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
-  ReplicaDriver d("vllm_v1", "{}", ordered("mlfq", "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}", 10, 100));
-  ASSERT_TRUE(d.steps_are({"+ 12,20 12,20", "0:12 1:12", "0:1 1:1", "0:1; copies_out 1"}));
-  EXPECT_EQ(std::tuple(d.copies_out()[0].is_ahead, d.free_blocks()), std::tuple(true, 2));
-  EXPECT_TRUE(d.steps_are({"0:1",                                // the copy under way counts: no other leaves
-                           "copied out; free 6", "0:1 *16", "",  // request 1 is on its way back
-                           "copied in", "1:1; swaps 1; recomputed 0"}));
-}
-
-// CPU memory of 4 blocks is full: request 2 is held, unless the floor is 0.
-TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
-  const std::string params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: ";
-  for (const auto& [floor, step] : {std::pair{"0.1}", "0:1"}, {"0}", "0:1 2:4"}}) {
-    ReplicaDriver d("vllm_v1", "{}", ordered("mlfq", params + floor, 10, 4));
-    EXPECT_TRUE(d.steps_are({"+ 12,20 12,20", "? *3", "+ 4,1", step})) << floor;
-  }
-}
-
-// One row and 3 of 6 blocks free when request 1 overtakes: with 3 blocks to take it lets request 0 keep its own, with 4 it does not.
-TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
-  struct Case {
-    const char *arrival, *step, *last;  // the last: in the GPU's memory, or on its way back
-  };
-  for (const Case& c : {Case{"+ 12,1", "1:12; copies_out 0", "0:1; preemptions 1; recomputed 0"},
-                        Case{"+ 16,1", "1:16; copies_out 1", "; preemptions 1; recomputed 0"}}) {
-    ReplicaDriver d("vllm_v1", kOneAtATime,
-                    ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}", 6, 100));
-    EXPECT_TRUE(d.steps_are({"+ 8,16", "? *3; free 3", c.arrival, c.step, c.last})) << c.arrival;
-  }
-}
-
-// 9 blocks, of which 4 are to stay free; request 1 leaves 3, so that request 0, which waits on the GPU, is copied out.
-TEST(MlfqOrder, ThoseThatWaitOnTheGpuLeaveFirst) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  ordered("mlfq", "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}", 9, 100));
-  ASSERT_TRUE(d.steps_are({"+ 8,20", "? *3", "+ 12,3", "1:12; copies_out 0", "1:1; copies_out 1"}));
-  EXPECT_EQ(std::tuple(d.copies_out()[0].is_ahead, d.free_blocks()), std::tuple(true, 2));
-  EXPECT_TRUE(d.steps_are({"copied out; free 5; preemptions 1"}));
-}
-
-TEST(MlfqOrder, KeepingNeedsAWayOut) {
-  EXPECT_THAT(error_of([] { ReplicaDriver::make<Order>("mlfq", "{preemption: keep}"); }), HasSubstr("needs 'swap_ahead_blocks'"));
-  EXPECT_THAT(error_of([] { ReplicaDriver::make<Order>("mlfq", "{swap_in_first: 2}"); }), HasSubstr("means nothing without"));
-}
-
-// One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row as
-// soon as that ends.
-TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
-  for (const auto& [ahead, second, last] : {std::tuple{"0}", "1:1; copies_in 0", ""}, {"1}", "1:1; copies_in 1", "0:1"}}) {
-    const std::string params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + ahead;
-    ReplicaDriver d("vllm_v1", kOneAtATime, ordered("mlfq", params, 1000, 100));
-    EXPECT_TRUE(d.steps_are({"+ 4,10", "? *3", "+ 4,2", "1:4", second, "copied in", last})) << ahead;
-  }
+TEST(OrderScripts, WithSwapsAheadRunAsByHand) {
+  const Scripts run{"vllm_v1"};
+  const std::string level = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, ", last_level = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, ";
+  // 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0
+  // continues; its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
+  run("MlfqOrder.SwapsTheLastOutBeforeMemoryIsFull", "{}", ordered("mlfq", last_level + "swap_ahead_blocks: 3}", 10, 100),
+      {"+ 12,20 12,20", "0:12 1:12", "0:1 1:1", "0:1; copies_out 1; free 2",
+       "0:1",                                // the copy under way counts: no other leaves
+       "copied out; free 6", "0:1 *16", "",  // request 1 is on its way back
+       "copied in", "1:1; swaps 1; recomputed 0"});
+  // CPU memory of 4 blocks is full: request 2 is held, unless the floor is 0.
+  for (const auto& [floor, step] : {std::pair{"0.1}", "0:1"}, {"0}", "0:1 2:4"}})
+    run("MlfqOrder.NewPromptsAreHeldWhileCpuMemoryIsShort", "{}",
+        ordered("mlfq", last_level + "swap_ahead_blocks: 3, cpu_floor_frac: " + floor, 10, 4), {"+ 12,20 12,20", "? *3", "+ 4,1", step});
+  // One row and 3 of 6 blocks free when request 1 overtakes: with 3 blocks to take it lets request 0 keep its own, with 4 it does not: its
+  // last step is in the GPU's memory, or it is on its way back.
+  const Memory keeping = ordered("mlfq", level + "preemption: keep, swap_ahead_blocks: 1}", 6, 100);
+  run("MlfqOrder.PreemptedRequestsStayOnTheGpuWhereTheyFit", kOneAtATime, keeping,
+      {"+ 8,16", "? *3; free 3", "+ 12,1", "1:12; copies_out 0", "0:1; preemptions 1; recomputed 0"});
+  run("MlfqOrder.AndLeaveWhereTheyDoNot", kOneAtATime, keeping,
+      {"+ 8,16", "? *3; free 3", "+ 16,1", "1:16; copies_out 1", "; preemptions 1; recomputed 0"});
+  // 9 blocks, of which 4 are to stay free; request 1 leaves 3, so that request 0, which waits on the GPU, is copied out.
+  run("MlfqOrder.ThoseThatWaitOnTheGpuLeaveFirst", kOneAtATime, ordered("mlfq", level + "preemption: keep, swap_ahead_blocks: 4}", 9, 100),
+      {"+ 8,20", "? *3", "+ 12,3", "1:12; copies_out 0", "1:1; copies_out 1; free 2", "copied out; free 5; preemptions 1"});
+  // One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row
+  // as soon as that ends.
+  for (const auto& [ahead, second, last] : {std::tuple{"0}", "1:1; copies_in 0", ""}, {"1}", "1:1; copies_in 1", "0:1"}})
+    run("MlfqOrder.ComesBackAheadOfItsTurn", kOneAtATime, ordered("mlfq", level + "swap_ahead_blocks: " + ahead, 1000, 100),
+        {"+ 4,10", "? *3", "+ 4,2", "1:4", second, "copied in", last});
 }
 
 // Request 0 is overtaken after 24 of its 40 prompt tokens, and comes back with room for all 10 blocks: with less it could wait for the
@@ -130,18 +109,9 @@ TEST(AliseOrder, TokensCountOnceThoughTheirLayersTakeSeveralSteps) {
 // Request 0 has 100 ms to come: the last of the queues of 10, 20, 40 ms and more. It is queued at 1 ms; promoted every 3 ms, it is in the
 // first queue at 10 ms, after those that are shorter, and before all at 13 ms.
 TEST(AliseOrder, TheAgedArePromoted) {
-  const auto wait_of = [](const std::string& age) {
-    ReplicaDriver d("vllm_v1", kOneAtATime,
-                    ordered("alise", "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: " + age + "}"));
-    d.arrive(4, 100);
-    for (int i = 0; i < 20; ++i) {
-      d.arrive_all({{4, 1}, {4, 1}});
-      if (d.step() == "0:4") return i;
-    }
-    return -1;
-  };
-  EXPECT_EQ(wait_of("1000"), -1);
-  EXPECT_EQ(wait_of("0.003"), 12);
+  const std::string params = "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: ";
+  EXPECT_EQ(wait_for("0:4", with_first("+ 4,100", "alise", params + "1000}")), -1);
+  EXPECT_EQ(wait_for("0:4", with_first("+ 4,100", "alise", params + "0.003}")), 12);
 }
 
 }  // namespace

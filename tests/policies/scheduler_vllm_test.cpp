@@ -40,18 +40,17 @@ TEST(VllmV0Scheduler, Scripts) {
       });
 }
 
-// Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
-TEST(VllmV0Scheduler, BudgetCountings) {
-  for (const auto& [counting, step] : {std::pair{"sum", "0:6 1:2 2:2"}, {"padded", "0:6"}}) {
-    ReplicaDriver d("vllm_v0", std::string("{budget_tokens: 10, budget_counting: ") + counting + "}");
-    EXPECT_TRUE(d.steps_are({"+ 6,1 2,1 2,1", step})) << counting;
-  }
-}
-
-TEST(VllmV0Scheduler, PromptBeyondTheBudgetIsRejected) {
-  ReplicaDriver d("vllm_v0", "{budget_tokens: 10}");
-  EXPECT_TRUE(d.steps_are({"+ 11,1 10,1", "1:10"}));
-  EXPECT_NE(d.rejection().find("budget_tokens"), std::string::npos);
+TEST(VllmV0Scheduler, MoreScripts) {
+  const Scripts run{"vllm_v0"};
+  // Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
+  run("BudgetInTokens", "{budget_tokens: 10, budget_counting: sum}", {}, {"+ 6,1 2,1 2,1", "0:6 1:2 2:2"});
+  run("BudgetInPaddedTokens", "{budget_tokens: 10, budget_counting: padded}", {}, {"+ 6,1 2,1 2,1", "0:6"});
+  // 20 blocks, watermark 10 % = 2 blocks. Request 0 takes 9 (11 left); request 1 of 9 blocks leaves exactly 2: admitted.
+  // With 10 blocks it would leave 1: not admitted, and as nothing else was, the step decodes.
+  for (const auto& [arrival, step] : {std::pair{"+ 36,1", "1:36"}, {"+ 37,1", "0:1"}})
+    run("AdmissionKeepsTheWatermark", "{watermark_frac: 0.1}", {.num_blocks = 20}, {"+ 33,3", "0:33", arrival, step});
+  // With no room in host memory a swap becomes a recompute, and is counted.
+  run("FullHostMemoryFallsBackToRecompute", "{preemption: swap}", {.num_blocks = 3}, {"+ 5,4 4,2", "?", "0:1; fallbacks 1", "0:1"});
 }
 
 // It waits until it is the first of its step, and no request joins it, whichever way tokens are counted.
@@ -61,15 +60,6 @@ TEST(VllmV0Scheduler, ALonePromptPassesTheBudget) {
     EXPECT_TRUE(d.steps_are({"+ 4,1 11,1 1,1", "0:4", "1:11", "2:1"}));
     EXPECT_EQ(std::tuple(d.rejection(), d.scheduler().step_bounds(1000).tokens), std::tuple("", 1000));
     EXPECT_EQ(d.scheduler().step_bounds(8).tokens, 10);
-  }
-}
-
-// 20 blocks, watermark 10 % = 2 blocks. Request 0 takes 9 (11 left); request 1 of 9 blocks leaves exactly 2: admitted.
-// With 10 blocks it would leave 1: not admitted, and as nothing else was, the step decodes.
-TEST(VllmV0Scheduler, AdmissionKeepsTheWatermark) {
-  for (const auto& [arrival, step] : {std::pair{"+ 36,1", "1:36"}, {"+ 37,1", "0:1"}}) {
-    ReplicaDriver d("vllm_v0", "{watermark_frac: 0.1}", Memory{.num_blocks = 20});
-    EXPECT_TRUE(d.steps_are({"+ 33,3", "0:33", arrival, step})) << arrival;
   }
 }
 
@@ -101,20 +91,12 @@ TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
 // Alone it comes back whatever it leaves free: with its 10 blocks and one more there are 9 left of a watermark of 10.
 TEST(VllmV0Scheduler, AloneARequestIsSwappedInBelowTheWatermark) {
   ReplicaDriver d("vllm_v0", "{preemption: swap, watermark_frac: 0.5}", Memory{.num_blocks = 20, .host_blocks = 10});
-  d.arrive_all({{20, 30}, {20, 25}});
+  EXPECT_TRUE(d.steps_are({"+ 20,30 20,25"}));
   for (int i = 0; i < 100 && d.left().size() < 2; ++i) {
     d.step();
     d.finish_copies();
   }
   EXPECT_EQ(std::tuple(d.left().size(), d.state().counters().swaps), std::tuple(2U, 1U));
-}
-
-// With no room in host memory a swap becomes a recompute, and is counted.
-TEST(VllmV0Scheduler, FullHostMemoryFallsBackToRecompute) {
-  ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 3, .host_blocks = 0});
-  EXPECT_TRUE(d.steps_are({"+ 5,4 4,2", "?", "0:1"}));
-  EXPECT_EQ(d.state().counters().recompute_fallbacks, 1U);
-  EXPECT_EQ(d.step(), "0:1");
 }
 
 TEST(VllmV1Scheduler, Scripts) {
@@ -160,51 +142,31 @@ TEST(VllmV1Scheduler, TheVictimIsTheLastAdmittedNotTheLatestArrival) {
   EXPECT_TRUE(d.steps_are({"0:4 1:4", "0:1; running 0; waiting 1"}));
 }
 
-// Two victims in one step: request 0 needs two blocks for its chunk. The queue keeps their order.
-TEST(VllmV1Scheduler, SeveralVictimsKeepTheirOrder) {
-  ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 8, budget_tokens: 12}", Memory{.num_blocks = 4});
-  EXPECT_TRUE(d.steps_are({"+ 16,1 4,5", "0:8 1:4", "0:8"}));  // one free block and request 1's
-  ReplicaDriver e("vllm_v1", "{long_prefill_tokens: 8, budget_tokens: 16}", Memory{.num_blocks = 4});
-  EXPECT_TRUE(e.steps_are({"+ 16,1 4,5 4,5", "0:8 1:4 2:4", "0:8; waiting 1 2"}));
-}
-
-// Card 1.4b: the gate asks for the whole prompt, at the free blocks of this moment. Request 0 has taken one of 10 blocks with
-// its first chunk; 9 blocks of prompt pass, 10 do not, and request 2 waits after them.
-TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
+TEST(VllmV1Scheduler, GateScripts) {
+  const Scripts run{"vllm_v1"};
+  // Two victims in one step: request 0 needs two blocks for its chunk. The queue keeps their order.
+  run("OneVictim", "{long_prefill_tokens: 8, budget_tokens: 12}", {.num_blocks = 4},
+      {"+ 16,1 4,5", "0:8 1:4", "0:8"});  // one free block and request 1's
+  run("SeveralVictimsKeepTheirOrder", "{long_prefill_tokens: 8, budget_tokens: 16}", {.num_blocks = 4},
+      {"+ 16,1 4,5 4,5", "0:8 1:4 2:4", "0:8; waiting 1 2"});
+  // Card 1.4b: the gate asks for the whole prompt, at the free blocks of this moment. Request 0 has taken one of 10 blocks with
+  // its first chunk; 9 blocks of prompt pass, 10 do not, and request 2 waits after them.
   for (const auto& [arrivals, gate, step] : {std::tuple{"+ 16,2 36,1 1,1", "true", "0:4 1:4 2:1"},
                                              {"+ 16,2 37,1 1,1", "true", "0:4"},  // stop, not skip
-                                             {"+ 16,2 37,1 1,1", "false", "0:4 1:4 2:1"}}) {
-    const std::string params = std::string("{long_prefill_tokens: 4, reserve_full_prompt: ") + gate + "}";
-    EXPECT_TRUE(ReplicaDriver("vllm_v1", params, Memory{.num_blocks = 10}).steps_are({arrivals, step})) << arrivals << gate;
-  }
-}
-
-// Unreferenced hits leave the free list when they are taken. Request 2 needs 2 new blocks and 2 such hits: 4 of the 4
-// that request 1 leaves free, but not of 3.
-TEST(VllmV1Scheduler, TheGateCountsUnreferencedHits) {
-  for (const auto& [arrivals, step] : {std::pair{"+ 4,3 16,1:1:2:3:4", "1:4 2:8"}, {"+ 5,3 16,1:1:2:3:4", "1:5"}}) {
-    ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 5, .prefix_caching = true});
-    EXPECT_TRUE(d.steps_are({"+ 8,1:1:2", "0:8", arrivals, step})) << arrivals;
-  }
-}
-
-// Hashes are published when blocks are allocated: a follower in the same step hits, but only what the leader's chunk covers.
-TEST(VllmV1Scheduler, AFollowerInTheSameStepHits) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.prefix_caching = true});
-  EXPECT_TRUE(d.steps_are({"+ 9,1:1:2 9,1:1:2", "0:9 1:1"}));
-  ReplicaDriver chunked("vllm_v1", "{long_prefill_tokens: 7}", Memory{.prefix_caching = true});
-  EXPECT_TRUE(chunked.steps_are({"+ 13,1:1:2:3 13,1:1:2:3", "0:7 1:7; hits 4"}));  // one full block: 4 tokens hit, 7 of the other 9
-}
-
-// Generated tokens are hashed too. Prompt 4 and 4 tokens of output fill the second block in step 5.
-TEST(VllmV1Scheduler, GeneratedTokensAreCached) {
-  for (const int steps : {3, 4, 6}) {
-    ReplicaDriver d("vllm_v1", "{async_scheduling: false}", Memory{.prefix_caching = true});
-    d.arrive(4, 6, {1, 2});
-    for (int i = 0; i < steps; ++i) d.step();
-    d.arrive(9, 1, {1, 2});
-    EXPECT_EQ(d.step(), steps == 3 ? "0:1 1:5" : steps == 4 ? "0:1 1:1" : "1:1") << steps;
-  }
+                                             {"+ 16,2 37,1 1,1", "false", "0:4 1:4 2:1"}})
+    run("FullLengthGateAndHeadOfLine", std::string("{long_prefill_tokens: 4, reserve_full_prompt: ") + gate + "}", {.num_blocks = 10},
+        {arrivals, step});
+  // Unreferenced hits leave the free list when they are taken. Request 2 needs 2 new blocks and 2 such hits: 4 of the 4
+  // that request 1 leaves free, but not of 3.
+  for (const auto& [arrivals, step] : {std::pair{"+ 4,3 16,1:1:2:3:4", "1:4 2:8"}, {"+ 5,3 16,1:1:2:3:4", "1:5"}})
+    run("TheGateCountsUnreferencedHits", "{}", {.num_blocks = 5, .prefix_caching = true}, {"+ 8,1:1:2", "0:8", arrivals, step});
+  // Hashes are published when blocks are allocated: a follower in the same step hits, but only what the leader's chunk covers.
+  run("AFollowerInTheSameStepHits", "{}", {.prefix_caching = true}, {"+ 9,1:1:2 9,1:1:2", "0:9 1:1"});
+  run("WhatTheChunkCovers", "{long_prefill_tokens: 7}", {.prefix_caching = true},
+      {"+ 13,1:1:2:3 13,1:1:2:3", "0:7 1:7; hits 4"});  // one full block: 4 tokens hit, 7 of the other 9
+  // Generated tokens are hashed too. Prompt 4 and 4 tokens of output fill the second block in step 5.
+  for (const auto& [steps, step] : {std::pair{"? *3", "0:1 1:5"}, {"? *4", "0:1 1:1"}, {"? *6", "1:1"}})
+    run("GeneratedTokensAreCached", "{async_scheduling: false}", {.prefix_caching = true}, {"+ 4,6:1:2", steps, "+ 9,1:1:2", step});
 }
 
 TEST(VllmV1Scheduler, MoreScripts) {
@@ -273,6 +235,7 @@ TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {
   const auto padded = [](const std::string& params, std::int32_t tokens) {
     return ReplicaDriver("vllm_v1", params).scheduler().padded_tokens(tokens);
   };
+  // The last runs without a graph.
   for (const auto& [tokens, rows] : {std::pair{1, 1},
                                      {2, 2},
                                      {3, 4},
@@ -285,7 +248,7 @@ TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {
                                      {257, 272},
                                      {497, 512},
                                      {512, 512},
-                                     {513, 513}})  // larger steps run without a graph
+                                     {513, 513}})
     EXPECT_EQ(padded("{}", tokens), rows) << tokens;
   EXPECT_EQ(padded("{max_num_seqs: 8}", 15), 16) << "graphs reach twice max_num_seqs";
   EXPECT_EQ(padded("{max_num_seqs: 8}", 17), 17);

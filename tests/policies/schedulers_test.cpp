@@ -1,4 +1,6 @@
 // Rules that several schedulers share.
+#include "tests/error_of.h"
+#include "tests/has_all.h"
 #include "tests/policies/replica_driver.h"
 
 namespace kvlab {
@@ -22,15 +24,47 @@ TEST(Schedulers, AtMostMaxNumSeqs) {
   }
 }
 
-// Blocks needed against blocks in all: 18 leave the watermark of 2, 19 never can, though an empty pool has them.
-TEST(Schedulers, RejectWhatLeavesLessThanTheWatermark) {
-  for (const char* scheduler : {"vllm_v0", "sarathi"}) {
-    SCOPED_TRACE(scheduler);
-    ReplicaDriver d(scheduler, "{watermark_frac: 0.1}", Memory{.num_blocks = 20});
-    ASSERT_TRUE(d.steps_are({"+ 73,1 72,1", "1:72; left 2"}));
-    EXPECT_EQ(std::tuple(d.left()[0].number, d.left()[0].outcome), std::tuple(0U, Outcome::kRejected));
-    EXPECT_NE(d.rejection().find("watermark"), std::string::npos);
+// The last token is not stored: 12 + 5 - 1 = 16 tokens fit a reservation of 16, 12 + 6 do not. Blocks needed against blocks in all: 18
+// leave the watermark of 2, 19 never can, though an empty pool has them.
+TEST(Schedulers, RejectWhatCanNeverRun) {
+  struct Case {
+    const char *scheduler, *params, *arrivals, *step, *key;
+    std::uint64_t rejected;
+  };
+  for (const Case& c : {Case{"static", "{max_len_tokens: 16}", "+ 12,5 12,6", "0:12/12; left 1", "max_len_tokens", 1},
+                        {"vllm_v0", "{budget_tokens: 10}", "+ 11,1 10,1", "1:10; left 2", "budget_tokens", 0},
+                        {"vllm_v0", "{watermark_frac: 0.1}", "+ 73,1 72,1", "1:72; left 2", "watermark", 0},
+                        {"sarathi", "{watermark_frac: 0.1}", "+ 73,1 72,1", "1:72; left 2", "watermark", 0}}) {
+    SCOPED_TRACE(c.scheduler);
+    ReplicaDriver d(c.scheduler, c.params, Memory{.num_blocks = 20});
+    ASSERT_TRUE(d.steps_are({c.arrivals, c.step}));
+    EXPECT_EQ(std::tuple(d.left()[0].number, d.left()[0].outcome), std::tuple(c.rejected, Outcome::kRejected));
+    EXPECT_THAT(d.rejection(), HasSubstr(c.key));
   }
+}
+
+TEST(Schedulers, RefuseParameters) {
+  struct Case {
+    const char *scheduler, *params, *text;
+    std::int64_t layers = 8;
+  };
+  for (const Case& c :
+       {Case{"sarathi", "{dynamic_stages: 2, dynamic_high_tokens: 64, dynamic_low_tokens: 128}", ""},
+        {"skip_decode", "{least_layers: 9, over_tokens: 4}", "above the 8 layers of the model: give at most 8"},
+        {"skip_decode", "{least_layers: 4, most_layers: 9, over_tokens: 4}", "'most_layers' = 9"},
+        {"skip_decode", "{least_layers: 6, most_layers: 5, over_tokens: 4}", "only fall"},
+        {"skip_decode", "{least_layers: 2, over_tokens: 4, warmup_layers: 3}", "above 'least_layers'"},
+        {"skip_decode", "{least_layers: 2, over_tokens: 4, batching: layered_prefill}", "plans whole steps"},
+        {"skip_decode", "{least_layers: 2, over_tokens: 4, batching: {sarathi: {budget: 4}}}", "unknown key"},
+        {"unified_skip", "{speedup: 6}", "give at most 4"},
+        {"layered_prefill", "{stages: 16}", "'stages' = 16 is above the 8 layers of the model: give at most 8"},
+        {"layered_prefill", "{}", "runs in an experiment that names a 'model'", 0},
+        {"layered_prefill", "{}", "at most 256", 300},
+        {"depth_wise", "{loops: 3}", "'loops' = 3 does not divide the 8 layers of the model into equal blocks: give one of 1, 2, 4, 8"}})
+    EXPECT_THAT(error_of([&] { ReplicaDriver::make<Scheduler>(c.scheduler, c.params, c.layers); }),
+                ::testing::AllOf(HasSubstr(c.text), ::testing::Ne("no error")))
+        << c.scheduler << c.params;
+  EXPECT_NO_THROW(ReplicaDriver::make<Scheduler>("layered_prefill", "{}"));
 }
 
 // A request that the KV policy has cut is swapped, also where a scheduler (as vLLM 1.4) only recomputes, and comes back before others
@@ -77,29 +111,10 @@ TEST(StaticScheduler, Scripts) {
       {"+ 4,2 4,2 4,2", "0:4/4 1:4/4; free 2",  // (40 - 32) / 4
        "0:1 1:1", "2:4/4"});
   run("FullBatchDoesNotWaitForTheWindow", "{max_batch_seqs: 2, window_ms: 10}", {}, {"+ 4,1", "", "+ 4,1", "0:4/4 1:4/4"});
-}
-
-// Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
-TEST(StaticScheduler, EarlyFinishersLeaveAtOnce) {
-  ReplicaDriver d("static", "{}");
-  ASSERT_TRUE(d.steps_are({"+ 3,1 3,3", "?; left 1"}));
-  EXPECT_EQ(d.left()[0].number, 0U);
-  EXPECT_TRUE(d.steps_are({"?; left 1"}));
-}
-
-// Card 1.1: a padding row costs linear work, real tokens alone count: the step's entries hold 3 + 5 tokens, not 10.
-TEST(StaticScheduler, PaddingIsCostNotThroughput) {
-  ReplicaDriver d("static", "{}");
-  EXPECT_TRUE(d.steps_are({"+ 3,2 5,1", "?; prompt_tokens 8", "?"}));
-  EXPECT_EQ(d.last_step().idle_rows, 1);
-}
-
-// The last token is not stored: 12 + 5 - 1 = 16 fits a reservation of 16, 12 + 6 does not.
-TEST(StaticScheduler, RejectsWhatTheReservationCannotHold) {
-  ReplicaDriver d("static", "{max_len_tokens: 16}");
-  ASSERT_TRUE(d.steps_are({"+ 12,5 12,6", "0:12/12; left 1"}));
-  EXPECT_EQ(d.left()[0].outcome, Outcome::kRejected);
-  EXPECT_NE(d.rejection().find("max_len_tokens"), std::string::npos);
+  // Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
+  run("EarlyFinishersLeaveAtOnce", "{}", {}, {"+ 3,1 3,3", "0:3/3 1:3/3; left 1", "1:1 +1; left 1"});
+  // Card 1.1: a padding row costs linear work, real tokens alone count: the step's entries hold 3 + 5 tokens, not 10.
+  run("PaddingIsCostNotThroughput", "{}", {}, {"+ 3,2 5,1", "0:3/5 1:5/5; prompt_tokens 8", "0:1 +1"});
 }
 
 // Window 10 ms, arrival at 0: the plans at 1 and 9 ms wait and say until when; at 10 ms the batch starts with whom there is.
@@ -126,24 +141,18 @@ TEST(OrcaScheduler, Scripts) {
   // the third are done, a request of 16 tokens has no hole until the second is done as well (card 6.1).
   run("ExternalFragmentation", "{reservation: oracle}", {.num_blocks = 6},
       {"+ 7,1 5,3 7,1", "0:7 1:5 2:7", "+ 15,1; free 4", "1:1", "1:1", "3:15"});
-}
-
-// 10 blocks of 4. Final length of each request 5 + 4 = 9 tokens.
-//   max     18 tokens -> 5 blocks each: 2 run
-//   pow2    16 tokens -> 4 blocks each: 2 run
-//   oracle   9 tokens -> 3 blocks each: 3 run
-TEST(OrcaScheduler, ReservationVariants) {
+  // 10 blocks of 4. Final length of each request 5 + 4 = 9 tokens.
+  //   max     18 tokens -> 5 blocks each: 2 run
+  //   pow2    16 tokens -> 4 blocks each: 2 run
+  //   oracle   9 tokens -> 3 blocks each: 3 run
   for (const auto& [reservation, step] :
-       {std::pair{"max", "0:5 1:5; free 0"}, {"pow2", "0:5 1:5; free 2"}, {"oracle", "0:5 1:5 2:5; free 1"}}) {
-    ReplicaDriver d("orca", std::string("{reservation: ") + reservation + "}", Memory{.num_blocks = 10, .max_model_len = 18});
-    EXPECT_TRUE(d.steps_are({"+ 5,4 5,4 5,4 5,4", step})) << reservation;
-  }
+       {std::pair{"max", "0:5 1:5; free 0"}, {"pow2", "0:5 1:5; free 2"}, {"oracle", "0:5 1:5 2:5; free 1"}})
+    run(reservation, std::string("{reservation: ") + reservation + "}", {.num_blocks = 10, .max_model_len = 18},
+        {"+ 5,4 5,4 5,4 5,4", step});
 }
-
-// S3 by hand: 10 blocks of 4 tokens in one piece. The predictor is exact unless a test says otherwise, and a step takes a millisecond.
 
 TEST(S3, Scripts) {
-  const Scripts run{"s3"};
+  const Scripts run{"s3"};  // 10 blocks of 4 tokens in one piece
   // Reservations of 2, 6 and 4 blocks: the two largest fill the memory.
   run("TheLargestThatFitsEntersFirst", "{}", {.num_blocks = 10, .max_model_len = 40}, {"+ 4,4 12,12 8,8", "1:12 2:8; waiting 0; free 0"});
   // With a window of nothing all are late: they enter in order of arrival, up to the first that does not fit.
@@ -153,22 +162,14 @@ TEST(S3, Scripts) {
   // stays out.
   run("NobodyOvertakesAfterTheWindow", "{window_ms: 2.5}", {.num_blocks = 10, .max_model_len = 40},
       {"+ 12,12", "0:12", "+ 12,12", "0:1", "+ 4,4", "0:1 2:4", "+ 4,4", "0:1 2:1"});
-}
-
-// At most 8 output tokens are predicted: 12 tokens are reserved, and the request computes 15. At the end of its reservation it is preempted
-// with 9 tokens out, and enters again with 24.
-TEST(S3, AReservationThatIsTooShortIsDoubled) {
-  ReplicaDriver d(
-      "s3", "{}",
-      Memory{.num_blocks = 10, .max_model_len = 40, .predictor = "bucket", .predictor_params = "{max_output_tokens: 8, buckets: 2}"});
-  EXPECT_TRUE(d.steps_are({"+ 4,12", "0:4; free 7", "0:1 *8", "0:13; free 4", "0:1", "0:1", "; preemptions 1; free 10"}));
-}
-
-TEST(S3, ReservesNoMoreThanThereIs) {
-  ReplicaDriver d(
-      "s3", "{}",
-      Memory{.num_blocks = 10, .max_model_len = 1000, .predictor = "bucket", .predictor_params = "{max_output_tokens: 512, buckets: 1}"});
-  EXPECT_TRUE(d.steps_are({"+ 4,4", "0:4; free 0"}));
+  // At most 8 output tokens are predicted: 12 tokens are reserved, and the request computes 15. At the end of its reservation it is
+  // preempted with 9 tokens out, and enters again with 24.
+  run("AReservationThatIsTooShortIsDoubled", "{}",
+      {.num_blocks = 10, .max_model_len = 40, .predictor = "bucket", .predictor_params = "{max_output_tokens: 8, buckets: 2}"},
+      {"+ 4,12", "0:4; free 7", "0:1 *8", "0:13; free 4", "0:1", "0:1", "; preemptions 1; free 10"});
+  run("ReservesNoMoreThanThereIs", "{}",
+      {.num_blocks = 10, .max_model_len = 1000, .predictor = "bucket", .predictor_params = "{max_output_tokens: 512, buckets: 1}"},
+      {"+ 4,4", "0:4; free 0"});
 }
 
 TEST(SarathiScheduler, Scripts) {
@@ -220,11 +221,6 @@ TEST(SarathiScheduler, BlocksTakenAheadAreNotHits) {
   EXPECT_EQ(d.step(), "0:1 1:4");
 }
 
-TEST(SarathiScheduler, DynamicBudgetMustFall) {
-  Params p = Params::from_text("{dynamic_stages: 2, dynamic_high_tokens: 64, dynamic_low_tokens: 128}");
-  EXPECT_THROW(SchedulerRegistry::make("sarathi", p, "scheduler"), InputError);
-}
-
 TEST(FastGenScheduler, Scripts) {
   const Scripts run{"fastgen"};
   // F = 8. Every pass is filled to 8 tokens while prompts last: short ones are fused, long ones split, the rest of a split one
@@ -262,6 +258,7 @@ TEST(FastGenScheduler, Scripts) {
   // A scheduled decode goes to the end of the buffer; request 1, passed over for want of a block, is in front of request 0 then.
   run("ADecodePassedOverComesFirstLater", "{}", {.num_blocks = 4},
       {"+ 5,5 4,5 2,2", "0:5 1:4 2:2", "0:1 2:1", "1:1 0:1; unstable"});  // fast-forward takes requests in order of admission
+  run("EmptyQueueEmptyPlan", "{}", {}, {""});
 }
 
 // All its blocks exist when a prompt begins, and others may take them before it ends: decodes come first. 6 blocks; request 1
@@ -271,12 +268,6 @@ TEST(FastGenScheduler, ABegunPromptCanRunOutOfBlocks) {
   EXPECT_TRUE(d.steps_are({"+ 4,6 16,1", "0:4 1:4; free 3", "0:1"}));  // request 0 takes a block; 2 are left, 3 needed
   EXPECT_FALSE(d.last_step().is_uniform);
   EXPECT_TRUE(d.steps_are({"0:1 *4", "1:8", "1:4"}));
-}
-
-// Once nothing runs that could be flushed, an empty plan is final.
-TEST(FastGenScheduler, EmptyQueueEmptyPlan) {
-  ReplicaDriver d("fastgen", "{}");
-  EXPECT_EQ(d.step(), "");
 }
 
 // Almost no output is expected of anybody: prompts enter while memory holds them.
@@ -302,23 +293,6 @@ TEST(SgLangScheduler, Scripts) {
       {"+ 4,3", "? *3", "", "+ 8,17", "1:8", "+ 8,16", "1:1"});  // as in AdmitsByExpectedOutput
 }
 
-// 40 tokens of memory. Request 0 holds 8 and has 16 to emit, of which 8 are expected: 24 are left. Request 1 needs 8 and its output.
-TEST(SgLangScheduler, AdmitsByExpectedOutput) {
-  for (const auto& [arrival, step] : {std::pair{"+ 8,15", "1:8"}, {"+ 8,16", "0:1"}}) {
-    ReplicaDriver d("sglang", kHalf, Memory{.num_blocks = 10});
-    EXPECT_TRUE(d.steps_are({"+ 8,17", "0:8", arrival, step})) << arrival;
-  }
-}
-
-// The share falls from 0.5 by 0.05 per decode step. After two of them request 0 has 14 tokens to emit, of which 5.6 are expected. It holds
-// 3 blocks of 10, so 22.4 tokens are left; with half of its output, 21.
-TEST(SgLangScheduler, TheExpectedShareFallsWithEveryDecodeStep) {
-  for (const auto& [arrival, step] : {std::pair{"+ 8,14", "1:8"}, {"+ 8,15", "0:1"}}) {
-    ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 10}", Memory{.num_blocks = 10});
-    EXPECT_TRUE(d.steps_are({"+ 8,17", "? *3", arrival, step})) << arrival;
-  }
-}
-
 // Fast-forward leaves plans out and says how many.
 TEST(SgLangScheduler, TheExpectedShareFallsWithPlansThatAreLeftOut) {
   ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 10}", Memory{.num_blocks = 10});
@@ -327,12 +301,26 @@ TEST(SgLangScheduler, TheExpectedShareFallsWithPlansThatAreLeftOut) {
   EXPECT_TRUE(d.steps_are({"+ 8,23", "1:8"}));
 }
 
-// The output that a request states counts in full when it enters, a clip aside.
-TEST(SgLangScheduler, StatedAndClippedOutputs) {
+TEST(SgLangScheduler, AdmissionScripts) {
+  const Scripts run{"sglang"};
+  // 40 tokens of memory. Request 0 holds 8 and has 16 to emit, of which 8 are expected: 24 are left. Request 1 needs 8 and its output.
+  for (const auto& [arrival, step] : {std::pair{"+ 8,15", "1:8"}, {"+ 8,16", "0:1"}})
+    run("AdmitsByExpectedOutput", kHalf, {.num_blocks = 10}, {"+ 8,17", "0:8", arrival, step});
+  // The share falls from 0.5 by 0.05 per decode step. After two of them request 0 has 14 tokens to emit, of which 5.6 are expected. It
+  // holds 3 blocks of 10, so 22.4 tokens are left; with half of its output, 21.
+  for (const auto& [arrival, step] : {std::pair{"+ 8,14", "1:8"}, {"+ 8,15", "0:1"}})
+    run("TheExpectedShareFallsWithEveryDecodeStep", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 10}", {.num_blocks = 10},
+        {"+ 8,17", "? *3", arrival, step});
+  // The output that a request states counts in full when it enters, a clip aside.
   for (const auto& [parameters, step] : {std::pair{"{}", "0:8 1:8"},
                                          {"{max_new_tokens: 20}", "0:8"},                        // 32 free, 20 spoken for, 28 needed
                                          {"{max_new_tokens: 20, clip_tokens: 11}", "0:8 1:8"}})  // 21 left, 19 needed
-    EXPECT_TRUE(ReplicaDriver("sglang", parameters, Memory{.num_blocks = 10}).steps_are({"+ 8,5 8,5", step})) << parameters;
+    run(parameters, parameters, {.num_blocks = 10}, {"+ 8,5 8,5", step});
+  // Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps a second request goes
+  // too.
+  for (const auto& [more, step] : {std::pair{"}", "0:1 1:1; preemptions 1"}, {", retract_room_steps: 5}", "0:1; preemptions 2"}})
+    run("ARetractionMayMakeRoomForMoreSteps", std::string("{clip_tokens: 1, init_ratio: 0") + more, {.num_blocks = 7},
+        {"+ 8,9 8,9 8,9", "0:8 1:8 2:8", step});
 }
 
 TEST(SgLangScheduler, MoreScripts) {
@@ -354,14 +342,6 @@ TEST(SgLangScheduler, MoreScripts) {
        "0:1 *3",  // request 1 has 12 tokens to compute, in 8 free
        "1:12; recomputed 11"});
   run("OneTokenPerBlock", kTrusting, {.num_blocks = 10, .block_tokens = 1}, {"+ 4,3 3,2", "0:4 1:3", "0:1 1:1", "0:1; left 2"});
-}
-
-// Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps a second request goes too.
-TEST(SgLangScheduler, ARetractionMayMakeRoomForMoreSteps) {
-  for (const auto& [more, step] : {std::pair{"}", "0:1 1:1; preemptions 1"}, {", retract_room_steps: 5}", "0:1; preemptions 2"}}) {
-    ReplicaDriver d("sglang", std::string("{clip_tokens: 1, init_ratio: 0") + more, Memory{.num_blocks = 7});
-    EXPECT_TRUE(d.steps_are({"+ 8,9 8,9 8,9", "0:8 1:8 2:8", step})) << more;
-  }
 }
 
 // Asynchronous: the second step is planned over a token in flight, none beyond the limit.
