@@ -66,18 +66,23 @@ struct FleetRun {
   int received = 0;
 };
 
-FleetRun run(bool knows_times, const std::string& scheduler, const std::string& parameters, Span stop = {}) {
-  std::vector<TraceRequest> requests;
-  for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.5, 20 + i % 7 * 30, 5 + i % 5 * 9));
-  requests.push_back(request_at(110, 5000, 10));  // larger than the memory
-  VectorTrace trace(requests);
+HostSetup host_setup(const std::string& scheduler, const std::string& parameters, Span stop) {
   HostSetup setup;
   setup.make_scheduler = testing::policy<SchedulerRegistry>("scheduler", scheduler, parameters);
   setup.make_block_cache = testing::policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.memory.num_blocks = 60;
-  setup.memory.host_blocks = 30;
   setup.stop.after_time = stop;
+  return setup;
+}
+
+FleetRun run(bool knows_times, const std::string& scheduler, const std::string& parameters, Span stop = {}) {
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.5, 20 + i % 7 * 30, 5 + i % 5 * 9));
+  requests.push_back(request_at(110, 5000, 10));  // larger than the memory
+  VectorTrace trace(requests);
+  HostSetup setup = host_setup(scheduler, parameters, stop);
+  setup.memory.host_blocks = 30;
   FleetRun result;
   Recorder sink;
   sink.keep_steps = true;
@@ -141,22 +146,6 @@ TEST(Fleet, ADeviceThatLearnsTimesMustFinishSteps) {
 
 // The cap on the time with no request in progress, as AgentX has it, by hand: sessions of two requests with long pauses.
 
-// Every step takes 1 ms.
-class MillisecondDevice final : public Device {
- public:
-  void attach(ReplicaState&, const Scheduler&) override {}
-  Picoseconds copy(const SwapCopy&, Picoseconds at) override { return at; }
-  bool begin(InFlightStep& step, Picoseconds at) override {
-    step.start = std::max(free_at_, at);
-    step.end = free_at_ = step.start + Picoseconds{1'000'000'000};
-    return true;
-  }
-  void finish(InFlightStep&) override {}
-
- private:
-  Picoseconds free_at_;
-};
-
 constexpr Span seconds(std::int64_t count) { return Span(count * 1'000'000'000); }
 
 struct Loop {
@@ -201,16 +190,12 @@ struct IdleRun {
 
 IdleRun run_paused(const std::vector<int>& pauses_s, const Loop& loop) {
   PausedSessions trace(pauses_s, loop);
-  HostSetup setup;
-  setup.stop.after_time = seconds(loop.stop_after_s);
-  setup.make_scheduler = testing::policy<SchedulerRegistry>("scheduler", "vllm_v1", "{}");
-  setup.make_block_cache = testing::policy<BlockCacheRegistry>("block cache", "lru", "{}");
-  setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
-  setup.memory.num_blocks = 60;
-  test::Recorder sink;
+  const HostSetup setup = host_setup("vllm_v1", "{}", seconds(loop.stop_after_s));
+  Recorder sink;
   Clock clock;
+  FleetRun unused;
   Fleet fleet(
-      setup, [](std::size_t) { return std::make_unique<MillisecondDevice>(); }, clock, trace, sink);
+      setup, [&](std::size_t) { return std::make_unique<FixedDevice>(true, unused.events, unused.received); }, clock, trace, sink);
   IdleRun result;
   result.summary = fleet.run();
   for (const RequestRecord& r : sink.requests) result.records.emplace(r.number, r);
@@ -224,7 +209,7 @@ TEST(IdleCap, WithoutOneEveryPauseIsAsInTheTrace) {
   EXPECT_EQ(run.summary.skipped, "of the trace");
 }
 
-// All end at 4 ms. The pauses of 100 and 104 s move together to 10 and 14 s; after the second of them, that of 130 s has 26 s left.
+// All end together. The pauses of 100 and 104 s move together to 10 and 14 s; after the second of them, that of 130 s has 26 s left.
 TEST(IdleCap, ArrivalsToComeMoveEarlierTogether) {
   const IdleRun run = run_paused({100, 130, 104}, {.idle_cap_s = 10});
   const double idle_from = std::max({run.end_s(0), run.end_s(2), run.end_s(4)});
