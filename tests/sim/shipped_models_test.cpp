@@ -18,25 +18,6 @@ ModelSpec tiny_with(const std::string& more) {
   return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels);
 }
 
-// Parameter counts as published with the weights (safetensors metadata of each repository).
-TEST(ModelSpec, ParameterCountsAreThePublishedOnes) {
-  const std::pair<const char*, std::int64_t> published[] = {
-      {"llama-2-7b", 6'738'415'616},     {"llama-2-13b", 13'015'864'320},   {"llama-2-70b", 68'976'648'192},
-      {"llama-3.1-8b", 8'030'261'248},   {"llama-3.1-70b", 70'553'706'496}, {"mistral-7b", 7'248'023'552},
-      {"qwen2.5-7b", 7'615'616'512},     {"qwen3-8b", 8'190'735'360},       {"qwen3-32b", 32'762'123'264},
-      {"qwen3-30b-a3b", 30'532'122'624}, {"opt-6.7b", 6'658'473'984},       {"opt-13b", 12'853'473'280},
-      {"opt-30b", 29'974'540'288},       {"mixtral-8x7b", 46'702'792'704},  {"probe", 11'219'328},
-  };
-  for (const auto& [name, count] : published) EXPECT_EQ(total_parameters(load_model_spec(name, kModels)), count) << name;
-}
-
-TEST(ModelSpec, KvBytesPerToken) {
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("llama-3.1-8b", kModels)), 131'072);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("llama-2-7b", kModels)), 524'288);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("qwen3-30b-a3b", kModels)), 2 * 48 * 4 * 128 * 2);
-  EXPECT_EQ(kv_bytes_per_token(tiny_with("kv_cache_dtype: fp8\n")), 2 * 2 * 2 * 4);
-}
-
 // As the engine reads them (engine/model/config.cpp): the default of max_model_len is what it takes.
 TEST(ModelSpec, RopeScalingMakesTextsLonger) {
   const auto longest = [](const std::string& more) { return tiny_with("max_position_embeddings: 4096\n" + more).max_tokens; };
@@ -80,6 +61,7 @@ TEST(ModelSpec, WeightsMayBeQuantized) {
   constexpr std::int64_t kInLayers = 2 * (16 * (16 + 2 * 8) + 16 * 16 + 3 * 16 * 32);  // embedding, head and norms keep 16 bits
   EXPECT_EQ(weight_bytes(plain) - weight_bytes(four), kInLayers * 12 / 8);
   EXPECT_EQ(compute_dtype(four), Dtype::kFp16);
+  EXPECT_EQ(kv_bytes_per_token(tiny_with("kv_cache_dtype: fp8\n")), 2 * 2 * 2 * 4);
 }
 
 std::int64_t window(const std::string& more) { return tiny_with(more).sliding_window; }
@@ -218,49 +200,42 @@ TEST(HardwareSpec, Errors) {
 
 // Models of profiles/models against published figures; the first line of each file names their source.
 
-const std::string kShippedFolder = KVLAB_SOURCE_DIR "/profiles/models";
+using Published = std::pair<const char*, std::int64_t>;
 
-struct Shipped {
-  const char* name;
-  std::int64_t parameters, kv_bytes;
+// By safetensors metadata or, where these count more, the sum over the tensors' shapes, without scales and multi-token prediction.
+const Published kParameters[] = {
+    {"probe", 11'219'328},         {"qwen3-32b", 32'762'123'264},    {"glm-4.5-air", 106'852'245'504},
+    {"phi-4", 14'659'507'200},     {"qwen3-14b", 14'768'307'200},    {"llama-3.1-70b", 70'553'706'496},
+    {"yi-34b", 34'388'917'248},    {"kimi-k2", 1'026'408'232'448},   {"qwen3-30b-a3b", 30'532'122'624},
+    {"qwen3-8b", 8'190'735'360},   {"llama-2-13b", 13'015'864'320},  {"llama-3.3-70b", 70'553'706'496},
+    {"opt-6.7b", 6'658'473'984},   {"llama-2-70b", 68'976'648'192},  {"gpt-oss-120b", 116'829'156'672},
+    {"opt-13b", 12'853'473'280},   {"llama-3.1-8b", 8'030'261'248},  {"longchat-7b-32k", 6'738'415'616},
+    {"opt-30b", 29'974'540'288},   {"qwen2.5-32b", 32'763'876'352},  {"llama-3.1-405b", 405'853'388'800},
+    {"qwen3-4b", 4'022'468'096},   {"qwen2.5-72b", 72'706'203'648},  {"qwen3-235b-a22b", 235'093'634'560},
+    {"gemma-2b", 2'506'172'416},   {"gpt-oss-20b", 20'914'757'184},  {"deepseek-v2-lite", 15'706'484'224},
+    {"llama-2-7b", 6'738'415'616}, {"minimax-m2", 228'689'764'864},  {"qwen3-next-80b-a3b", 79'674'391'296},
+    {"mistral-7b", 7'248'023'552}, {"mixtral-8x7b", 46'702'792'704}, {"mistral-small-3.2-24b", 23'572'403'200},
+    {"qwen2.5-7b", 7'615'616'512}, {"deepseek-v3", 671'026'419'200},
 };
 
-// Parameters: safetensors metadata or, where these count scales or layers for multi-token prediction too, the sum over the tensors' shapes
-// without them. KV: of a token in 16 bits, over all layers with a cache.
-const Shipped kShipped[] = {
-    {"llama-3.3-70b", 70'553'706'496, 327'680},
-    {"llama-3.1-405b", 405'853'388'800, 516'096},
-    {"qwen2.5-32b", 32'763'876'352, 262'144},
-    {"qwen2.5-72b", 72'706'203'648, 327'680},
-    {"qwen3-4b", 4'022'468'096, 147'456},
-    {"qwen3-14b", 14'768'307'200, 163'840},
-    {"qwen3-235b-a22b", 235'093'634'560, 192'512},
-    {"deepseek-v3", 671'026'419'200, 70'272},
-    {"deepseek-v2-lite", 15'706'484'224, 31'104},
-    {"kimi-k2", 1'026'408'232'448, 70'272},
-    {"gpt-oss-20b", 20'914'757'184, 49'152},
-    {"gpt-oss-120b", 116'829'156'672, 73'728},
-    {"mistral-small-3.2-24b", 23'572'403'200, 163'840},
-    {"phi-4", 14'659'507'200, 204'800},
-    {"glm-4.5-air", 106'852'245'504, 188'416},
-    {"qwen3-next-80b-a3b", 79'674'391'296, 24'576},
-    {"minimax-m2", 228'689'764'864, 253'952},
-    {"yi-34b", 34'388'917'248, 245'760},
-    {"longchat-7b-32k", 6'738'415'616, 524'288},
-    {"gemma-2b", 2'506'172'416, 18'432},
+// Of a token in 16 bits, over all layers with a cache.
+const Published kKvBytes[] = {
+    {"llama-2-7b", 524'288},     {"llama-3.1-8b", 131'072},    {"qwen3-30b-a3b", 98'304},      {"llama-3.3-70b", 327'680},
+    {"llama-3.1-405b", 516'096}, {"qwen2.5-32b", 262'144},     {"qwen2.5-72b", 327'680},       {"qwen3-4b", 147'456},
+    {"qwen3-14b", 163'840},      {"qwen3-235b-a22b", 192'512}, {"deepseek-v3", 70'272},        {"deepseek-v2-lite", 31'104},
+    {"kimi-k2", 70'272},         {"gpt-oss-20b", 49'152},      {"gpt-oss-120b", 73'728},       {"mistral-small-3.2-24b", 163'840},
+    {"phi-4", 204'800},          {"glm-4.5-air", 188'416},     {"qwen3-next-80b-a3b", 24'576}, {"minimax-m2", 253'952},
+    {"yi-34b", 245'760},         {"longchat-7b-32k", 524'288}, {"gemma-2b", 18'432},
 };
 
 TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {
-  for (const Shipped& model : kShipped) {
-    const ModelSpec m = load_model_spec(model.name, kShippedFolder);
-    EXPECT_EQ(total_parameters(m), model.parameters) << model.name;
-    EXPECT_EQ(kv_bytes_per_token(m), model.kv_bytes) << model.name;
-  }
+  for (const auto& [name, count] : kParameters) EXPECT_EQ(total_parameters(load_model_spec(name, kModels)), count) << name;
+  for (const auto& [name, bytes] : kKvBytes) EXPECT_EQ(kv_bytes_per_token(load_model_spec(name, kModels)), bytes) << name;
 }
 
 // 397 billion by its name, and 30,720 bytes of KV in 15 layers; a state is kept in fp32, what its convolution looks back on in 16 bits.
 TEST(ShippedModels, Qwen35) {
-  const ModelSpec m = load_model_spec("qwen3.5-397b-a17b", kShippedFolder);
+  const ModelSpec m = load_model_spec("qwen3.5-397b-a17b", kModels);
   EXPECT_NEAR(static_cast<double>(total_parameters(m)), 397e9, 1e9);
   EXPECT_EQ(kv_bytes_per_token(m), 15 * 2 * 2 * 256 * 2);
   EXPECT_EQ(m.linear.state_bytes(4, 2), 64 / 4 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) / 4 * 2);
@@ -269,38 +244,38 @@ TEST(ShippedModels, Qwen35) {
 // The paper splits the text model: embeddings, which depend on the vocabulary that is counted, and the rest.
 TEST(ShippedModels, GemmaWithoutEmbeddings) {
   const auto rest = [](const char* name) {
-    const ModelSpec m = load_model_spec(name, kShippedFolder);
+    const ModelSpec m = load_model_spec(name, kModels);
     return static_cast<double>(total_parameters(m) - m.vocabulary * m.hidden);
   };
   EXPECT_NEAR(rest("gemma-3-12b"), 10'759e6, 1e6);
   EXPECT_NEAR(rest("gemma-3-27b"), 25'600e6, 1e6);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-12b", kShippedFolder)), 48LL * 2 * 8 * 256 * 2);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-27b", kShippedFolder)), 62LL * 2 * 16 * 128 * 2);
+  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-12b", kModels)), 48LL * 2 * 8 * 256 * 2);
+  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-27b", kModels)), 62LL * 2 * 16 * 128 * 2);
 }
 
 // The sizes of the paper's table, of which the name is rounded.
 TEST(ShippedModels, TheLargestOptHas175Billion) {
-  const ModelSpec m = load_model_spec("opt-175b", kShippedFolder);
+  const ModelSpec m = load_model_spec("opt-175b", kModels);
   EXPECT_NEAR(static_cast<double>(total_parameters(m)), 175e9, 0.5e9);
   EXPECT_EQ(kv_bytes_per_token(m), 96LL * 2 * 12288 * 2);
 }
 
 // Billions as the models' reports have them, with the output head and, but for gpt-oss, the embedding.
 TEST(ShippedModels, ActiveParametersAreThePublishedOnes) {
-  const auto active = [](const char* name) { return static_cast<double>(active_parameters(load_model_spec(name, kShippedFolder))) * 1e-9; };
+  const auto active = [](const char* name) { return static_cast<double>(active_parameters(load_model_spec(name, kModels))) * 1e-9; };
   EXPECT_NEAR(active("deepseek-v3"), 37, 0.6);
   EXPECT_NEAR(active("kimi-k2"), 32.6, 0.4);
   EXPECT_NEAR(active("qwen3-235b-a22b"), 22, 0.5);
   EXPECT_NEAR(active("gpt-oss-20b") - 201'088 * 2880e-9, 3.61, 0.01);
   EXPECT_NEAR(active("gpt-oss-120b") - 201'088 * 2880e-9, 5.13, 0.01);
-  const ModelSpec dense = load_model_spec("llama-3.3-70b", kShippedFolder);
+  const ModelSpec dense = load_model_spec("llama-3.3-70b", kModels);
   EXPECT_EQ(active_parameters(dense), total_parameters(dense));
 }
 
 // Sizes of checkpoints: DeepSeek-V3's repository has 688.6 GB, of which 14 B parameters of a byte each are for multi-token prediction; the
 // gpt-oss report has 60.8 and 12.8 GiB.
 TEST(ShippedModels, QuantizedCheckpointsHaveTheirSize) {
-  const auto gigabytes = [](const char* name) { return static_cast<double>(weight_bytes(load_model_spec(name, kShippedFolder))) * 1e-9; };
+  const auto gigabytes = [](const char* name) { return static_cast<double>(weight_bytes(load_model_spec(name, kModels))) * 1e-9; };
   EXPECT_NEAR(gigabytes("deepseek-v3"), 688.6 - 14, 7);
   EXPECT_NEAR(gigabytes("gpt-oss-120b"), 60.8 * 1.073741824, 0.7);
   EXPECT_NEAR(gigabytes("gpt-oss-20b"), 12.8 * 1.073741824, 0.2);
