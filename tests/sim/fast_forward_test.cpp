@@ -83,7 +83,6 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c
 std::vector<Case> orders_to_test() {
   std::vector<Case> all = {{"", "", 0, "priority", "{}", "exact"},
                            {"", "", 0, "priority", "{preemptive: true}", "exact"},
-                           {"", "", 0, "sjf", "{}", "lognormal"},
                            {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
                            {"", "", 0, "srpt", "{}", "exact"},
                            {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
@@ -91,7 +90,6 @@ std::vector<Case> orders_to_test() {
                            {"", "", 0, "vtc", "{}", "exact"},
                            {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
                            {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
-                           {"", "", 0, "edf", "{}", "exact"},
                            {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
                            {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
                            {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
@@ -101,15 +99,9 @@ std::vector<Case> orders_to_test() {
                            {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
                            {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
                            {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
-                           {"", "", 0, "etc_u", "{}", "exact"},
-                           {"", "", 0, "ucb_u", "{}", "exact"},
-                           {"", "", 0, "etc_rr", "{}", "exact"},
                            {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
                            {"", "", 0, "longest_prefix", "{}", "exact"},
                            {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
-                           {"", "", 0, "dfs_weight", "{}", "exact"},
-                           {"", "", 0, "longest_output", "{}", "lognormal"},
-                           {"", "", 0, "random", "{}", "exact"},
                            {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
                            {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
   for (const std::string& name : OrderRegistry::names()) {

@@ -154,13 +154,16 @@ TEST(PolicyTime, OfUnfinishedRequests) {
   for (const RequestRecord& r : served_by(setup, {request_at(0, 100, 5)})) EXPECT_EQ(in_prefill(r) + in_decode(r), 0);
 }
 
-constexpr ModelShape kServedModel{4, 8, 2, 64, 128};
+// Keeps 144 tokens where it has a use for a budget.
+void use_recipe(const std::string& name, SimSetup& setup) {
+  const Recipe own = load_recipe(name);
+  const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(name, 144) : own;
+  setup.make_footprint = [recipe] { return std::make_unique<RecipeFootprint>(recipe, ModelShape{4, 8, 2, 64, 128}, 16); };
+}
 
 Served worked_run(const std::string& recipe_name, const std::string& parameters, bool skips) {
   SimSetup setup = working_setup(parameters, Picoseconds{17});
-  const Recipe own = load_recipe(recipe_name);
-  const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(recipe_name, 144) : own;
-  setup.make_footprint = [recipe] { return std::make_unique<RecipeFootprint>(recipe, kServedModel, 16); };
+  use_recipe(recipe_name, setup);
   setup.memory.num_blocks = 120;
   setup.max_model_len = 1000;
   setup.fast_forward = skips;
@@ -196,8 +199,6 @@ TEST(PolicyTime, OfSkippedStepsIsThatOfSingleSteps) {
 
 // Decode steps of KV policies that are carried out many at once give the very records of single steps.
 
-constexpr ModelShape kAheadModel{4, 8, 2, 64, 128};
-
 // Linear prices, and operations of a policy along a curve: their times run along no line.
 class CurvedOps final : public StubCost {
  public:
@@ -230,15 +231,6 @@ class CurvedOps final : public StubCost {
   std::int64_t* asked_;
 };
 
-Recipe recipe_with(const std::string& name, std::int32_t budget) {
-  const Recipe own = load_recipe(name);
-  return own.has_budget || own.selector != "all" ? load_recipe(name, budget) : own;
-}
-
-void use_recipe(const std::string& name, std::int32_t budget, SimSetup& setup) {
-  setup.make_footprint = [recipe = recipe_with(name, budget)] { return std::make_unique<RecipeFootprint>(recipe, kAheadModel, 16); };
-}
-
 class PolicyAhead : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(PolicyAhead, ChangesNothing) {
@@ -251,7 +243,7 @@ TEST_P(PolicyAhead, ChangesNothing) {
       for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
         const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 98, step, caches ? 1U : 0U}; };
         SimSetup setup = basic_setup(scheduler, parameters);
-        use_recipe(GetParam(), 144, setup);
+        use_recipe(GetParam(), setup);
         setup.memory.prefix_caching = caches;
         setup.memory.num_blocks = static_cast<std::int64_t>(80 + draw(0).below(200));
         setup.memory.host_blocks = 40 * static_cast<std::int64_t>(draw(1).below(3));
@@ -285,7 +277,7 @@ TEST(PolicyAheadOf, StepsAreSkipped) {
     std::int64_t asked[2] = {0, 0};
     for (const bool skips : {false, true}) {
       SimSetup setup = basic_setup("vllm_v1", "{}");
-      use_recipe(name, 144, setup);
+      use_recipe(name, setup);
       setup.timeline_interval = Span(1'000'000'000);
       setup.make_cost_model = [count = &asked[skips ? 1 : 0]] { return std::make_unique<CurvedOps>(LinearPrices{}, count); };
       run(setup, w, skips);
