@@ -5,8 +5,6 @@ namespace {
 
 TEST(VllmV0Scheduler, Scripts) {
   const Scripts run{"vllm_v0"};
-  // Card 1.3: a step prefills or decodes, prompts first, so request 0 stalls for the whole prefill of requests 1 and 2.
-  run("PrefillStepsStallDecodes", "{}", {}, {"+ 5,3", "0:5", "0:1", "+ 6,2 7,1", "1:6 2:7", "0:1 1:1", ""});
   // The longest decides also when it comes last: 2 + 2 counts 4, then 3 x 5 = 15 > 14.
   run("PaddedCountingLooksAtTheLongestSoFar", "{budget_tokens: 14, budget_counting: padded}", {}, {"+ 2,1 2,1 5,1", "0:2 1:2"});
   // max(2048, max_model_len) where no budget is given.
@@ -25,13 +23,6 @@ TEST(VllmV0Scheduler, Scripts) {
       {"+ 8,7 8,9 8,2", "0:8 1:8 2:8", "0:1 1:1 *4", "0:1; waiting 1 2", "0:1",  // the last of request 0
        "; copies_in 1; waiting 1 2",  // both copies start: 4 + 3 blocks are needed, so only request 1's
        "copied in", "1:1; waiting 2"});
-  // 4 blocks of 4 tokens, three requests with full blocks of prompt (4, 4, 8 tokens). The decode step has no free block: for request 0 the
-  // latest arrival, 2, is preempted (2 blocks return), requests 0 and 1 take one each. Request 2 is at the head of the queue with c = 0,
-  // and comes back with 8 + 1 known tokens when request 0 and 1 are done.
-  run("PreemptsTheLatestArrivalByRecompute", "{}", {.num_blocks = 4},
-      {"+ 4,2 4,2 8,3", "0:4 1:4 2:8; free 0", "+ 4,1", "0:1 1:1; waiting 2 3",
-       "2:9 3:4; recomputed 8",  // 3 blocks and 1 block
-       "2:1; left 4"});
   // While a copy is under way the next plan may differ without any step having ended.
   run("NotStableWhileACopyIsUnderWay", "{preemption: swap}", {.num_blocks = 6, .host_blocks = 10},
       {
@@ -45,10 +36,6 @@ TEST(VllmV0Scheduler, MoreScripts) {
   // Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
   run("BudgetInTokens", "{budget_tokens: 10, budget_counting: sum}", {}, {"+ 6,1 2,1 2,1", "0:6 1:2 2:2"});
   run("BudgetInPaddedTokens", "{budget_tokens: 10, budget_counting: padded}", {}, {"+ 6,1 2,1 2,1", "0:6"});
-  // 20 blocks, watermark 10 % = 2 blocks. Request 0 takes 9 (11 left); request 1 of 9 blocks leaves exactly 2: admitted.
-  // With 10 blocks it would leave 1: not admitted, and as nothing else was, the step decodes.
-  for (const auto& [arrival, step] : {std::pair{"+ 36,1", "1:36"}, {"+ 37,1", "0:1"}})
-    run("AdmissionKeepsTheWatermark", "{watermark_frac: 0.1}", {.num_blocks = 20}, {"+ 33,3", "0:33", arrival, step});
   // With no room in host memory a swap becomes a recompute, and is counted.
   run("FullHostMemoryFallsBackToRecompute", "{preemption: swap}", {.num_blocks = 3}, {"+ 5,4 4,2", "?", "0:1; fallbacks 1", "0:1"});
 }
@@ -101,8 +88,6 @@ TEST(VllmV0Scheduler, AloneARequestIsSwappedInBelowTheWatermark) {
 
 TEST(VllmV1Scheduler, Scripts) {
   const Scripts run{"vllm_v1"};
-  // Card 1.4a: there are no phases. Running requests catch up first, in order, under one budget; what is left admits.
-  run("OneBudgetForDecodesAndChunks", "{budget_tokens: 10}", {}, {"+ 6,3 7,2 8,1", "0:6 1:4", "0:1 1:3 2:6", "0:1 1:1 2:2", "; left 3"});
   run("LongPromptsComeInShares", "{long_prefill_tokens: 3, budget_tokens: 5}", {}, {"+ 8,2 4,1", "0:3 1:2", "0:3 1:2", "0:2", "0:1"});
   run("WithoutChunkingTheHeadWaitsForAWholeBudget", "{chunked_prefill: false, budget_tokens: 10}", {},
       {"+ 6,2 5,1 1,1", "0:6",  // 5 > 4 stops the loop, though request 2 would fit
@@ -177,7 +162,6 @@ TEST(VllmV1Scheduler, MoreScripts) {
   // A victim's blocks keep their hashes until they are taken: of 3, the two deepest go to requests 0 and 1; the first hits.
   run("AVictimFindsWhatIsLeftOfItsBlocks", "{}", {.num_blocks = 5, .prefix_caching = true},
       {"+ 4,2:1 4,2:2 12,3:3:4:5", "0:4 1:4 2:12", "0:1 1:1", "2:9; recomputed 8"});
-  run("ARequestAtItsLimitIsSkippedNotAStop", "{}", {}, {"+ 4,1 4,2", "plan 0:4 1:4", "plan 1:1"});
   // Fast-forward may rely on the next plans while no request waits or the head cannot enter.
   run("StableWhileNobodyCanEnter", "{async_scheduling: false}", {.num_blocks = 4},
       {"+ 5,3", "0:5", "0:1; stable", "+ 12,1", "0:1; stable",  // 2 free, 3 needed
@@ -193,12 +177,6 @@ TEST(VllmV1Scheduler, PlansOverATokenInFlight) {
   EXPECT_EQ(d.state().info(d.last_step().entries[0].request).known_tokens(), 6);
   ASSERT_TRUE(d.steps_are({"end", "plan 0:1", "end", "plan nothing", "end", "plan nothing; left 2; output_tokens 4"}));
   EXPECT_EQ(d.left()[1].output_tokens, 3);
-}
-
-TEST(VllmV1Scheduler, SynchronousSchedulingWaitsForTheOutput) {
-  ReplicaDriver d("vllm_v1", "{async_scheduling: false}");
-  EXPECT_EQ(d.scheduler().pipeline_depth(), 1);
-  EXPECT_TRUE(d.steps_are({"+ 4,2", "plan 0:4", "plan nothing", "end", "plan 0:1"}));
 }
 
 // A block whose last token is in flight has no value to hash: the first allocation that knows the token publishes it.

@@ -102,17 +102,8 @@ TEST(StaticScheduler, Scripts) {
        ""});
   // The reservation is never larger than the memory, or no request could run.
   run("ModelLengthBeyondMemoryStillRunsOne", "{}", {.num_blocks = 10, .max_model_len = 1000}, {"+ 4,1 4,1", "0:4/4", "1:4/4"});
-  // As many as memory has room for are a full batch too: 8 blocks of 4 tokens, 16 reserved for each.
-  run("BatchFullByMemoryDoesNotWaitForTheWindow", "{max_batch_seqs: 9, max_len_tokens: 16, window_ms: 10}", {.num_blocks = 8},
-      {"+ 4,1 4,1", "0:4/4 1:4/4"});
   run("StableWhileABatchRuns", "{max_batch_seqs: 1}", {}, {"+ 4,9 4,9", "?", "?; stable"});
-  // 10 blocks of 4 tokens hold 40; max_len 16 gives room for two requests at a time.
-  run("ReservesContiguousMemoryForTheLongest", "{max_len_tokens: 16}", {.num_blocks = 10},
-      {"+ 4,2 4,2 4,2", "0:4/4 1:4/4; free 2",  // (40 - 32) / 4
-       "0:1 1:1", "2:4/4"});
   run("FullBatchDoesNotWaitForTheWindow", "{max_batch_seqs: 2, window_ms: 10}", {}, {"+ 4,1", "", "+ 4,1", "0:4/4 1:4/4"});
-  // Card 1.1: early finishers deliver their last token when it is produced, not at the end of the batch.
-  run("EarlyFinishersLeaveAtOnce", "{}", {}, {"+ 3,1 3,3", "0:3/3 1:3/3; left 1", "1:1 +1; left 1"});
   // Card 1.1: a padding row costs linear work, real tokens alone count: the step's entries hold 3 + 5 tokens, not 10.
   run("PaddingIsCostNotThroughput", "{}", {}, {"+ 3,2 5,1", "0:3/5 1:5/5; prompt_tokens 8", "0:1 +1"});
 }
@@ -129,8 +120,6 @@ TEST(StaticScheduler, WindowExpiry) {
 
 TEST(OrcaScheduler, Scripts) {
   const Scripts run{"orca"};
-  // Card 1.2: running requests get their next token in order, and the head joins with its whole prompt in the same step.
-  run("WholePromptsJoinTheDecodes", "{reservation: oracle}", {}, {"+ 5,3", "0:5", "+ 900,2 7,1", "0:1 1:900 2:7", "0:1 1:1", ""});
   // Final lengths 20 and 33 of at most 40: the next powers of two are 32 and 64, and 64 is cut to max_model_len = 40: together
   // 72 of 80 tokens, 2 blocks left.
   run("Pow2IsCutAtTheModelLength", "{reservation: pow2}", {.num_blocks = 20, .max_model_len = 40}, {"+ 10,10 30,3", "0:10 1:30; free 2"});
@@ -141,14 +130,6 @@ TEST(OrcaScheduler, Scripts) {
   // the third are done, a request of 16 tokens has no hole until the second is done as well (card 6.1).
   run("ExternalFragmentation", "{reservation: oracle}", {.num_blocks = 6},
       {"+ 7,1 5,3 7,1", "0:7 1:5 2:7", "+ 15,1; free 4", "1:1", "1:1", "3:15"});
-  // 10 blocks of 4. Final length of each request 5 + 4 = 9 tokens.
-  //   max     18 tokens -> 5 blocks each: 2 run
-  //   pow2    16 tokens -> 4 blocks each: 2 run
-  //   oracle   9 tokens -> 3 blocks each: 3 run
-  for (const auto& [reservation, step] :
-       {std::pair{"max", "0:5 1:5; free 0"}, {"pow2", "0:5 1:5; free 2"}, {"oracle", "0:5 1:5 2:5; free 1"}})
-    run(reservation, std::string("{reservation: ") + reservation + "}", {.num_blocks = 10, .max_model_len = 18},
-        {"+ 5,4 5,4 5,4 5,4", step});
 }
 
 TEST(S3, Scripts) {
@@ -174,20 +155,10 @@ TEST(S3, Scripts) {
 
 TEST(SarathiScheduler, Scripts) {
   const Scripts run{"sarathi"};
-  // tau = 8. Step 1: 8 of request 0's 12 tokens. Step 2: its last 4, and 4 of request 1's 10. Step 3: decode of 0, then
-  // min(6, 8 - 1) = 6 of request 1 and 1 of request 2's 3.
-  run("DecodesThenPartialPrefillsThenNewPrompts", "{budget_tokens: 8}", {},
-      {"+ 12,3 10,2 3,1", "0:8", "0:4 1:4", "0:1 1:6 2:1", "0:1 1:1 2:2", ""});
   // Card 1.5: decodes never stall, even when they exceed the budget without any prompt.
   run("DecodesExceedTheBudgetIfTheyMust", "{budget_tokens: 2}", {},
       {"+ 1,3 1,3 1,3", "0:1 1:1", "0:1 1:1; stable",  // request 2 finds no budget
        "0:1 1:1", "2:1"});
-  // Card 1.5: memory for the whole prompt is taken at its first chunk: 16 tokens = 4 blocks of the 10 after 8 tokens.
-  run("FirstChunkTakesMemoryForTheWholePrompt", "{budget_tokens: 8}", {.num_blocks = 10}, {"+ 16,1", "0:8; free 6", "0:8"});
-  // 20 blocks, watermark 2. Request 0 takes 9 of its 33 tokens' blocks at once; request 1 needs 10 for its whole prompt, which
-  // would leave 1: it waits although its first chunk would fit easily.
-  run("WatermarkIsForTheEntirePrompt", "{budget_tokens: 40, watermark_frac: 0.1}", {.num_blocks = 20},
-      {"+ 33,2 37,1", "0:33", "0:1", "1:37"});
   // 6 blocks of 4: requests of 8 tokens hold 2 each. The decode of request 0 needs a third block: the tail, 2, is preempted
   // (2 free); request 0 and 1 take one each. Request 2 needs 3 blocks for its 9 tokens: it waits at the head.
   run("PreemptsTheTailByRecompute", "{}", {.num_blocks = 6},
@@ -198,9 +169,6 @@ TEST(SarathiScheduler, Scripts) {
   run("PreemptsAPartialPrefill", "{budget_tokens: 12}", {.num_blocks = 5},
       {"+ 8,2 12,1", "0:8 1:4", "0:1",  // 1 preempted: 3 - 1 = 2 blocks free, 3 needed
        "1:12; recomputed 4"});
-  // 2023: one chunk per step. tau = 8: request 1 waits while request 0 has a chunk, though 8 - 3 tokens were free in step 2.
-  run("DecodeMaximalHasOneChunkPerStep", "{budget_tokens: 8, version: decode_maximal}", {},
-      {"+ 11,4 9,1", "0:8", "0:3", "0:1 1:7", "0:1 1:2"});
   // Budget from 128 to 32 in 3 stages over 300 tokens: 128, 80, 32, each rounded to a multiple of 32 (80 is half way: 96).
   // Stages are 100 tokens of the prompt long: 0 -> 128; 128 -> stage 1; 224 -> stage 2 from here on, also after 300.
   run("DynamicBudgetFallsAlongThePrompt", "{dynamic_stages: 3, dynamic_high_tokens: 128, dynamic_low_tokens: 32, dynamic_span_tokens: 300}",
@@ -223,18 +191,10 @@ TEST(SarathiScheduler, BlocksTakenAheadAreNotHits) {
 
 TEST(FastGenScheduler, Scripts) {
   const Scripts run{"fastgen"};
-  // F = 8. Every pass is filled to 8 tokens while prompts last: short ones are fused, long ones split, the rest of a split one
-  // continues before those that wait.
-  run("FillsEveryForwardPass", "{forward_tokens: 8}", {}, {"+ 3,3 12,2 4,1", "0:3 1:5", "0:1 1:7", "0:1 1:1 2:4", ""});
   // A prompt enters only if blocks exist for all its remaining tokens: request 1 needs 5, and 3 are free; request 2, which would fit, waits
   // after it.
   run("NeedsBlocksForTheWholeRemainder", "{forward_tokens: 8}", {.num_blocks = 5},
       {"+ 6,4 20,1 1,1", "0:6", "0:1; stable", "0:1", "0:1", "1:8"});
-  // Card 1.6: no watermark, the last block may be taken by an admission; and only the blocks of the chunk are taken.
-  run("NoWatermarkAndNoReservation", "{forward_tokens: 8}", {.num_blocks = 4}, {"+ 16,1", "0:8; free 2", "0:8; free 4"});
-  // A decode without a block is passed over, not preempted: 3 blocks, requests 0 (5 of 8 tokens) and 1 (full) hold them all.
-  // Request 0 continues until it needs a block itself; it is done by then.
-  run("DecodesWithoutABlockWait", "{}", {.num_blocks = 3}, {"+ 5,3 4,2", "0:5 1:4", "0:1", "0:1; running 1", "1:1; preemptions 0"});
   // Card 1.6, step 3: nothing can be scheduled. 4 blocks, requests 0, 1, 2 of 4, 4 and 8 tokens are all full. The last holder,
   // 2, is flushed to the END of the queue, after request 3, which arrived later; requests 0 and 1 get its two blocks.
   run("FlushesTheLastHolderToTheBack", "{}", {.num_blocks = 4},
@@ -277,9 +237,6 @@ constexpr const char* kHalf = "{init_ratio: 0.5, min_ratio_factor: 1}";
 
 TEST(SgLangScheduler, Scripts) {
   const Scripts run{"sglang"};
-  run("PromptsComeBeforeDecodes", "{}", {}, {"+ 6,3", "0:6", "+ 5,2", "1:5", "0:1 1:1", "0:1", "; left 2"});
-  // Chunks end at blocks. The cut prompt continues in the next step, though request 0 could decode.
-  run("CutsOnePromptAtMost", "{chunk_tokens: 8}", {}, {"+ 4,3 12,2 3,1", "0:4 1:4", "1:8", "2:3", "0:1 1:1"});
   run("ThePromptThatIsLeftSharesItsStep", "{chunk_tokens: 8}", {},
       {"+ 6,1 9,1 3,1", "0:6",  // 2 tokens are no block
        "1:8", "1:1 2:3"});
