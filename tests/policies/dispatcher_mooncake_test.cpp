@@ -275,10 +275,7 @@ TEST(Splitwise, EveryMachineMustTakeBothStages) { EXPECT_TRUE(make_dispatcher("s
 
 TEST(Splitwise, ChoosesThePairAtArrival) {
   AskedFleet f({2, 2}, "splitwise");
-  f.fleet.loads[0].outstanding_tokens = 500;
-  f.fleet.loads[1].outstanding_tokens = 300;
-  f.fleet.loads[2].used_blocks = 30;
-  f.fleet.loads[3].used_blocks = 20;
+  f.fleet.loads = {{0, 0, 500, 0, 100}, {0, 0, 300, 0, 100}, {0, 0, 0, 30, 100}, {0, 0, 0, 20, 100}};
   EXPECT_EQ(f.prefill(0), "1");
   f.fleet.loads[3].used_blocks = 90;
   EXPECT_EQ(f.decode(0, 100, 1), "3");

@@ -269,22 +269,23 @@ TEST(Predictor, BucketsRoundUp) {
   EXPECT_EQ(p->output_tokens(request(0, 5000)), 1000);
 }
 
+constexpr int kDraws = 20'000;
+
+// Of so many requests with this output, those with this estimate.
+int estimated(Predictor& p, std::int32_t output, std::int32_t estimate) {
+  int found = 0;
+  for (int i = 0; i < kDraws; ++i) found += p.output_tokens(request(static_cast<std::uint64_t>(i), output)) == estimate ? 1 : 0;
+  return found;
+}
+
 TEST(Predictor, BucketsAreRightAsOftenAsSaid) {
   const auto p = predictor("bucket", "{max_output_tokens: 1000, accuracy_frac: 0.8}");
-  constexpr int kDraws = 20'000;
-  int right = 0, lowest = 0;
-  for (int i = 0; i < kDraws; ++i) {
-    const std::int32_t estimate = p->output_tokens(request(static_cast<std::uint64_t>(i), 450));
-    right += estimate == 500 ? 1 : 0;
-    lowest += estimate == 100 ? 1 : 0;
-  }
-  EXPECT_NEAR(right, 0.8 * kDraws, 4 * std::sqrt(0.16 * kDraws));
-  EXPECT_NEAR(lowest, 0.2 / 9 * kDraws, 4 * std::sqrt(0.022 * kDraws)) << "the others are alike";
+  EXPECT_NEAR(estimated(*p, 450, 500), 0.8 * kDraws, 4 * std::sqrt(0.16 * kDraws));
+  EXPECT_NEAR(estimated(*p, 450, 100), 0.2 / 9 * kDraws, 4 * std::sqrt(0.022 * kDraws)) << "the others are alike";
 }
 
 TEST(Predictor, LognormalErrorsHaveTheirDeviation) {
   const auto p = predictor("lognormal", "{sigma: 0.5, bias: 2}");
-  constexpr int kDraws = 20'000;
   double sum = 0, squares = 0;
   for (int i = 0; i < kDraws; ++i) {
     const double x = std::log(p->output_tokens(request(static_cast<std::uint64_t>(i), 100'000)) / 100'000.0);
@@ -315,14 +316,8 @@ std::string file_of(const std::string& name, const std::string& text) {
 
 TEST(Predictor, ConfusionDrawsFromTheRowOfTheTrueBucket) {
   const auto p = predictor("confusion", "{file: " + file_of("c.csv", "output_tokens,10,100\n10,1,0\n100,0.25,0.75\n") + "}");
-  constexpr int kDraws = 20'000;
-  int low = 0;
-  for (int i = 0; i < kDraws; ++i) {
-    const auto n = static_cast<std::uint64_t>(i);
-    EXPECT_EQ(p->output_tokens(request(n, 10)), 10);
-    low += p->output_tokens(request(n, 5000)) == 10 ? 1 : 0;
-  }
-  EXPECT_NEAR(low, 0.25 * kDraws, 4 * std::sqrt(0.1875 * kDraws));
+  EXPECT_EQ(estimated(*p, 10, 10), kDraws);
+  EXPECT_NEAR(estimated(*p, 5000, 10), 0.25 * kDraws, 4 * std::sqrt(0.1875 * kDraws));
 }
 
 TEST(Predictor, ConfusionRefusesARowThatIsNoDistribution) {

@@ -36,11 +36,6 @@ std::array<Mean, 2> replicate_pairs(int times, F&& run) {
   return means;
 }
 
-template <class F>
-Mean replicate(int times, F&& run) {
-  return replicate_pairs(times, [&](std::uint64_t seed) { return Pair{run(seed), 0}; })[0];
-}
-
 constexpr double kStepMs = 1.0;
 
 // Every step takes kStepMs whatever it holds, so a request of n output tokens is served for n steps.
@@ -89,10 +84,10 @@ std::int32_t geometric(std::uint64_t seed, std::uint64_t request, double mean) {
 // The mean wait of that many requests in each run, whose service has this mean, is that of a formula; `slack_ms`: for the running step's
 // end.
 void expect_mean_wait(int servers, double rho, double mean_steps, std::size_t count, double expected_ms, double slack_ms = 0) {
-  const Mean wait = replicate(32, [&](std::uint64_t seed) {
-    return mean_wait_ms(constant_steps(servers), poisson(seed, count, mean_steps * kStepMs / (servers * rho),
-                                                         [&](std::uint64_t i) { return geometric(seed, i, mean_steps); }));
-  });
+  const Mean wait = replicate_pairs(32, [&](std::uint64_t seed) {
+    const auto steps = [&](std::uint64_t i) { return geometric(seed, i, mean_steps); };
+    return Pair{mean_wait_ms(constant_steps(servers), poisson(seed, count, mean_steps * kStepMs / (servers * rho), steps)), 0};
+  })[0];
   EXPECT_NEAR(wait.mean, expected_ms + slack_ms, 4 * wait.std_error + slack_ms) << servers << " servers at load " << rho;
   EXPECT_LT(wait.std_error, 0.05 * wait.mean + slack_ms / 5);
 }
