@@ -151,19 +151,10 @@ class ReplicaDriver {
     copies_in_.clear();
   }
 
-  // Ends the copies to CPU memory that no step waits for.
-  void finish_copies_out() {
-    for (const SwapCopy& copy : copies_out_)
-      if (copy.is_ahead) state_->finish_swap_in(copy.request, now_);
-    copies_out_.clear();
-    state_->check();
-  }
-
   [[nodiscard]] ReplicaState& state() { return *state_; }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] const InFlightStep& last_step() const { return step_; }
   [[nodiscard]] bool is_stable() const { return scheduler_->stable_for(*state_).plans > 0; }
-  [[nodiscard]] std::int64_t free_blocks() const { return state_->free_blocks(); }
   [[nodiscard]] std::string waiting() const {
     std::string text;
     for (std::uint32_t i = 0; i < state_->num_waiting(); ++i) text += (i == 0 ? "" : " ") + std::to_string(number(state_->waiting(i)));
@@ -224,7 +215,10 @@ class ReplicaDriver {
     } else if (text == "copied in") {
       finish_copies();
     } else if (text == "copied out") {
-      finish_copies_out();
+      for (const SwapCopy& copy : copies_out_)  // those that no step waits for
+        if (copy.is_ahead) state_->finish_swap_in(copy.request, now_);
+      copies_out_.clear();
+      state_->check();
     } else {
       const std::size_t star = text.find(" *");
       const std::string once = text.substr(0, star);
@@ -262,7 +256,7 @@ class ReplicaDriver {
     };
     if (key == "waiting") return listed(waiting());
     if (key == "running") return listed(running());
-    if (key == "free") return with(free_blocks());
+    if (key == "free") return with(state_->free_blocks());
     if (key == "left") return with(left_.size());
     if (key == "copies_in") return with(copies_in_.size());
     if (key == "copies_out") return with(copies_out_.size());

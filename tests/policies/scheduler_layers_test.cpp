@@ -205,12 +205,9 @@ TEST(LayeredPrefillScheduler, GroupsOfUnequalSizeCoverEveryLayerOnce) {
 TEST(LayeredPrefillScheduler, AMemberThatIsPreemptedLeavesNoHits) {
   ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 154, .prefix_caching = true, .order = "priority"});
   const std::vector<std::uint64_t> content = content_of(150);
-  RequestFacts urgent, other;
-  urgent.priority = 0;
+  RequestFacts other;
   other.priority = 5;
-  d.with(urgent).arrive(7, 4);
-  d.with(urgent).arrive(7, 4);
-  EXPECT_EQ(d.step(), "0:7 1:7");
+  EXPECT_TRUE(d.steps_are({"+ 7,4p0 7,4p0", "0:7 1:7"}));
   d.with(other).arrive(600, 1, content);
   EXPECT_TRUE(d.steps_are({"0:1 1:1 2:600[0-4]", "0:1 1:1; waiting 2"}));
   EXPECT_EQ(d.cached_tokens(600, content), 0);

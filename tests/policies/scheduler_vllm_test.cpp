@@ -36,6 +36,15 @@ TEST(VllmV0Scheduler, MoreScripts) {
   // Prompts 6, 2, 2 with a budget of 10: their sum is exactly 10; 2 x 6 = 12 padded tokens are too many for two of them.
   run("BudgetInTokens", "{budget_tokens: 10, budget_counting: sum}", {}, {"+ 6,1 2,1 2,1", "0:6 1:2 2:2"});
   run("BudgetInPaddedTokens", "{budget_tokens: 10, budget_counting: padded}", {}, {"+ 6,1 2,1 2,1", "0:6"});
+  // Swap: request 1 goes to host memory with its 2 blocks. While it is there no new prompt enters (request 2 would fit), though
+  // its copy is under way; it comes back with room for its next token when request 0 is done, and decodes from where it was.
+  run("SwappedRequestsBlockNewPrompts", "{preemption: swap}", {.num_blocks = 5, .host_blocks = 10},
+      {"+ 12,3 8,3", "0:12 1:8", "+ 1,1", "0:1; copies_out 1; out 2/2; free 1",  // a swap-in is not tried in the same step
+       "0:1; stable",                                                            // 3 blocks needed for 8 + 1 tokens, 1 free
+       "; copies_in 1; free 2",                                                  // request 0 is done, the copy back starts
+       "",                                                                       // still copying: request 2 waits
+       "copied in", "2:1",                                                       // request 1 runs again, and prompts come before decodes
+       "1:1", "1:1; left 3; recomputed 0"});
   // With no room in host memory a swap becomes a recompute, and is counted.
   run("FullHostMemoryFallsBackToRecompute", "{preemption: swap}", {.num_blocks = 3}, {"+ 5,4 4,2", "?", "0:1; fallbacks 1", "0:1"});
 }
@@ -48,20 +57,6 @@ TEST(VllmV0Scheduler, ALonePromptPassesTheBudget) {
     EXPECT_EQ(std::tuple(d.rejection(), d.scheduler().step_bounds(1000).tokens), std::tuple("", 1000));
     EXPECT_EQ(d.scheduler().step_bounds(8).tokens, 10);
   }
-}
-
-// Swap: request 1 goes to host memory with its 2 blocks. While it is there no new prompt enters (request 2 would fit), though
-// its copy is under way; it comes back with room for its next token when request 0 is done, and decodes from where it was.
-TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
-  ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 5, .host_blocks = 10});
-  ASSERT_TRUE(
-      d.steps_are({"+ 12,3 8,3", "0:12 1:8", "+ 1,1", "0:1; copies_out 1"}));  // preempts 1; a swap-in is not tried in the same step
-  EXPECT_EQ(std::tuple(d.copies_out()[0].blocks, d.free_blocks()), std::tuple(2, 1));
-  ASSERT_TRUE(d.steps_are({"0:1; stable",            // 3 blocks needed for 8 + 1 tokens, 1 free
-                           "; copies_in 1; free 2",  // request 0 is done, the copy back starts
-                           "",                       // still copying: request 2 waits
-                           "copied in", "2:1",       // request 1 runs again, and prompts come before decodes
-                           "1:1", "1:1; left 3; recomputed 0"}));
 }
 
 // Request 0 has been handed over with its 3 blocks; request 1 needs a third block for its next token and swaps itself out. Request 0
@@ -162,6 +157,9 @@ TEST(VllmV1Scheduler, MoreScripts) {
   // A victim's blocks keep their hashes until they are taken: of 3, the two deepest go to requests 0 and 1; the first hits.
   run("AVictimFindsWhatIsLeftOfItsBlocks", "{}", {.num_blocks = 5, .prefix_caching = true},
       {"+ 4,2:1 4,2:2 12,3:3:4:5", "0:4 1:4 2:12", "0:1 1:1", "2:9; recomputed 8"});
+  // A request whose own step is in flight cannot come back yet; with room and budget, the next one enters.
+  run("ABlockedHeadIsParkedInPlace", "{}", {.num_blocks = 20},
+      {"+ 4,9", "plan 0:4", "recompute 0", "+ 4,1", "plan 1:4; waiting 0", "end", "plan 0:5", "end"});
   // Fast-forward may rely on the next plans while no request waits or the head cannot enter.
   run("StableWhileNobodyCanEnter", "{async_scheduling: false}", {.num_blocks = 4},
       {"+ 5,3", "0:5", "0:1; stable", "+ 12,1", "0:1; stable",  // 2 free, 3 needed
@@ -199,14 +197,6 @@ TEST(VllmV1Scheduler, PreemptedWithAStepInFlight) {
   EXPECT_EQ(d.state().info(first.entries[2].request).output_tokens, 1);
   ASSERT_TRUE(d.steps_are({"plan nothing", "end", "plan 2:9", "plan 2:1", "end", "end", "plan nothing; left 3; free 4"}));
   EXPECT_EQ(std::tuple(d.left()[2].first_token, d.left()[2].preemptions), std::tuple(Time(Span(7)), 1));
-}
-
-// A request whose own step is in flight cannot come back yet; with room and budget, the next one enters.
-TEST(VllmV1Scheduler, ABlockedHeadIsParkedInPlace) {
-  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20});
-  EXPECT_TRUE(d.steps_are({"+ 4,9", "plan 0:4"}));
-  d.state().preempt(d.last_step().entries[0].request, Preemption::kRecompute, QueueEnd::kFront);
-  EXPECT_TRUE(d.steps_are({"+ 4,1", "plan 1:4; waiting 0", "end", "plan 0:5", "end"}));
 }
 
 TEST(VllmV1Scheduler, RowsArePaddedToGraphSizes) {

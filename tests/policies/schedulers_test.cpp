@@ -70,13 +70,9 @@ TEST(Schedulers, RefuseParameters) {
 // A request that the KV policy has cut is swapped, also where a scheduler (as vLLM 1.4) only recomputes, and comes back before others
 // enter.
 TEST(Schedulers, BringBackACutRequest) {
-  for (const auto& [scheduler, params] : {std::pair{"vllm_v1", "{}"}, {"sglang", "{overlap: false}"}}) {
-    SCOPED_TRACE(scheduler);
-    ReplicaDriver d(scheduler, params, Memory{.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8});
-    EXPECT_TRUE(d.steps_are({"+ 12,9", "0:12; free 6"}));
-    d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
-    ASSERT_TRUE(d.steps_are({"; copies_in 1", "", "copied in", "0:1; recomputed 0"}));
-  }
+  for (const auto& [scheduler, params] : {std::pair{"vllm_v1", "{}"}, {"sglang", "{overlap: false}"}})
+    Scripts{scheduler}(scheduler, params, {.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8},
+                       {"+ 12,9", "0:12; free 6", "recompute 0", "; copies_in 1", "", "copied in", "0:1; recomputed 0"});
 }
 
 // A KV policy that cuts sequences turns preemption into swap. Streaming keeps 4 + 8 tokens, 3 blocks' worth. 12 blocks: prompts of 4 take 1
