@@ -5,7 +5,6 @@
 #include <deque>
 #include <fstream>
 #include <functional>
-#include <numeric>
 #include <string>
 
 #include "base/config/params.h"

@@ -14,7 +14,6 @@
 #include "serving/replica_state.h"
 #include "tests/short_run.h"
 #include "tests/sim/random_runs.h"
-#include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
 namespace {

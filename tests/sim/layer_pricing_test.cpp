@@ -4,7 +4,6 @@
 #include "kernels/model/moe_experts/moe_experts.h"
 #include "sim/cost/collectives.h"
 #include "sim/pricing.h"
-#include "tests/error_of.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/sim_support.h"
 

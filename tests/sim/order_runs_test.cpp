@@ -18,7 +18,6 @@
 #include "tests/error_of.h"
 #include "tests/short_run.h"
 #include "tests/sim/random_runs.h"
-#include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
 namespace {

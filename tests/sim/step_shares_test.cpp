@@ -11,7 +11,6 @@
 #include "sim/cost/step_cost_model.h"
 #include "sim/cost/step_sums.h"
 #include "sim/cost_totals.h"
-#include "tests/error_of.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/sim_support.h"
 

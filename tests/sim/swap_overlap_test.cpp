@@ -1,6 +1,5 @@
 // Copies to CPU memory during steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
 #include "tests/sim/random_runs.h"
-#include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
 namespace {
