@@ -102,14 +102,12 @@ TEST(ObservedSteps, FindsALine) {
 
 using Rule = JobTypes::Rule;
 
-struct Jobs {
-  std::vector<std::deque<std::int64_t>> left;  // by type
-};
+using Jobs = std::vector<std::deque<std::int64_t>>;  // by type
 
 Jobs draw_jobs(const std::vector<double>& means, std::uint64_t count, std::uint64_t seed) {
   Jobs jobs;
   for (std::size_t type = 0; type < means.size(); ++type) {
-    auto& left = jobs.left.emplace_back();
+    auto& left = jobs.emplace_back();
     for (std::uint64_t i = 0; i < count; ++i)
       left.push_back(1 + static_cast<std::int64_t>(Draw{seed, Purpose::kTest, i, type}.exponential(means[type])));
   }
@@ -119,14 +117,14 @@ Jobs draw_jobs(const std::vector<double>& means, std::uint64_t count, std::uint6
 // The means ascend: type after type.
 double flow_time_of_known_means(const Jobs& jobs) {
   double now = 0, sum = 0;
-  for (const auto& left : jobs.left)
+  for (const auto& left : jobs)
     for (const std::int64_t length : left) sum += now += static_cast<double>(length);
   return sum;
 }
 
 double flow_time(Rule rule, std::int64_t quantum, const Jobs& jobs) {
   JobTypes types(rule, 1, quantum);
-  std::vector<std::deque<std::int64_t>> left = jobs.left, length = jobs.left;
+  Jobs left = jobs, length = jobs;
   for (std::uint32_t type = 0; type < left.size(); ++type) {
     types.add_type();
     for (std::size_t i = 0; i < left[type].size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -97,6 +98,15 @@ inline std::string text_of(const RunSummary& s, const Recorder& records) {
     add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,
         t.output_tokens);
   return text;
+}
+
+// The CPU time of a run that completes all requests.
+inline double cpu_seconds(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  RunSink nothing;
+  const std::clock_t before = std::clock();
+  EXPECT_EQ(simulate(setup, trace, nothing).latencies.completed, requests.size());
+  return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
 }
 
 inline std::string run(SimSetup setup, const Workload& w, bool fast_forward) {
