@@ -81,8 +81,7 @@ std::int32_t geometric(std::uint64_t seed, std::uint64_t request, double mean) {
   return 1 + static_cast<std::int32_t>(std::log1p(-u) / std::log1p(-1 / mean));
 }
 
-// The mean wait of that many requests in each run, whose service has this mean, is that of a formula; `slack_ms`: for the running step's
-// end.
+// Holds the mean wait of `count` requests per run, with this mean service, to a formula. `slack_ms`: for the end of the running step.
 void expect_mean_wait(int servers, double rho, double mean_steps, std::size_t count, double expected_ms, double slack_ms = 0) {
   const Mean wait = replicate_pairs(32, [&](std::uint64_t seed) {
     const auto steps = [&](std::uint64_t i) { return geometric(seed, i, mean_steps); };
