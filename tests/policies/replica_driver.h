@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -84,23 +85,9 @@ class ReplicaDriver {
     collect();
   }
 
-  struct Arrival {
-    std::int32_t prompt_tokens, output_tokens;
-    std::vector<std::uint64_t> content{};
-  };
-  void arrive_all(const std::vector<Arrival>& all) {
-    for (const Arrival& a : all) arrive(a.prompt_tokens, a.output_tokens, a.content);
-  }
-
   // The next request to arrive has these facts.
   ReplicaDriver& with(const RequestFacts& facts) {
     next_facts_ = facts;
-    return *this;
-  }
-
-  // The next request to arrive is of this session.
-  ReplicaDriver& in_session(std::int64_t session) {
-    next_session_ = session;
     return *this;
   }
 
@@ -127,9 +114,10 @@ class ReplicaDriver {
   }
 
   // True if all goes by the script. A line is a step as step() tells it ("0:4 1:4", "?" for any), or several equal ones ("0:1 *4"); "+ 8,3
-  // 8,1:5:6" for arrivals, with prompt tokens, output tokens and content; "plan 0:4" for a plan that stays in flight ("plan nothing") and
-  // "end" for the output of the oldest of these; "copied in" or "copied out" where copies end. State may follow, as state_of() tells it:
-  // "0:1; free 3; waiting 2 1".
+  // 8,1p2:5:6" for arrivals, with prompt tokens, output tokens, facts by the letters of note_fact() and content; "plan 0:4" for a plan that
+  // stays in flight ("plan nothing") and "end" for the output of the oldest of these; "swap 0" or "recompute 0" where the first of those
+  // that run is preempted; "copied in" or "copied out" where copies end. State may follow, as state_of() tells it: "0:1; free 3; waiting 2
+  // 1".
   ::testing::AssertionResult steps_are(const std::vector<std::string>& script) {
     for (std::size_t i = 0; i < script.size(); ++i)
       if (const std::string text = follow(script[i]); text != script[i])
@@ -163,19 +151,10 @@ class ReplicaDriver {
     copies_in_.clear();
   }
 
-  // Ends the copies to CPU memory that no step waits for.
-  void finish_copies_out() {
-    for (const SwapCopy& copy : copies_out_)
-      if (copy.is_ahead) state_->finish_swap_in(copy.request, now_);
-    copies_out_.clear();
-    state_->check();
-  }
-
   [[nodiscard]] ReplicaState& state() { return *state_; }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] const InFlightStep& last_step() const { return step_; }
   [[nodiscard]] bool is_stable() const { return scheduler_->stable_for(*state_).plans > 0; }
-  [[nodiscard]] std::int64_t free_blocks() const { return state_->free_blocks(); }
   [[nodiscard]] std::string waiting() const {
     std::string text;
     for (std::uint32_t i = 0; i < state_->num_waiting(); ++i) text += (i == 0 ? "" : " ") + std::to_string(number(state_->waiting(i)));
@@ -221,14 +200,7 @@ class ReplicaDriver {
     const std::size_t stop = std::min(line.find("; "), line.size());
     std::string text = line.substr(0, stop);
     if (text.starts_with("+ ")) {
-      std::istringstream arrivals(text.substr(2));
-      std::int32_t prompt_tokens = 0, output_tokens = 0;
-      char comma = 0;
-      while (arrivals >> prompt_tokens >> comma >> output_tokens) {
-        std::vector<std::uint64_t> content;
-        while (arrivals.peek() == ':') arrivals >> comma >> content.emplace_back();
-        arrive(prompt_tokens, output_tokens, std::move(content));
-      }
+      arrive_all(text.substr(2));
     } else if (text.starts_with("plan ")) {
       const std::string planned = plan();
       if (!planned.empty()) in_flight_.push_back(step_);
@@ -236,10 +208,17 @@ class ReplicaDriver {
     } else if (text == "end") {
       end(in_flight_.front(), {});
       in_flight_.erase(in_flight_.begin());
+    } else if (text.starts_with("swap ") || text.starts_with("recompute ")) {
+      const Preemption mode = text.starts_with("swap ") ? Preemption::kSwap : Preemption::kRecompute;
+      state_->preempt(state_->running()[std::stoul(text.substr(text.find(' ')))], mode, QueueEnd::kFront);
+      state_->check();
     } else if (text == "copied in") {
       finish_copies();
     } else if (text == "copied out") {
-      finish_copies_out();
+      for (const SwapCopy& copy : copies_out_)  // those that no step waits for
+        if (copy.is_ahead) state_->finish_swap_in(copy.request, now_);
+      copies_out_.clear();
+      state_->check();
     } else {
       const std::size_t star = text.find(" *");
       const std::string once = text.substr(0, star);
@@ -250,16 +229,42 @@ class ReplicaDriver {
       text += "; " + state_of(line.substr(at + 2, line.find_first_of(" ;", at + 2) - at - 2));
     return text;
   }
+  void arrive_all(const std::string& arrivals) {
+    std::istringstream in(arrivals);
+    std::int32_t prompt_tokens = 0, output_tokens = 0;
+    char mark = 0;
+    while (in >> prompt_tokens >> mark >> output_tokens) {
+      for (std::int64_t value = 0; std::isalpha(in.peek()) != 0 && in >> mark >> value;) note_fact(mark, value);
+      std::vector<std::uint64_t> content;
+      while (in.peek() == ':') in >> mark >> content.emplace_back();
+      arrive(prompt_tokens, output_tokens, std::move(content));
+    }
+  }
+  void note_fact(char mark, std::int64_t value) {
+    if (mark == 'p') next_facts_.priority = static_cast<std::int32_t>(value);
+    if (mark == 'u') next_facts_.client = value;
+    if (mark == 'k') next_facts_.request_class = ClassName(std::to_string(value));
+    if (mark == 't') next_facts_.ttft_slo = Span(value * 1'000'000);
+    if (mark == 's') next_session_ = value;
+  }
   [[nodiscard]] std::string state_of(const std::string& key) const {
     const auto& counters = state_->counters();
     const auto with = [&](const auto& n) { return key + " " + std::to_string(n); };
     const auto listed = [&](const std::string& all) { return key + " " + (all.empty() ? "none" : all); };
+    const auto last = [&](const std::vector<SwapCopy>& copies) {  // blocks and calls
+      return listed(copies.empty() ? "" : std::to_string(copies.back().blocks) + "/" + std::to_string(copies.back().calls));
+    };
     if (key == "waiting") return listed(waiting());
     if (key == "running") return listed(running());
-    if (key == "free") return with(free_blocks());
+    if (key == "free") return with(state_->free_blocks());
     if (key == "left") return with(left_.size());
     if (key == "copies_in") return with(copies_in_.size());
     if (key == "copies_out") return with(copies_out_.size());
+    if (key == "out") return last(copies_out_);
+    if (key == "in") return last(copies_in_);
+    if (key == "host_used") return with(state_->memory().host_used());
+    if (key == "host_free") return with(state_->memory().free_host_blocks());
+    if (key == "fallbacks") return with(counters.recompute_fallbacks);
     if (key == "preemptions") return with(counters.preemptions);
     if (key == "swaps") return with(counters.swaps);
     if (key == "recomputed") return with(counters.recomputed_tokens);

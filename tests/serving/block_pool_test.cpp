@@ -1,8 +1,16 @@
 #include "serving/block_pool.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <map>
+
+#include "base/config/params.h"
+#include "base/error.h"
 #include "base/random.h"
+#include "serving/block_index.h"
+#include "serving/node_store.h"
 
 namespace kvlab {
 namespace {
@@ -136,6 +144,134 @@ TEST(BlockPool, BatchesAreSingleOperations) {
       ASSERT_EQ(one.free_blocks(), many.free_blocks());
     }
   }
+}
+
+constexpr BlockId block(std::uint32_t i) { return BlockId{i}; }
+
+TEST(BlockIndex, FindsNothingWhenEmpty) {
+  BlockIndex index;
+  EXPECT_EQ(index.find(1), kNoBlock);
+  index.reset(0);
+  EXPECT_EQ(index.find(0), kNoBlock);
+}
+
+TEST(BlockIndex, ResetForgetsEverything) {
+  BlockIndex index;
+  index.reset(2);
+  index.insert(5, block(0));
+  index.insert(5, block(1));
+  index.reset(2);
+  EXPECT_EQ(index.find(5), kNoBlock);
+  index.insert(5, block(1));
+  EXPECT_EQ(index.find(5), block(1));
+  index.erase(5, block(1));
+  EXPECT_EQ(index.find(5), kNoBlock);
+}
+
+RC_GTEST_PROP(BlockIndex, AgreesWithAMapOfLists, ()) {
+  const auto num_blocks = *rc::gen::inRange<std::uint32_t>(1, 24);
+  BlockIndex index;
+  index.reset(num_blocks);
+  std::map<std::uint64_t, std::vector<BlockId>> expected;
+  std::vector<std::uint64_t> key_of(num_blocks, UINT64_MAX);  // UINT64_MAX: not in the index
+  const auto steps = *rc::gen::container<std::vector<std::pair<std::uint32_t, std::uint64_t>>>(
+      200, rc::gen::pair(rc::gen::inRange<std::uint32_t>(0, num_blocks), rc::gen::inRange<std::uint64_t>(0, 6)));
+  for (const auto& [b, key] : steps) {
+    if (key_of[b] == UINT64_MAX) {
+      index.insert(key, block(b));
+      expected[key].push_back(block(b));
+      key_of[b] = key;
+    } else {
+      index.erase(key_of[b], block(b));
+      std::erase(expected[key_of[b]], block(b));
+      key_of[b] = UINT64_MAX;
+    }
+    for (std::uint64_t k = 0; k < 6; ++k) RC_ASSERT(index.find(k) == (expected[k].empty() ? kNoBlock : expected[k].front()));
+    RC_ASSERT(index.num_entries() == num_blocks - std::count(key_of.begin(), key_of.end(), UINT64_MAX));
+  }
+}
+
+NodeStore store_of(std::int64_t blocks) {
+  Params p = Params::empty("block cache");
+  return {blocks, 64, BlockCacheRegistry::make("lru", p, "block cache")};
+}
+
+// A prompt of whole blocks of 64 tokens, four hashes each. Prompts of one family begin alike.
+struct Prompt {
+  std::vector<std::uint64_t> hashes;
+  TraceRequest request;
+  Prompt(std::uint64_t family, std::int32_t blocks) {
+    for (std::int32_t i = 0; i < 4 * blocks; ++i) hashes.push_back(1000 * family + static_cast<std::uint64_t>(i));
+    request.prompt_tokens = 64 * blocks;
+    request.hash_tokens = 16;
+    request.hashes = hashes;
+  }
+};
+
+void keep(NodeStore& store, const Prompt& prompt) { store.end_write(store.begin_write(prompt.request, 1000)); }
+
+TEST(NodeStore, LeadingBlocksAreFoundOnceTheyAreHere) {
+  NodeStore store = store_of(10);
+  const Prompt short_one(1, 3), long_one(1, 5), other(2, 5);
+  const NodeStore::Write write = store.begin_write(short_one.request, 1000);
+  EXPECT_EQ(write.fresh.size(), 3U);
+  EXPECT_EQ(store.leading_blocks(long_one.request), 0);  // on their way
+  store.check(3);
+  store.end_write(write);
+  store.check(0);
+  EXPECT_EQ(std::tuple(store.leading_blocks(long_one.request), store.leading_blocks(other.request)), std::tuple(3, 0));
+  EXPECT_EQ(store.begin_write(long_one.request, 4).fresh.size(), 1U);  // blocks that are here are not written again
+  EXPECT_EQ(store.use().written_blocks, 3);
+}
+
+TEST(NodeStore, BlocksOfThePromptAloneAreKept) {
+  const NodeStore store = store_of(10);
+  Prompt prompt(1, 4);
+  prompt.request.prompt_tokens = 255;  // the hashes continue after it
+  EXPECT_EQ(store.blocks_of(prompt.request), 3);
+  prompt.request.hash_tokens = 24;
+  EXPECT_THROW(static_cast<void>(store.blocks_of(prompt.request)), InputError);
+}
+
+TEST(NodeStore, TheLeastRecentlyUsedIsGivenUpTheDeepestBlockFirst) {
+  NodeStore store = store_of(6);
+  const Prompt a(1, 3), b(2, 3), c(3, 2);
+  keep(store, a);
+  keep(store, b);
+  store.unpin(store.pin(a.request, 0, 3));  // a is read
+  keep(store, c);
+  EXPECT_EQ(std::tuple(store.leading_blocks(a.request), store.leading_blocks(b.request), store.leading_blocks(c.request)),
+            std::tuple(3, 1, 2));
+  EXPECT_EQ(store.pool().evictions(), 2U);
+}
+
+TEST(NodeStore, PinnedBlocksStay) {
+  NodeStore store = store_of(3);
+  const Prompt a(1, 2), b(2, 3);
+  keep(store, a);
+  const std::vector<BlockId> pins = store.pin(a.request, 0, 2);
+  store.check(2);
+  EXPECT_THROW(store.check(1), InternalError);
+  const NodeStore::Write write = store.begin_write(b.request, 3);
+  EXPECT_EQ(write.fresh.size(), 1U);
+  EXPECT_EQ(store.use().no_room_blocks, 2);
+  store.end_write(write);
+  EXPECT_EQ(std::tuple(store.leading_blocks(a.request), store.leading_blocks(b.request)), std::tuple(2, 1));
+  store.unpin(pins);
+  keep(store, b);
+  EXPECT_EQ(std::tuple(store.leading_blocks(b.request), store.leading_blocks(a.request)), std::tuple(3, 0));
+}
+
+// The slower of two writes of one content stores nothing.
+TEST(NodeStore, ContentIsKeptOnce) {
+  NodeStore store = store_of(6);
+  const Prompt a(1, 3);
+  const NodeStore::Write first = store.begin_write(a.request, 3), second = store.begin_write(a.request, 3);
+  EXPECT_EQ(second.fresh.size(), 3U);
+  store.end_write(second);
+  store.end_write(first);
+  EXPECT_EQ(std::tuple(store.use().written_blocks, store.pool().cached_blocks()), std::tuple(3, 3));
+  store.check(0);
 }
 
 }  // namespace

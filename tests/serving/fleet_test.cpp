@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "tests/sim/sim_support.h"
@@ -65,18 +66,23 @@ struct FleetRun {
   int received = 0;
 };
 
-FleetRun run(bool knows_times, const std::string& scheduler, const std::string& parameters, Span stop = {}) {
-  std::vector<TraceRequest> requests;
-  for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.5, 20 + i % 7 * 30, 5 + i % 5 * 9));
-  requests.push_back(request_at(110, 5000, 10));  // larger than the memory
-  VectorTrace trace(requests);
+HostSetup host_setup(const std::string& scheduler, const std::string& parameters, Span stop) {
   HostSetup setup;
   setup.make_scheduler = testing::policy<SchedulerRegistry>("scheduler", scheduler, parameters);
   setup.make_block_cache = testing::policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.memory.num_blocks = 60;
-  setup.memory.host_blocks = 30;
   setup.stop.after_time = stop;
+  return setup;
+}
+
+FleetRun run(bool knows_times, const std::string& scheduler, const std::string& parameters, Span stop = {}) {
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.5, 20 + i % 7 * 30, 5 + i % 5 * 9));
+  requests.push_back(request_at(110, 5000, 10));  // larger than the memory
+  VectorTrace trace(requests);
+  HostSetup setup = host_setup(scheduler, parameters, stop);
+  setup.memory.host_blocks = 30;
   FleetRun result;
   Recorder sink;
   sink.keep_steps = true;
@@ -136,6 +142,112 @@ TEST(Fleet, ADeviceThatLearnsTimesMustFinishSteps) {
   } device;
   InFlightStep step;
   EXPECT_THROW(device.finish(step), InternalError);
+}
+
+// The cap on the time with no request in progress, as AgentX has it, by hand: sessions of two requests with long pauses.
+
+constexpr Span seconds(std::int64_t count) { return Span(count * 1'000'000'000); }
+
+struct Loop {
+  std::int64_t idle_cap_s = 0;
+  std::int32_t users = 0;  // 0: one for each session
+  std::int64_t think_s = 0, stop_after_s = 0;
+};
+
+// Sessions in a closed loop: each a request and a second one so many seconds after its end.
+class PausedSessions final : public TraceSource {
+ public:
+  PausedSessions(std::vector<int> pauses_s, const Loop& loop) : pauses_s_(std::move(pauses_s)), loop_(loop) {}
+  bool next(TraceRequest& request) override {
+    if (given_ == 2 * pauses_s_.size()) return false;
+    request = test::request_at(0, 10, 4);
+    request.session = static_cast<std::int64_t>(given_ / 2);
+    request.is_follow_up = given_ % 2 == 1;
+    if (request.is_follow_up) request.delay = seconds(pauses_s_[given_ / 2]);
+    ++given_;
+    return true;
+  }
+  [[nodiscard]] bool keeps_hashes() const override { return true; }
+  [[nodiscard]] std::int32_t concurrency() const override {
+    return loop_.users > 0 ? loop_.users : static_cast<std::int32_t>(pauses_s_.size());
+  }
+  [[nodiscard]] Span think_time(std::uint64_t) const override { return seconds(loop_.think_s); }
+  [[nodiscard]] Span idle_cap() const override { return seconds(loop_.idle_cap_s); }
+  [[nodiscard]] std::string skipped() const override { return "of the trace"; }
+
+ private:
+  std::vector<int> pauses_s_;
+  Loop loop_;
+  std::size_t given_ = 0;
+};
+
+struct IdleRun {
+  std::map<std::uint64_t, RequestRecord> records;  // by number: 2 x session, and one more for its second request
+  ServingSummary summary;
+  [[nodiscard]] double start_s(std::uint64_t number) const { return to_s(records.at(number).arrival - kStart); }
+  [[nodiscard]] double end_s(std::uint64_t number) const { return to_s(records.at(number).last_token - kStart); }
+};
+
+IdleRun run_paused(const std::vector<int>& pauses_s, const Loop& loop) {
+  PausedSessions trace(pauses_s, loop);
+  const HostSetup setup = host_setup("vllm_v1", "{}", seconds(loop.stop_after_s));
+  Recorder sink;
+  Clock clock;
+  FleetRun unused;
+  Fleet fleet(
+      setup, [&](std::size_t) { return std::make_unique<FixedDevice>(true, unused.events, unused.received); }, clock, trace, sink);
+  IdleRun result;
+  result.summary = fleet.run();
+  for (const RequestRecord& r : sink.requests) result.records.emplace(r.number, r);
+  return result;
+}
+
+TEST(IdleCap, WithoutOneEveryPauseIsAsInTheTrace) {
+  const IdleRun run = run_paused({100, 130, 104}, {.idle_cap_s = 0});
+  EXPECT_NEAR(run.start_s(1), run.end_s(0) + 100, 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(2) + 130, 1e-9);
+  EXPECT_EQ(run.summary.skipped, "of the trace");
+}
+
+// All end together. The pauses of 100 and 104 s move together to 10 and 14 s; after the second of them, that of 130 s has 26 s left.
+TEST(IdleCap, ArrivalsToComeMoveEarlierTogether) {
+  const IdleRun run = run_paused({100, 130, 104}, {.idle_cap_s = 10});
+  const double idle_from = std::max({run.end_s(0), run.end_s(2), run.end_s(4)});
+  EXPECT_NEAR(run.start_s(1), idle_from + 10, 1e-9);
+  EXPECT_NEAR(run.start_s(5) - run.start_s(1), 4 + run.end_s(4) - run.end_s(0), 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(5) + 10, 1e-9);
+  EXPECT_EQ(run.records.size(), 6U);
+  const std::string cut = "of the trace; 2 pauses with no request in progress cut to 10 s, by ";
+  ASSERT_EQ(run.summary.skipped.substr(0, cut.size()), cut) << run.summary.skipped;
+  EXPECT_NEAR(std::stod(run.summary.skipped.substr(cut.size())), 130 - 10 - 4 - 10, 0.1);
+}
+
+TEST(IdleCap, NothingMovesWhileARequestIsInProgressOrThePauseIsShort) {
+  const IdleRun run = run_paused({9, 8}, {.idle_cap_s = 10});
+  EXPECT_NEAR(run.start_s(1), run.end_s(0) + 9, 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(2) + 8, 1e-9);
+  EXPECT_EQ(run.summary.skipped, "of the trace");
+}
+
+// One user thinks 120 s between sessions: each next one begins 10 s after the end, and the end of arrivals counts on the clock that was
+// cut.
+TEST(IdleCap, ASessionAfterTheEndOfArrivalsMovesTooAndMayComeBeforeIt) {
+  const IdleRun run = run_paused({1, 1, 1, 1, 1, 1}, {.idle_cap_s = 10, .users = 1, .think_s = 120, .stop_after_s = 40});
+  ASSERT_EQ(run.records.size(), 8U);  // sessions begin at 0, 11, 22 and 33 s, and a fifth would at 44
+  for (std::uint64_t session = 1; session < 4; ++session)
+    EXPECT_NEAR(run.start_s(2 * session), run.end_s(2 * session - 1) + 10, 1e-9) << session;
+}
+
+// At 50 s the loop is idle. The user's next session would begin at 106 s, after the end of arrivals, the follow-up comes at 130 s.
+TEST(IdleCap, TheFirstArrivalDecidesEvenIfItIsAfterTheEndOfArrivals) {
+  const IdleRun run = run_paused({50, 130, 5, 5}, {.idle_cap_s = 10, .users = 2, .think_s = 56, .stop_after_s = 100});
+  for (const auto& [number, record] : run.records) {
+    double idle_from = 0;
+    for (const auto& [other, earlier] : run.records)
+      if (earlier.arrival < record.arrival) idle_from = std::max(idle_from, to_s(earlier.last_token - kStart));
+    EXPECT_LE(to_s(record.arrival - kStart), idle_from + 10 + 1e-9) << number;
+  }
+  EXPECT_EQ(run.records.size(), 8U);
 }
 
 }  // namespace

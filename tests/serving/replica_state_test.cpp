@@ -51,17 +51,13 @@ class DrivenReplica {
   }
 
   // The new request's slot, at the end of the waiting queue.
-  RequestId arrive(TraceRequest request) {
+  RequestId arrive(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content = {}) {
+    TraceRequest request = request_of(prompt, output, contents_.emplace_back(content));
     request.number = number_++;
-    const std::vector<std::uint64_t>& hashes = contents_.emplace_back(request.hashes.begin(), request.hashes.end());
-    request.hashes = hashes;
     state_->receive(request, Time());
     state_->begin_plan(Time(Span(++now_)));
     check();
     return state_->waiting(state_->num_waiting() - 1);
-  }
-  RequestId arrive(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content = {}) {
-    return arrive(request_of(prompt, output, content));
   }
   static TraceRequest request_of(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content) {
     TraceRequest request;
@@ -450,16 +446,6 @@ TEST(ReplicaState, RefusesWhatCanNeverRun) {
   long_memory.state().receive(DrivenReplica::request_of(199, 2, {}), Time());
   ASSERT_EQ(long_memory.state().outbox().size(), 1U);
   EXPECT_STREQ(long_memory.state().outbox()[0].reason, "longer than max_model_len");
-}
-
-// Blocks taken ahead carry no hash before their tokens are planned.
-TEST(ReplicaState, BlocksAheadAreNotPublished) {
-  DrivenReplica r({.blocks = 8});
-  const RequestId id = r.arrive(12, 4, {1, 2, 3});
-  ASSERT_TRUE(r.state().try_allocate(id, 4, 8));
-  EXPECT_EQ(std::tuple(r.state().free_blocks(), r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, {}))), std::tuple(5, 0));
-  const std::vector<std::uint64_t> content{1, 2, 3};
-  EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, content)), 4);
 }
 
 TEST(ReplicaState, DrainListsWhatIsStillHere) {

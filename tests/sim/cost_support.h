@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "sim/cost/make_cost_model.h"
@@ -17,8 +15,6 @@ inline CostSetup setup_of(const std::string& yaml) {
   Params p = Params::from_text(yaml);
   return read_cost_setup(p);
 }
-
-inline std::string real_bundle(const std::string& card) { return data_file("vllm-reference/" + card + "-llama-3.1-8b/profile"); }
 
 // A model small enough to compute by hand: 2 layers, 4 heads of 4 channels, 2 KV heads.
 inline const char* const kTinyModel =
@@ -120,7 +116,7 @@ inline StepCost prompt_cost(CostModel& cost, const PrefillPiece& piece, std::int
 // A recorded profile, by card; skipped where it is absent.
 struct RealBundleTest : ::testing::TestWithParam<const char*> {
   void SetUp() override {
-    const std::string path = real_bundle(GetParam());
+    const std::string path = data_file(std::string("vllm-reference/") + GetParam() + "-llama-3.1-8b/profile");
     if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
     setup_ = setup_of("profile: {bundle: {path: " + path + "}}\n");
   }

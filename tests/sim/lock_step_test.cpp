@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/random.h"
-#include "tests/error_of.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {

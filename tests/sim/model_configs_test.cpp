@@ -6,7 +6,6 @@
 #include "sim/cost/weight_scheme.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/published_models.h"
-#include "tests/sim/recent_models.h"
 
 namespace kvlab {
 namespace {

@@ -2,9 +2,20 @@
 // Drawn orders, predictors, schedulers, block caches, memories and KV policies; KVLAB_SEEDS=first:count draws others, KVLAB_FULL 400.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "policies/order/keyed_order.h"
 #include "serving/replica_state.h"
 #include "tests/drawn_orders.h"
 #include "tests/error_of.h"
+#include "tests/short_run.h"
 #include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
@@ -168,6 +179,159 @@ TEST(OrderRuns, FastForwardEndsWhereTheNextPlanPreempts) {
     const auto [records, summary] = serve(setup, w.requests);
     EXPECT_GE(summary.preemptions, 1U);
     EXPECT_EQ(text_of(summary, records), run(setup, w, true)) << mode;
+  }
+}
+
+// ReplicaView::step_time() in the simulator: the estimate of a step is the time that the step then takes.
+
+using Compared = std::vector<std::pair<Span, Span>>;  // estimate and duration of each step
+
+// By arrival; it asks for an estimate of each step of one request.
+class Asking final : public KeyedOrder {
+ public:
+  explicit Asking(Compared& to) : to_(to) {}
+  [[nodiscard]] bool watches_steps() const override { return true; }
+  void on_step_end(std::span<const StepEntry> entries, Span duration) override {
+    ASSERT_EQ(entries.size(), 1U);
+    const StepEntry& entry = entries[0];
+    StepOutline outline{1, entry.kv_before, 0, 0};
+    if (entry.kv_before == 0) outline = {0, 0, entry.tokens, 0};
+    const std::optional<Span> estimate = view().step_time(outline);
+    ASSERT_TRUE(estimate.has_value());
+    to_.emplace_back(*estimate, duration);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t rank(RequestId /*r*/) const override { return 0; }
+  Compared& to_;
+};
+
+Compared compared_steps(const LinearPrices& prices, std::int32_t output) {
+  Compared compared;
+  SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
+  setup.make_order = [&] { return std::make_unique<Asking>(compared); };
+  setup.make_cost_model = linear_cost(prices);
+  summary_of(setup, {request_at(0, 100, output)});
+  EXPECT_EQ(compared.size(), static_cast<std::size_t>(output));
+  return compared;
+}
+
+TEST(StepEstimate, IsTheTimeOfTheStep) {
+  const Compared compared = compared_steps({.cell = 110}, 30);
+  for (const auto& [estimate, duration] : compared) EXPECT_EQ(estimate, duration);
+  EXPECT_GT(compared.at(0).second, compared.at(1).second) << "a prompt of 100 tokens, then one token";
+}
+
+// Host time comes on top: a host of 7 us makes every step so much longer.
+TEST(StepEstimate, HasHostTime) {
+  for (const std::int64_t host : {0, 7'000'000})
+    for (const auto& [estimate, duration] : compared_steps({.host = Picoseconds{host}}, 5)) EXPECT_EQ(ns(estimate - duration), host / 1000);
+}
+
+// The bound of VTC (Sheng et al. 2024, arXiv:2401.00588): clients that always have waiting requests differ by at most
+// 2 max(w_in L_in, w_out M) in the service they were given, however different their requests are; M: tokens that fit the memory.
+
+constexpr std::int32_t kLongestPrompt = 400;
+constexpr std::int64_t kBlocks = 400, kBlockTokens = 16;
+constexpr double kBound = 2.0 * std::max<double>(kLongestPrompt, 2.0 * kBlocks * kBlockTokens);
+
+// Service of clients 0 and 1: prompts that were admitted, and twice the tokens emitted. All requests of client 0 come before those of
+// client 1.
+std::array<double, 2> service(const std::string& order, const std::string& parameters) {
+  std::array<RequestFacts, 2> facts;
+  for (std::int64_t c = 0; c < 2; ++c) facts[static_cast<std::size_t>(c)].client = c;
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 3000; ++i) {
+    const bool is_first = i < 2000;
+    TraceRequest r = request_at(1e-6 * i, is_first ? 20 : kLongestPrompt, is_first ? 200 : 100);
+    r.facts = &facts[is_first ? 0 : 1];
+    requests.push_back(r);
+  }
+  SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 64}");
+  setup.make_order = policy<OrderRegistry>("order", order, parameters);
+  setup.memory.num_blocks = kBlocks;
+  setup.memory.block_tokens = kBlockTokens;
+  setup.stop.after_time = Span(20'000'000);
+  const Recorder records = records_of(setup, requests);
+  std::array<double, 2> served{}, waiting{};
+  for (const RequestRecord& r : records.requests) {
+    const auto client = static_cast<std::size_t>(r.facts->client);
+    if (r.scheduled == kNever) ++waiting[client];
+    if (r.scheduled != kNever) served[client] += r.prompt_tokens + 2.0 * r.output_tokens;
+  }
+  for (const double left : waiting) EXPECT_GT(left, 0) << order << ": both must have waiting requests to the end";
+  return served;
+}
+
+TEST(VtcBound, HoldsBetweenUnequalClientsByWeightAndWithPredictedOutputs) {
+  for (const auto& [parameters, weight] : {std::pair{"{}", 1}, {"{weights: {1: 3}}", 3}, {"{charge_predicted: true}", 1}}) {
+    const auto [first, second] = service("vtc", parameters);
+    EXPECT_LE(std::abs(first - second / weight), kBound) << parameters << ": " << first << " against " << second;
+    if (weight > 1) {
+      EXPECT_GT(second, first);
+    }
+  }
+  const auto [before, after] = service("fcfs", "{}");
+  EXPECT_GT(before - after, kBound) << "first come, first served has no such bound";
+}
+
+// The CPU time of a simulation in which 20,000 requests wait, by order: a few times what first come, first served costs.
+
+constexpr std::size_t kRequests = 20'000;
+
+// They all come within the first second, ten times faster than they are served.
+Workload load() {
+  Workload l;
+  l.facts.resize(kRequests);
+  for (std::size_t i = 0; i < kRequests; ++i) {
+    const auto draw = [&](std::uint64_t step) { return Draw{7, Purpose::kTest, i, step, 0}; };
+    TraceRequest r = request_at(0.05 * static_cast<double>(i), static_cast<std::int32_t>(20 + draw(0).below(200)),
+                                static_cast<std::int32_t>(10 + draw(1).below(150)));
+    l.facts[i].client = static_cast<std::int64_t>(draw(2).below(27));
+    l.facts[i].request_class = ClassName("c" + std::to_string(draw(5).below(5)));
+    l.facts[i].priority = static_cast<std::int32_t>(draw(3).below(5));
+    l.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(4).below(1'000'000'000)));
+    r.facts = &l.facts[i];
+    l.requests.push_back(r);
+  }
+  return l;
+}
+
+SimSetup overloaded(const std::string& order, const std::string& parameters) {
+  SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 128}");
+  setup.make_order = policy<OrderRegistry>("order", order, parameters);
+  setup.memory.num_blocks = 4000;
+  setup.timeline_interval = Span{0};
+  return setup;
+}
+
+// The least of several runs taken in turn: a busy machine slows single ones down.
+TEST(OrderOverload, CostsAtMostThreeTimesFirstComeFirstServed) {
+  if (short_run()) GTEST_SKIP() << "63 runs of 20,000 requests take too long with KVLAB_SHORT set";
+  const std::vector<std::pair<std::string, std::string>> orders = {
+      {"fcfs", "{}"},      {"priority", "{}"},
+      {"sjf", "{}"},       {"srpt", "{}"},
+      {"mlfq", "{}"},      {"mlfq", "{preemption: keep, swap_ahead_blocks: 64}"},
+      {"vtc", "{}"},       {"vtc", "{weights: {0: 2, 7: 0.5}}"},
+      {"andes", "{}"},     {"andes", "{batch_sizes: 4, search_steps: 16}"},
+      {"edf", "{}"},       {"longest_prefix", "{}"},
+      {"alise", "{}"},     {"alise", "{swap_ahead_blocks: 64}"},
+      {"etc_u", "{}"},     {"ucb_u", "{}"},
+      {"etc_rr", "{}"},    {"ucb_rr", "{}"},
+      {"random", "{}"},    {"longest_output", "{}"},
+      {"dfs_weight", "{}"}};
+  const Workload l = load();
+  std::map<std::string, double> least;
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& [order, parameters] : orders) {
+      const double seconds = cpu_seconds(overloaded(order, parameters), l.requests);
+      const auto [at, is_new] = least.try_emplace(parameters == "{}" ? order : order + " " + parameters, seconds);
+      at->second = std::min(at->second, seconds);
+    }
+  }
+  for (const auto& [order, seconds] : least) {
+    RecordProperty(order, std::to_string(seconds));
+    EXPECT_LE(seconds, 3 * least["fcfs"] + 0.02) << order << ": " << seconds << " s against " << least["fcfs"] << " s";
   }
 }
 

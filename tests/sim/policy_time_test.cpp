@@ -1,6 +1,10 @@
 // The time of a KV policy's work in the steps of a request, by hand: up to its first token, and after it.
+#include <cmath>
+
 #include "sim/kv_cost/recipe_footprint.h"
-#include "tests/sim/pools_support.h"
+#include "tests/recipes_in.h"
+#include "tests/short_run.h"
+#include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
 namespace {
@@ -149,13 +153,16 @@ TEST(PolicyTime, OfUnfinishedRequests) {
   for (const RequestRecord& r : served_by(setup, {request_at(0, 100, 5)})) EXPECT_EQ(in_prefill(r) + in_decode(r), 0);
 }
 
-constexpr ModelShape kServedModel{4, 8, 2, 64, 128};
+// Keeps 144 tokens where it has a use for a budget.
+void use_recipe(const std::string& name, SimSetup& setup) {
+  const Recipe own = load_recipe(name);
+  const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(name, 144) : own;
+  setup.make_footprint = [recipe] { return std::make_unique<RecipeFootprint>(recipe, ModelShape{4, 8, 2, 64, 128}, 16); };
+}
 
 Served worked_run(const std::string& recipe_name, const std::string& parameters, bool skips) {
   SimSetup setup = working_setup(parameters, Picoseconds{17});
-  const Recipe own = load_recipe(recipe_name);
-  const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(recipe_name, 144) : own;
-  setup.make_footprint = [recipe] { return std::make_unique<RecipeFootprint>(recipe, kServedModel, 16); };
+  use_recipe(recipe_name, setup);
   setup.memory.num_blocks = 120;
   setup.max_model_len = 1000;
   setup.fast_forward = skips;
@@ -187,6 +194,133 @@ TEST(PolicyTime, OfSkippedStepsIsThatOfSingleSteps) {
     }
   }
   EXPECT_GT(preemptions, 0U);
+}
+
+// Decode steps of KV policies that are carried out many at once give the very records of single steps.
+
+// Linear prices, and operations of a policy along a curve: their times run along no line.
+class CurvedOps final : public StubCost {
+ public:
+  CurvedOps(const LinearPrices& prices, std::int64_t* asked) : linear_(prices), asked_(asked) {}
+  StepCost step(const StepShape& shape) override {
+    StepCost cost = linear_.step(shape);
+    add_ops(shape, cost);
+    if (asked_ != nullptr) ++*asked_;
+    return cost;
+  }
+  DecodeSpan decode_span(const StepShape& shape) override {
+    DecodeSpan span = linear_.decode_span(shape);
+    add_ops(shape, span.base);
+    return span;
+  }
+  [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return linear_.host_time(shape); }
+  double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override { return linear_.prefill_seconds(tokens, kv_before); }
+
+ private:
+  static void add_ops(const StepShape& shape, StepCost& cost) {
+    for (const PolicyOp& op : shape.ops) {
+      const Picoseconds time{op.launches * 1000 + std::llround(97 * std::sqrt(static_cast<double>(op.bytes + op.flops)))};
+      cost.add(CostPart::kPolicy, Footing::kRoofline, time);
+      cost.flops += op.flops;
+      cost.bytes += op.bytes;
+    }
+  }
+  LinearCost linear_;
+  std::int64_t* asked_;
+};
+
+class PolicyAhead : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(PolicyAhead, ChangesNothing) {
+  const std::vector<std::pair<std::string, std::string>> schedulers = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
+                                                                       {"sarathi", "{budget_tokens: 96, max_num_seqs: 12}"},
+                                                                       {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"}};
+  const std::uint64_t seeds = full_run() ? 12 : 1;
+  for (const auto& [scheduler, parameters] : schedulers) {
+    for (const bool caches : {false, true}) {
+      for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+        const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 98, step, caches ? 1U : 0U}; };
+        SimSetup setup = basic_setup(scheduler, parameters);
+        use_recipe(GetParam(), setup);
+        setup.memory.prefix_caching = caches;
+        setup.memory.num_blocks = static_cast<std::int64_t>(80 + draw(0).below(200));
+        setup.memory.host_blocks = 40 * static_cast<std::int64_t>(draw(1).below(3));
+        setup.max_model_len = 1000;
+        LinearPrices prices;
+        prices.host = seed % 2 == 0 ? Picoseconds{} : Picoseconds{static_cast<std::int64_t>(draw(2).below(9'000'000))};
+        prices.cell = static_cast<std::int64_t>(100 + draw(3).below(5000));
+        setup.make_cost_model = [prices] { return std::make_unique<CurvedOps>(prices, nullptr); };
+        setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(4).below(20'000'000)));
+        const Workload w = random_workload(seed, 24, 0.05 + 3 * draw(5).uniform(), draw(6).below(2) == 0 ? 60 : 250);
+        ASSERT_EQ(run(setup, w, false), run(setup, w, true)) << scheduler << (caches ? " with" : " without") << " caching, seed " << seed;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, PolicyAhead,
+                         ::testing::Values("snapkv", "h2o", "quest", "kivi2", "shadowkv", "streaming", "sliding_window", "tova",
+                                           "pyramidkv", "adakv", "expected_attention", "knorm", "chunkkv", "keydiff", "paged_eviction",
+                                           "lazy_eviction", "lagkv", "scissorhands", "duo", "scope_slide", "fp8", "flexgen_int4",
+                                           "mustafar50", "gear", "zipcache", "snapkv_kivi2", "snapkv_d2o", "h2o_offload", "infinigen",
+                                           "retrieval_attention", "recycled_attention", "minicache", "razor_compensation", "twilight",
+                                           "pqcache", "rocketkv", "spe_cache", "token_select", "mpcache_dynamic", "r_kv", "turboquant4"),
+                         [](const auto& info) { return info.param; });
+
+// One request alone: its decode steps are priced a few at a time.
+TEST(PolicyAheadOf, StepsAreSkipped) {
+  for (const char* name : {"snapkv", "h2o", "streaming"}) {
+    Workload w;
+    w.requests.push_back(request_at(0, 400, 500));
+    std::int64_t asked[2] = {0, 0};
+    for (const bool skips : {false, true}) {
+      SimSetup setup = basic_setup("vllm_v1", "{}");
+      use_recipe(name, setup);
+      setup.timeline_interval = Span(1'000'000'000);
+      setup.make_cost_model = [count = &asked[skips ? 1 : 0]] { return std::make_unique<CurvedOps>(LinearPrices{}, count); };
+      run(setup, w, skips);
+    }
+    EXPECT_GE(asked[0], 500) << name;
+    EXPECT_LE(asked[1], 60) << name;
+  }
+}
+
+// KV policies whose rows differ in length, in pools: a sequence takes its rows to another replica, which counts patterns of its own.
+
+constexpr ModelShape kPoolsModel{12, 4, 2, 32, 64};
+
+SeqState after_steps(RecipeFootprint& footprint, std::int32_t prompt, std::int32_t decoded) {
+  SeqState seq{0, prompt};
+  for (std::int32_t next = prompt; decoded >= 0; --decoded, next = 1) seq = footprint.step(seq.taking(next)).after(seq.taking(next));
+  return seq;
+}
+
+TEST(PoolsPolicy, PatternsCarryOverToAnotherFootprint) {
+  for (const char* text :
+       {"{recipe: d2o_values, budget_frac: 0.3}", "{recipe: pyramidkv, budget_frac: 0.3}", "{recipe: windowkv, budget_frac: 0.5}"}) {
+    const Recipe recipe = recipe_of(text);
+    RecipeFootprint from(recipe, kPoolsModel, 16), to(recipe, kPoolsModel, 16);
+    for (const std::int32_t prompt : {610, 830, 1200}) after_steps(to, prompt, 3);
+    const SeqState seq = after_steps(from, 450, 2);
+    ASSERT_GT(seq.pattern, 0) << text;
+    SeqState moved = seq;
+    moved.pattern = to.pattern_of(from.rows_of(seq.pattern));
+    EXPECT_NE(moved.pattern, seq.pattern) << text;
+    EXPECT_EQ(to.shape_of(moved.taking(1)).held, from.shape_of(seq.taking(1)).held) << text;
+    EXPECT_EQ(to.pattern_of(from.rows_of(0)), 0);
+  }
+}
+
+// One decode replica gets sequences of several prefill replicas, each of which counts patterns from 1 on.
+TEST(PoolsPolicy, DecodeReplicasTakeRowsOfAllPrefillReplicas) {
+  for (const char* text : {"{recipe: d2o_values, budget_frac: 0.1}", "{recipe: pyramidkv, budget_frac: 0.3}"}) {
+    SimSetup setup = pools_setup(3, 1, "round_robin");
+    for (PoolSetup& pool : setup.pools)
+      pool.make_footprint = [recipe = recipe_of(text)] { return std::make_unique<RecipeFootprint>(recipe, kPoolsModel, 16); };
+    std::vector<TraceRequest> requests;
+    for (int i = 0; i < 24; ++i) requests.push_back(request_at(i, 12 + 7 * i % 60, 20));
+    EXPECT_EQ(records_of(setup, requests).requests.size(), requests.size()) << text;
+  }
 }
 
 }  // namespace

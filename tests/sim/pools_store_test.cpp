@@ -1,6 +1,6 @@
 // The store of prompts in CPU memory (Mooncake): prefixes come from a replica's own memory, or over the links from another's.
 #include "tests/drawn.h"
-#include "tests/sim/pools_support.h"
+#include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
 namespace {

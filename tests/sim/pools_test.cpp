@@ -1,10 +1,9 @@
 // Pools of replicas: a request passes its stages on different replicas, and its KV goes over their links.
-#include <ctime>
 #include <iterator>
 
 #include "tests/drawn.h"
 #include "tests/short_run.h"
-#include "tests/sim/pools_support.h"
+#include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
 namespace {
@@ -246,24 +245,16 @@ TEST(Pools, EachReplicaRefusesWhatItCannotHold) {
 // A request that changes replicas costs little more CPU time than one that stays. The least of several runs taken in turn.
 TEST(Pools, CostAtMostTwoAndAHalfTimesOnePool) {
   if (short_run()) GTEST_SKIP() << "times mean little with KVLAB_SHORT set";
-  constexpr int kRequests = 20'000;
   std::vector<TraceRequest> requests;
-  for (int i = 0; i < kRequests; ++i) requests.push_back(request_at(0.02 * i, 500, 60));
+  for (int i = 0; i < 20'000; ++i) requests.push_back(request_at(0.02 * i, 500, 60));
   SimSetup pools = pools_setup(4, 4), one = pools;
   for (PoolSetup& pool : pools.pools) pool.link = {1e15, Span{0}};
   one.pools.clear();
   one.num_replicas = 8;
-  const auto cpu_seconds = [&](const SimSetup& setup) {
-    VectorTrace trace(requests);
-    RunSink nothing;
-    const std::clock_t before = std::clock();
-    EXPECT_EQ(simulate(setup, trace, nothing).latencies.completed, static_cast<std::uint64_t>(kRequests));
-    return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
-  };
   double with = 1e9, without = 1e9;
   for (int i = 0; i < 3; ++i) {
-    with = std::min(with, cpu_seconds(pools));
-    without = std::min(without, cpu_seconds(one));
+    with = std::min(with, cpu_seconds(pools, requests));
+    without = std::min(without, cpu_seconds(one, requests));
   }
   EXPECT_LT(with, 2.5 * without) << with << " s against " << without << " s";
 }

@@ -36,11 +36,6 @@ std::array<Mean, 2> replicate_pairs(int times, F&& run) {
   return means;
 }
 
-template <class F>
-Mean replicate(int times, F&& run) {
-  return replicate_pairs(times, [&](std::uint64_t seed) { return Pair{run(seed), 0}; })[0];
-}
-
 constexpr double kStepMs = 1.0;
 
 // Every step takes kStepMs whatever it holds, so a request of n output tokens is served for n steps.
@@ -53,18 +48,20 @@ SimSetup constant_steps(int servers) {
   return setup;
 }
 
-// Mean wait before service in ms, requests of the first tenth left out (the queue starts empty).
+// Without the first tenth of the requests (the queue starts empty) and, unless told, the last, after which too few arrive.
+std::vector<RequestRecord> counted(const SimSetup& setup, const std::vector<TraceRequest>& requests, bool to_the_end = false) {
+  std::vector<RequestRecord> records = records_of(setup, requests).requests;
+  const std::size_t count = requests.size(), end = to_the_end ? count : count - count / 10;
+  std::erase_if(records, [&](const RequestRecord& r) { return r.number < count / 10 || r.number >= end; });
+  return records;
+}
+
+// Mean wait before service in ms.
 double mean_wait_ms(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  const std::size_t count = requests.size();
-  const Recorder records = records_of(setup, requests);
   double sum = 0;
-  std::size_t counted = 0;
-  for (const RequestRecord& r : records.requests) {
-    if (r.number < count / 10) continue;
-    sum += to_ms(r.scheduled - r.arrival);
-    ++counted;
-  }
-  return sum / static_cast<double>(counted);
+  const std::vector<RequestRecord> records = counted(setup, requests, true);
+  for (const RequestRecord& r : records) sum += to_ms(r.scheduled - r.arrival);
+  return sum / static_cast<double>(records.size());
 }
 
 std::vector<TraceRequest> poisson(std::uint64_t seed, std::size_t count, double mean_gap_ms,
@@ -78,36 +75,34 @@ std::vector<TraceRequest> poisson(std::uint64_t seed, std::size_t count, double 
   return requests;
 }
 
-TEST(QueueingTheory, MeanWaitOfMD1) {  // Pollaczek and Khinchine: W = rho / (2 (1 - rho)) service times
-  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
-  for (const double rho : {0.3, 0.6, 0.9}) {
-    const Mean wait = replicate(32, [&](std::uint64_t seed) {
-      return mean_wait_ms(constant_steps(1), poisson(seed, 40'000, kStepMs / rho, [](std::uint64_t) { return 1; }));
-    });
-    EXPECT_NEAR(wait.mean, kStepMs * rho / (2 * (1 - rho)), 4 * wait.std_error) << "at load " << rho;
-    EXPECT_LT(wait.std_error, 0.05 * wait.mean);
-  }
-}
-
 // Geometric service of mean m steps: the exponential's discrete sibling. P(n > k) = (1 - 1/m)^k.
 std::int32_t geometric(std::uint64_t seed, std::uint64_t request, double mean) {
   const double u = Draw{seed, Purpose::kOutputLength, request, 0, 0}.uniform();
   return 1 + static_cast<std::int32_t>(std::log1p(-u) / std::log1p(-1 / mean));
 }
 
+// Holds the mean wait of `count` requests per run, with this mean service, to a formula. `slack_ms`: for the end of the running step.
+void expect_mean_wait(int servers, double rho, double mean_steps, std::size_t count, double expected_ms, double slack_ms = 0) {
+  const Mean wait = replicate_pairs(32, [&](std::uint64_t seed) {
+    const auto steps = [&](std::uint64_t i) { return geometric(seed, i, mean_steps); };
+    return Pair{mean_wait_ms(constant_steps(servers), poisson(seed, count, mean_steps * kStepMs / (servers * rho), steps)), 0};
+  })[0];
+  EXPECT_NEAR(wait.mean, expected_ms + slack_ms, 4 * wait.std_error + slack_ms) << servers << " servers at load " << rho;
+  EXPECT_LT(wait.std_error, 0.05 * wait.mean + slack_ms / 5);
+}
+
+TEST(QueueingTheory, MeanWaitOfMD1) {  // Pollaczek and Khinchine: W = rho / (2 (1 - rho)) service times
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+  for (const double rho : {0.3, 0.6, 0.9}) expect_mean_wait(1, rho, 1, 40'000, kStepMs * rho / (2 * (1 - rho)));
+}
+
 TEST(QueueingTheory, MeanWaitOfMM1) {  // W = rho / (1 - rho) service times; E[S^2] = (2 - p) / p^2 for the geometric one
   if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
-  constexpr double kMeanSteps = 500;
+  constexpr double kMeanSteps = 500, p = 1 / kMeanSteps;
   for (const double rho : {0.3, 0.6, 0.8}) {
-    const Mean wait = replicate(32, [&](std::uint64_t seed) {
-      return mean_wait_ms(constant_steps(1), poisson(seed, 20'000, kMeanSteps * kStepMs / rho,
-                                                     [&](std::uint64_t i) { return geometric(seed, i, kMeanSteps); }));
-    });
-    const double p = 1 / kMeanSteps;
     const double expected = rho / kMeanSteps * ((2 - p) / (p * p)) / (2 * (1 - rho)) * kStepMs;
-    EXPECT_NEAR(wait.mean, expected, 4 * wait.std_error) << "at load " << rho;
+    expect_mean_wait(1, rho, kMeanSteps, 20'000, expected);
     EXPECT_NEAR(expected, kMeanSteps * rho / (1 - rho), 0.01 * expected);
-    EXPECT_LT(wait.std_error, 0.05 * wait.mean);
   }
 }
 
@@ -121,18 +116,9 @@ double erlang_c(int k, double offered) {  // probability that an arrival waits
 TEST(QueueingTheory, MeanWaitOfMMk) {  // W = C(k, a) / (k - a) service times; arrivals also wait for the running step to end
   if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
   constexpr double kMeanSteps = 2000;
-  for (const int k : {2, 4, 8}) {
-    for (const double rho : {0.5, 0.8}) {
-      const double offered = k * rho;
-      const Mean wait = replicate(32, [&](std::uint64_t seed) {
-        return mean_wait_ms(constant_steps(k), poisson(seed, 20'000, kMeanSteps * kStepMs / offered,
-                                                       [&](std::uint64_t i) { return geometric(seed, i, kMeanSteps); }));
-      });
-      const double expected = kMeanSteps * kStepMs * erlang_c(k, offered) / (k - offered);
-      EXPECT_NEAR(wait.mean, expected + 0.5 * kStepMs, 4 * wait.std_error + 0.5 * kStepMs) << k << " servers at load " << rho;
-      EXPECT_LT(wait.std_error, 0.05 * wait.mean + 0.1);
-    }
-  }
+  for (const int k : {2, 4, 8})
+    for (const double rho : {0.5, 0.8})
+      expect_mean_wait(k, rho, kMeanSteps, 20'000, kMeanSteps * kStepMs * erlang_c(k, k * rho) / (k - k * rho), 0.5 * kStepMs);
 }
 
 // ---- two priority classes, one server ----
@@ -166,19 +152,16 @@ std::vector<TraceRequest> two_classes(std::uint64_t seed, std::size_t count, con
   return requests;
 }
 
-// Means by class of time(record) in ms. The first tenth of the requests is left out, and the last, after which too few arrive.
+// Means by class of time(record) in ms.
 Pair mean_by_class(const SimSetup& setup, const std::vector<TraceRequest>& requests,
                    const std::function<Span(const RequestRecord&)>& time) {
-  const std::size_t count = requests.size();
-  const Recorder records = records_of(setup, requests);
-  Pair sum{}, counted{};
-  for (const RequestRecord& r : records.requests) {
-    if (r.number < count / 10 || r.number >= count - count / 10) continue;
+  Pair sum{}, number{};
+  for (const RequestRecord& r : counted(setup, requests)) {
     const auto of = static_cast<std::size_t>(r.facts->priority);
     sum[of] += to_ms(time(r));
-    ++counted[of];
+    ++number[of];
   }
-  return {sum[0] / counted[0], sum[1] / counted[1]};
+  return {sum[0] / number[0], sum[1] / number[1]};
 }
 
 // A preempted request computes its text again in its next step, which takes as long as any other: it resumes without loss.
@@ -243,20 +226,17 @@ SimSetup shared_server() {
   return setup;
 }
 
-// Mean time in the system in ms, and mean of time / service, without the first and the last tenth of the requests.
+// Mean time in the system in ms, and mean of time / service.
 Pair mean_sharing(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  const std::size_t count = requests.size();
-  const Recorder records = records_of(setup, requests);
   Pair sum{};
-  double counted = 0;
-  for (const RequestRecord& r : records.requests) {
-    if (r.number < count / 10 || r.number >= count - count / 10) continue;
+  const std::vector<RequestRecord> records = counted(setup, requests);
+  for (const RequestRecord& r : records) {
     const double time_ms = to_ms(r.last_token - r.arrival);
     sum[0] += time_ms;
     sum[1] += time_ms / (kStepMs * r.output_tokens);
-    ++counted;
   }
-  return {sum[0] / counted, sum[1] / counted};
+  const auto number = static_cast<double>(records.size());
+  return {sum[0] / number, sum[1] / number};
 }
 
 constexpr double kSharedSteps = 2000;  // mean service, the same for each law

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 #include "sim/cost/roofline_prices.h"
 #include "tests/sim/cost_support.h"
 
@@ -212,6 +213,77 @@ TEST_F(ShapeProfile, TheErrorIsTheCommandToType) {
                                "no/such/folder"));
   const std::string unnamed = error_of([] { setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {backend: vllm}}\n"); });
   EXPECT_THAT(unnamed, HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
+}
+
+// A profile format is one file: this one has all that a format needs.
+
+using ::testing::Contains;
+
+class OneFile final : public ProfileFormat {
+ public:
+  explicit OneFile(Params& /*p*/) {}
+  [[nodiscard]] std::string parameters() const override { return "path, colour"; }
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"one.csv", "of a test"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return std::filesystem::exists(folder + "/one.csv"); }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override {
+    throw InputError("read " + folder + " for tp " + std::to_string(tp));
+  }
+};
+
+KVLAB_REGISTER(ProfileFormat, OneFile, "one_file", "a test's own", "");
+
+TEST(ProfileFormats, AreNamedByTheRegistryOurOwnFirst) {
+  const std::vector<std::string> names = profile_format_names();
+  EXPECT_EQ(names.front(), kOwnProfileFormat);
+  for (const char* name : {"aisimulate", "bundle", "vidur", "one_file"}) EXPECT_THAT(names, Contains(name));
+  EXPECT_EQ(std::find(names.begin(), names.end(), "roofline"), names.end()) << "it has no tables";
+}
+
+TEST(ProfileFormats, AFolderHasTheFormatOfItsFiles) {
+  const TempFolder folder;
+  EXPECT_THAT(error_of([&] { static_cast<void>(profile_format_of(folder.path())); }), HasSubstr("one.csv of a test"));
+  folder.write("one.csv", "");
+  EXPECT_EQ(profile_format_of(folder.path()), "one_file");
+}
+
+TEST(ProfileFormats, AnExperimentChoosesARegisteredOne) {
+  const auto error = [](const std::string& profile) {
+    return error_of([&] {
+      Params p = Params::from_text("model: llama-3.1-8b\nhardware: h100\nprofile: " + profile + "\n");
+      static_cast<void>(read_cost_setup(p));
+    });
+  };
+  EXPECT_THAT(error("{one_file: {path: /there}}"), HasSubstr("read /there for tp 1"));
+  EXPECT_THAT(error("{one_fil: {path: /there}}"), HasSubstr("unknown profile format 'one_fil'; did you mean 'one_file'?"));
+  std::vector<ParamDoc> docs;
+  Params p = Params::describing("experiment", docs);
+  static_cast<void>(read_cost_setup(p));
+  EXPECT_THAT(docs.front().meaning, HasSubstr("{one_file: {path, colour}}"));
+}
+
+// Names of a profile's tables.
+
+// A table's name is its file's; what it counts as is `covers`. Profiles of earlier calibrations have rotary_emb and lm_head where those
+// of a GPU now have rope_qk and linear_head.
+TEST(KvlabProfile, TablesOfEitherNamePredictTheSame) {
+  const TempFolder bundle, older, newer;
+  write_tiny_bundle(bundle);
+  const Profile profile = *setup_of(tiny_experiment(bundle)).profile;
+  write_kvlab_profile(profile, older.path());
+  Profile renamed = profile;
+  for (ProfileOp& op : renamed.ops)
+    for (const auto& [from, to] : {std::pair{"rotary_emb", "rope_qk"}, {"lm_head", "linear_head"}})
+      if (op.name == from) op.name = to;
+  write_kvlab_profile(renamed, newer.path());
+  EXPECT_NE(profile_hash(read_kvlab_profile(newer.path(), 1)), profile_hash(profile)) << "it was renamed";
+  const auto model_of = [](const TempFolder& folder) { return make_cost_model(setup_of(tiny_experiment(folder, "kvlab"))); };
+  const auto a = model_of(older), b = model_of(newer);
+  for (const std::int32_t rows : {1, 3, 16}) {
+    const StepShape shape = decode_shape(rows, 40 * rows, 40, 40);
+    EXPECT_GT(a->step(shape).total, Picoseconds{});
+    EXPECT_EQ(a->step(shape).total, b->step(shape).total);
+    EXPECT_EQ(a->prefill_seconds(20 * rows, 0), b->prefill_seconds(20 * rows, 0));
+  }
 }
 
 }  // namespace

@@ -1,17 +1,25 @@
 // Step time by part and basis: sums and splits of costs by hand, waits for the host, and the same with fast-forward on and off.
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <memory>
 
+#include "base/random.h"
 #include "kernels/model/linear/linear.h"
 #include "kernels/model/moe_experts/moe_experts.h"
+#include "serving/link.h"
 #include "sim/cost/step_cost_model.h"
 #include "sim/cost/step_sums.h"
+#include "sim/cost_totals.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
 namespace {
 
-std::int64_t cell(StepCost& cost, CostPart part, Footing footing) { return cost.row(part)[static_cast<std::size_t>(footing)].count(); }
+std::int64_t cell(const StepCost& cost, CostPart part, Footing footing) {
+  return cost.times.row(part)[static_cast<std::size_t>(footing)].count();
+}
 
 double share(const StepShares& shares, CostPart part, Basis basis) {
   return shares[static_cast<std::size_t>(part)][static_cast<std::size_t>(basis)];
@@ -179,6 +187,173 @@ TEST(StepShares, HaveEveryBasis) {
     EXPECT_GT(share(shares, CostPart::kLinear, basis), 0) << static_cast<int>(basis);
   EXPECT_GT(share(shares, CostPart::kCollective, Basis::kDatasheet), 0);
   EXPECT_EQ(share(shares, CostPart::kExperts, Basis::kRoofline), 0);
+}
+
+// A model of which PeakTime reads peaks and stages alone.
+class Peaks final : public StubCost {
+ public:
+  Peaks(double flops, double bytes_per_s, int stages = 1) : flops_(flops), bytes_per_s_(bytes_per_s), stages_(stages) {}
+  [[nodiscard]] int num_stages() const override { return stages_; }
+  [[nodiscard]] double peak_flops() const override { return flops_; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return bytes_per_s_; }
+
+ private:
+  double flops_, bytes_per_s_;
+  int stages_;
+};
+
+StepCost step_of(std::int64_t flops, std::int64_t bytes, std::int64_t ps) {
+  StepCost cost;
+  cost.flops = flops;
+  cost.bytes = bytes;
+  cost.total = Picoseconds(ps);
+  return cost;
+}
+
+constexpr std::int64_t kPsPerMs = 1'000'000'000;
+
+TEST(PeakTime, TheLongerOfFlopsAndBytesUpToTheStep) {
+  for (const int stages : {1, 2}) {
+    PeakTime time(Peaks(1e9, 2e9, stages));
+    time.add(step_of(4'000'000, 2'000'000, 10 * kPsPerMs), {}, 1);  // 4 ms of FLOPs, 1 ms of bytes
+    time.add(step_of(1'000'000, 6'000'000, 10 * kPsPerMs), {}, 1);  // 1 ms, 3 ms
+    time.add(step_of(50'000'000, 0, 10 * kPsPerMs), {}, 1);         // above the datasheet: the whole step, in which a stage is busy once
+    EXPECT_DOUBLE_EQ(time.seconds(), (4 + 3 + 10.0 / stages) * 1e-3);
+  }
+  PeakTime none(Peaks(0, 2e9));
+  none.add(step_of(1000, 1000, 1000), {}, 1);
+  EXPECT_EQ(none.seconds(), 0) << "no peak, no share of it";
+}
+
+// Along a stretch each of the three may take over from another.
+TEST(PeakTime, AStretchIsTheSumOfItsSteps) {
+  const Peaks peaks(1e9, 2e9);
+  std::uint64_t changes = 0;
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    const auto draw = [&](std::uint64_t step, std::uint64_t most) {
+      return static_cast<std::int64_t>(Draw{seed, Purpose::kTest, 0, step, 0}.below(most));
+    };
+    const std::int64_t n = 1 + draw(0, 300);
+    const StepCost base = step_of(draw(1, 1'000'000), draw(2, 2'000'000), draw(3, kPsPerMs));
+    const StepCost slope =
+        step_of((draw(4, 1'000'000) - base.flops) / n, (draw(5, 2'000'000) - base.bytes) / n, (draw(6, kPsPerMs) - base.total.count()) / n);
+    PeakTime whole(peaks), single(peaks), parts(peaks);
+    double sum = 0;
+    int before = -1;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const StepCost one = step_of(base.flops + i * slope.flops, base.bytes + i * slope.bytes, (base.total + i * slope.total).count());
+      single.add(one, {}, 1);
+      const double flops_s = static_cast<double>(one.flops) / 1e9, bytes_s = static_cast<double>(one.bytes) / 2e9, s = to_s(one.total);
+      sum += std::min(s, std::max(flops_s, bytes_s));
+      const int bound = s < std::max(flops_s, bytes_s) ? 2 : flops_s >= bytes_s ? 0 : 1;
+      changes += before >= 0 && bound != before ? 1 : 0;
+      before = bound;
+    }
+    whole.add(base, slope, n);
+    const std::int64_t cut = draw(7, static_cast<std::uint64_t>(n));
+    PeakTime rest(peaks);
+    parts.add(base, slope, cut);
+    rest.add(step_of(base.flops + cut * slope.flops, base.bytes + cut * slope.bytes, (base.total + cut * slope.total).count()), slope,
+             n - cut);
+    parts.merge(rest);
+    ASSERT_EQ(whole.seconds(), single.seconds()) << "seed " << seed;
+    ASSERT_EQ(whole.seconds(), parts.seconds()) << "seed " << seed;
+    ASSERT_NEAR(whole.seconds(), sum, 1e-12 * static_cast<double>(n)) << "seed " << seed;
+  }
+  EXPECT_GT(changes, 1000U);
+}
+
+// One request: a prompt of 10 tokens and two decode steps of one. LinearCost has 1000 FLOPs per token, 7 bytes per cached token and peaks
+// of 1e12: 10 ns for the prompt, 1 ns for each decode step, whose bytes take 70 and 77 ps.
+TEST(PeakTime, OfATinyRun) {
+  const RunSummary summary = summary_of(basic_setup("sarathi"), {request_at(0, 10, 3)});
+  EXPECT_DOUBLE_EQ(summary.peak_s, 12e-9);
+  EXPECT_EQ(summary.output_tokens, 3);
+}
+
+// The ends of simulated time: 2^63 ps, 106 days.
+
+constexpr Picoseconds kDay{86'400'000'000'000'000};
+
+SimSetup setup_with_steps_of(Picoseconds step, const std::string& scheduler = "vllm_v1") {
+  SimSetup setup = basic_setup(scheduler);
+  setup.timeline_interval = Span{0};
+  setup.make_cost_model = linear_cost({.step = step});
+  return setup;
+}
+
+std::string error_of_run(const SimSetup& setup, std::int32_t output_tokens) {
+  return error_of([&] { summary_of(setup, {request_at(0, 40, output_tokens), request_at(5, 40, output_tokens)}); });
+}
+
+TEST(Clock, EndsTheRunWithTheTimeAndWhatToCheck) {
+  for (const bool fast_forward : {true, false})
+    for (const char* scheduler : {"vllm_v1", "sarathi", "static"}) {
+      SimSetup setup = setup_with_steps_of(10 * kDay, scheduler);
+      setup.fast_forward = fast_forward;
+      EXPECT_EQ(error_of_run(setup, 4), "no error") << scheduler;
+      const std::string error = error_of_run(setup, 20);
+      EXPECT_THAT(error, HasSubstr("the simulated clock ends after 106 days")) << scheduler;
+      EXPECT_THAT(error, HasSubstr("s of simulated time a step ends later than that; check the rates")) << scheduler;
+    }
+}
+
+TEST(Clock, AStopRuleEndsTheRunBefore) {
+  SimSetup setup = setup_with_steps_of(10 * kDay);
+  setup.stop.after_time = to_span(50 * kDay);
+  EXPECT_EQ(error_of_run(setup, 1000), "no error");
+}
+
+TEST(Clock, PipelineStagesAndCopies) {
+  SimSetup setup = basic_setup("sarathi");
+  setup.make_cost_model = linear_cost({.stages = {60 * kDay, 60 * kDay}});
+  EXPECT_THAT(error_of_run(setup, 2), HasSubstr("a step ends later than that"));
+  Link slow(LinkSetup{1, Span{0}});
+  EXPECT_THAT(error_of([&] { slow.transfer({}, std::int64_t{1} << 40, 1); }), HasSubstr("memory.swap_bytes_per_s"));
+}
+
+// A rate in tera-FLOP/s where FLOP/s are meant ends as an error or as a remark, whatever the rate.
+TEST(Clock, WrongUnitsOfARateAreNamed) {
+  const TempFolder folder;
+  const auto card = [&](const std::string& line) {
+    return folder.write("card.yaml",
+                        "source: made up\nmemory_bytes: 48305799168\nmemory_bandwidth_bytes_per_s: 8.64e11\nfp16_flops: "
+                        "3.62e14\npcie_bytes_per_s: 3.15e10\n" +
+                            line + "\n");
+  };
+  for (const char* key : {"bf16_flops", "fp8_flops", "int8_ops_per_s"}) {
+    const auto error = [&](const std::string& value) {
+      return error_of([&] { load_hardware_spec(card(std::string(key) + ": " + value), ""); });
+    };
+    EXPECT_THAT(error("362"), HasSubstr(std::string("'") + key + "' = 362 is below 1e+09")) << key;
+    EXPECT_EQ(error("0"), "no error");
+    EXPECT_EQ(error("3.62e14"), "no error");
+  }
+  const auto remark = [&](const std::string& line) {
+    const std::vector<std::string> all = hardware_remarks(load_hardware_spec(card(line), ""));
+    return all.empty() ? "" : all.front();
+  };
+  EXPECT_EQ(remark("bf16_flops: 3.62e14"), "");
+  EXPECT_EQ(remark("bf16_flops: 3.62e12"), "bf16_flops = 3.62e+12 is 100 times less than fp16_flops = 3.62e+14");
+  EXPECT_THAT(remark("fp8_flops: 3.62e17"), HasSubstr("fp8_flops"));
+  EXPECT_THAT(remark("nvlink_bytes_per_s: 1e8"), HasSubstr("nvlink_bytes_per_s"));
+  EXPECT_THAT(remark("launch_ns: 2e6"), HasSubstr("launch_ns"));
+  const HardwareSpec slow = load_hardware_spec(card("bf16_flops: 1e9"), "");
+  EXPECT_THAT(likely_cause_of(slow), HasSubstr("card.yaml: bf16_flops = 1e+09"));
+}
+
+// Steps that 64-bit FLOPs or picoseconds do not hold.
+TEST(Clock, AStepsCostIsChecked) {
+  const auto cost =
+      make_cost_model(roofline_setup("", kTinyModel,
+                                     "source: made up\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e9\nfp16_flops: 1e9\n"
+                                     "pcie_bytes_per_s: 1e9\nflops_frac: 0.01\n"));
+  const auto error = [&](std::int32_t tokens, std::int32_t cached) {
+    return error_of([&] { EXPECT_GT(prompt_cost(*cost, {tokens, cached}).total, Picoseconds{}); });
+  };
+  EXPECT_EQ(error(1 << 20, 0), "no error");
+  EXPECT_EQ(error(1 << 27, 0), "one step takes longer than that");
+  EXPECT_THAT(error(1 << 30, 1 << 30), HasSubstr("FLOPs"));
 }
 
 }  // namespace
