@@ -1,6 +1,11 @@
-#include <map>
+#include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
+#include "policies/kv/format/probes.h"
 #include "tests/kv/format_fixture.h"
+#include "tests/kv/host_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -190,6 +195,113 @@ TEST(AllFormats, RowBytesByHand) {
            {"per_channel", k8v4, 64, 128 * (64 + 4) + 128 * (32 + 4)}})
     EXPECT_EQ(make_part<FormatRegistry>(b.name, b.parameters)->row_bytes({1, 8, 8, b.head_dim, 8 * b.head_dim}, 0, b.tokens), b.expected)
         << b.name << b.parameters << b.tokens;
+}
+
+AttentionTrace trace_of(std::int32_t prompt_tokens) {
+  return synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, outlier_channels: 0, decode_tokens: 4, prompt_tokens: " +
+                         std::to_string(prompt_tokens));
+}
+
+struct Expected {
+  const char* name;
+  double least_bytes, most_bytes, most_error;
+};
+
+// Bytes as the papers count them for 600 tokens and heads of 64. Errors are ceilings, for K without large channels: two bits and
+// pruning change the sharp attention generated here by about the size of its output.
+TEST(FormatRecipes, SaveWhatTheirPapersSay) {
+  const AttentionTrace trace = trace_of(600);
+  const AttentionReference reference = full_attention(trace);
+  for (const Expected& e :
+       {Expected{"fp16", 1, 1, 1e-3}, Expected{"bf16", 1, 1, 1e-2}, Expected{"fp8", 0.5, 0.5, 0.1},
+        Expected{"int8_per_token", 0.53, 0.54, 0.03}, Expected{"flexgen_int4", 0.28, 0.29, 0.4},
+        Expected{"int4_per_channel", 0.28, 0.36, 0.4}, Expected{"kivi4", 0.4, 0.5, 0.2}, Expected{"kivi2", 0.3, 0.42, 1.5},
+        Expected{"qserve_kv4", 0.28, 0.29, 0.4}, Expected{"fireq", 0.26, 0.28, 0.4}, Expected{"mustafar50", 0.6, 0.65, 0.8},
+        Expected{"mustafar70", 0.48, 0.52, 1.5}, Expected{"think", 0.8, 0.82, 0.8}, Expected{"gear", 0.3, 0.45, 0.3},
+        Expected{"zipcache", 0.2, 0.3, 1.2}, Expected{"zipvl", 0.2, 0.35, 0.8}, Expected{"cachegen", 1, 1, 0.3},
+        Expected{"dfloat11", 0.55, 0.75, 1e-2},
+        // 2 + 32 bytes of 128; with the sketch 4 more for K. KVQuant: one outlier of 3 bytes, and the first token.
+        Expected{"turboquant4", 0.26, 0.27, 0.4}, Expected{"turboquant3", 0.2, 0.21, 0.8}, Expected{"turboquant4_qjl", 0.26, 0.28, 1.5},
+        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.8},
+        // Half the numbers, and a basis of 4 x 32 x 64 bytes for each side.
+        Expected{"palu", 0.6, 0.62, 2}}) {
+    const ReplayResult result = replay(trace, reference, load_recipe(e.name));
+    EXPECT_GE(result.resident_bytes_frac, e.least_bytes) << e.name;
+    EXPECT_LE(result.resident_bytes_frac, e.most_bytes) << e.name;
+    EXPECT_GT(result.mean.output_rel_err, 0) << e.name;
+    EXPECT_LT(result.mean.output_rel_err, e.most_error) << e.name;
+    EXPECT_NEAR(result.mean.attention_mass, 1, 1e-5) << e.name;  // no token is dropped
+  }
+}
+
+TEST(FormatRecipes, MoreBitsAreNearerToTheFullCache) {
+  const AttentionTrace trace = trace_of(400);
+  const AttentionReference reference = full_attention(trace);
+  const auto error = [&](const std::string& yaml) { return replay(trace, reference, recipe_of(yaml)).mean.output_rel_err; };
+  EXPECT_LT(error("{recipe: kivi4}"), error("{recipe: kivi2}"));
+  EXPECT_LT(error("{recipe: mustafar50}"), error("{recipe: mustafar70}"));
+  EXPECT_LT(error("{recipe: int8_per_token}"), error("{recipe: qserve_kv4}"));
+  EXPECT_LT(error("{recipe: shadowkv_keys, format: {low_rank_keys: {rank: 96, keys: after_rope}}}"),
+            error("{recipe: shadowkv_keys, format: {low_rank_keys: {rank: 32, keys: after_rope}}}"));
+}
+
+TEST(FormatRecipes, CompositionsDropAndEncode) {
+  const AttentionTrace trace = trace_of(600);
+  const AttentionReference reference = full_attention(trace);
+  const ReplayResult both = replay(trace, reference, load_recipe("snapkv_kivi2", 256)),
+                     cut = replay(trace, reference, load_recipe("snapkv", 256));
+  EXPECT_EQ(both.kept_tokens, 256);
+  EXPECT_LT(both.resident_bytes_frac, cut.resident_bytes_frac);
+  EXPECT_GT(both.mean.output_rel_err, cut.mean.output_rel_err);
+  EXPECT_EQ(replay(trace, reference, load_recipe("knorm_int4")).kept_tokens, 300);
+}
+
+std::set<std::int32_t> positions(const Probes& probes, std::int32_t prompt, std::int32_t begin, std::int32_t end) {
+  std::set<std::int32_t> at;
+  std::int32_t last = -1;
+  for (const Probes::Range& r : probes.ranges({0, begin, end - begin, prompt, -1}, begin, end)) {
+    EXPECT_LT(last, r.begin) << "ranges are apart";
+    EXPECT_LT(r.begin, r.end);
+    for (std::int32_t p = r.begin; p < r.end; ++p) at.insert(p);
+    last = r.end;
+  }
+  return at;
+}
+
+// Prompt of 1000 tokens, a tenth of each kind: the newest 100, and a run of 8 in each stretch of 80.
+TEST(Probes, OfThePromptByHand) {
+  const std::set<std::int32_t> at = positions({0.1, 100}, 1000, 0, 1000);
+  for (std::int32_t p = 900; p < 1000; ++p) EXPECT_TRUE(at.contains(p)) << p;
+  for (std::int32_t stretch = 0; stretch < 880; stretch += 80) {
+    const auto first = at.lower_bound(stretch);
+    ASSERT_LE(*first, stretch + 72);
+    for (std::int32_t p = *first; p < *first + 8; ++p) EXPECT_TRUE(at.contains(p)) << p;
+    EXPECT_EQ(std::distance(first, at.lower_bound(stretch + 80)), 8) << "stretch at " << stretch;
+  }
+}
+
+// Decode: the newest 5 of every 50, and one of every 10.
+TEST(Probes, OfDecodeByHand) {
+  const std::set<std::int32_t> at = positions({0.1, 50}, 30, 30, 530);
+  for (std::int32_t stretch = 0; stretch < 500; stretch += 10) {
+    const auto count = std::distance(at.lower_bound(30 + stretch), at.lower_bound(40 + stretch));
+    if (stretch % 50 == 40) {
+      EXPECT_TRUE(count == 5 || count == 6) << stretch;
+      for (std::int32_t p = 65 + stretch - 30; p < 70 + stretch - 30; ++p) EXPECT_TRUE(at.contains(p)) << p;
+    } else {
+      EXPECT_EQ(count, 1) << stretch;
+    }
+  }
+}
+
+TEST(Probes, ChunksChangeNothing) {
+  const Probes probes{0.05, 100};
+  const std::set<std::int32_t> whole = positions(probes, 777, 0, 1500);
+  for (const std::int32_t chunk : {1, 7, 64, 333}) {
+    std::set<std::int32_t> parts;
+    for (std::int32_t begin = 0; begin < 1500; begin += chunk) parts.merge(positions(probes, 777, begin, std::min(1500, begin + chunk)));
+    EXPECT_EQ(parts, whole) << "chunks of " << chunk;
+  }
 }
 
 }  // namespace

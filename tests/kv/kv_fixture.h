@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,14 @@
 #include "tests/kv/nth.h"
 
 namespace kvlab::test {
+
+using Ints = std::vector<std::int32_t>;
+
+inline Ints range(std::int32_t begin, std::int32_t end) {
+  Ints all(static_cast<std::size_t>(end - begin));
+  std::iota(all.begin(), all.end(), begin);
+  return all;
+}
 
 // A layer with random keys, values and queries for a batch of sequences of one length, ready to hand to a part.
 class RandomLayer {

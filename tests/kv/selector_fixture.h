@@ -213,43 +213,4 @@ inline std::vector<std::int32_t> best(const std::vector<double>& scores, std::si
   return order;
 }
 
-// Runs `steps` decode steps with and without data and returns whether the logs and counts agree.
-inline bool same_log_without_data(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps,
-                                  std::int32_t window = 0) {
-  const ModelShape shape{4, 8, 2, 8, 16};
-  Decode with(shape, 2, prompt, 5), without(shape, 2, prompt, 5, false);
-  with.window_tokens = without.window_tokens = window;
-  with.ids.assign(2, std::vector<std::int32_t>(static_cast<std::size_t>(prompt + steps), 1));
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
-  with.prefill(*a), without.prefill(*b);
-  for (std::int32_t i = 0; i < steps; ++i) {
-    with.decode(*a), without.decode(*b);
-    if (with.attended != without.attended) return false;
-  }
-  return !with.ops.log().empty() && with.ops.log() == without.ops.log();
-}
-
-// Two runs give the same tokens, ascending, within the row, the step's own token among them.
-inline bool deterministic_and_well_formed(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps,
-                                          std::int32_t window = 0) {
-  const ModelShape shape{4, 6, 2, 8, 16};
-  Decode one(shape, 2, prompt, 9), two(shape, 2, prompt, 9);
-  one.window_tokens = two.window_tokens = window;
-  one.ids.assign(2, {});
-  for (auto& ids : one.ids)
-    for (std::int32_t i = 0; i < prompt + steps; ++i) ids.push_back(i * 7 % 5);
-  two.ids = one.ids;
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
-  one.prefill(*a), two.prefill(*b);
-  for (std::int32_t i = 0; i < steps; ++i) {
-    const auto x = one.decode(*a), y = two.decode(*b);
-    if (x != y) return false;
-    for (const auto& row : x)
-      if (row.empty() || row.front() < 0 || row.back() != one.tokens() - 1 ||
-          std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) != row.end())
-        return false;
-  }
-  return true;
-}
-
 }  // namespace kvlab::test

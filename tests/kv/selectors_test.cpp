@@ -279,23 +279,6 @@ TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
   }
 }
 
-// Counts that depend on data: without data they are the bounds, and with the counts of a run with data the log is the same.
-bool same_log_with_scripted_counts(const std::string& part, const std::string& parameters, std::int32_t window, bool bounded) {
-  Decode with({4, 8, 2, 8, 16}, 2, 150, 5), without({4, 8, 2, 8, 16}, 2, 150, 5, false);
-  with.window_tokens = without.window_tokens = window;
-  RecordedCounts recorded;
-  with.ops.take_counts_from(&recorded);
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
-  with.prefill(*a);
-  for (std::int32_t i = 0; i < 9; ++i) with.decode(*a);
-  ScriptedCounts script(recorded.entries());
-  if (!bounded) without.ops.take_counts_from(&script);
-  without.prefill(*b);
-  for (std::int32_t i = 0; i < 9; ++i) without.decode(*b);
-  if (!bounded) return with.ops.log() == without.ops.log();
-  return without.attended >= with.attended;
-}
-
 TEST(ActQkv, ChunksBestMatchedByTheProbe) {
   Prefilled d({1, 4, 2, 8, 16}, 1, 150, "act_qkv",
               "{chunk_tokens: 8, window_tokens: 6, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", {.window = 6});
@@ -327,66 +310,6 @@ TEST(ActQkv, ChunksBestMatchedByTheProbe) {
     return tokens_of(top, 8, 8, chunks * 8, n);
   });
 }
-
-struct SelectorCase {
-  const char *part, *parameters;
-  std::int32_t window = 0;
-  bool counts_depend_on_data = false;
-};
-
-class EverySelector : public testing::TestWithParam<SelectorCase> {};
-
-TEST_P(EverySelector, SameTokensTwiceAscendingWithTheNewest) {
-  const SelectorCase& c = GetParam();
-  for (const std::int32_t prompt : {1, 15, 64, 65, 150})
-    EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
-}
-
-TEST_P(EverySelector, LogIsTheSameWithoutData) {
-  const SelectorCase& c = GetParam();
-  if (!c.counts_depend_on_data) {
-    EXPECT_TRUE(same_log_without_data(c.part, c.parameters, 150, 9, c.window));
-    return;
-  }
-  for (const bool bounded : {false, true}) EXPECT_TRUE(same_log_with_scripted_counts(c.part, c.parameters, c.window, bounded));
-}
-
-TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
-  if (GetParam().counts_depend_on_data) return;
-  Decode d({4, 8, 2, 8, 16}, 2, 150, 3);
-  auto part = make_part<SelectorRegistry>(GetParam().part, GetParam().parameters);
-  d.window_tokens = GetParam().window;
-  d.ids.assign(2, std::vector<std::int32_t>(200, 1));
-  part->set_budget({1000});
-  d.prefill(*part, 3);
-  for (std::int32_t t = 0; t < 3; ++t)
-    for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    DataDependent, EverySelector,
-    testing::Values(SelectorCase{"squeezed", "{clusters_frac: 0.1}", 100, true},
-                    SelectorCase{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9,
-                                 true},
-                    SelectorCase{"moba", "{chunk_tokens: 8, top_chunks: 4}", 0, true},
-                    SelectorCase{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}", 0, true},
-                    SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}", 0, true},
-                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}", 0, true},
-                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 0.1}", 0, true}),
-    [](const auto& info) { return std::string(info.param.part); });
-
-INSTANTIATE_TEST_SUITE_P(
-    Selectors, EverySelector,
-    testing::Values(SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}"},
-                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}"},
-                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}"},
-                    SelectorCase{
-                        "infllm2",
-                        "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
-                    SelectorCase{"hybrid_sparse", "{budget_tokens: 40}"}, SelectorCase{"retrieval_chunks", "{budget_tokens: 40}"},
-                    SelectorCase{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
-                    SelectorCase{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
-    [](const auto& info) { return std::string(info.param.part); });
 
 }  // namespace
 }  // namespace kvlab::test

@@ -10,19 +10,6 @@
 
 namespace kvlab::test {
 
-// A budget of the whole row attends to everything; so does set_budget.
-inline bool large_budget_selects_everything(const std::string& part, const std::string& parameters, std::int32_t prompt = 40) {
-  auto selector = make_part<SelectorRegistry>(part, parameters);
-  Decode d({4, 6, 2, 8, 16}, 2, prompt, 11, true, selector->num_words());
-  d.window_tokens = selector->needs().window_queries;
-  selector->set_budget({10 * prompt});
-  d.prefill(*selector);
-  for (std::int32_t t = 0; t < 3; ++t)
-    for (const auto& row : d.decode(*selector))
-      if (static_cast<std::int32_t>(row.size()) != d.tokens()) return false;
-  return true;
-}
-
 // How many of `now` are not in `before`.
 inline std::int64_t newcomers(const std::vector<std::int32_t>& now, const std::vector<std::int32_t>& before) {
   std::vector<std::int32_t> out;
@@ -80,43 +67,6 @@ inline std::vector<double> attend_plain(const std::vector<double>& z, const std:
   for (std::size_t i = 0; i < z.size(); ++i)
     for (std::size_t c = 0; c < out.size(); ++c) out[c] += std::exp(z[i] - top) / sum * v[i][c];
   return out;
-}
-
-// With recorded counts, shapes alone give the same log, the same tokens attended to and the same traffic.
-inline bool same_log_with_recorded_counts(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps) {
-  const ModelShape shape{4, 8, 2, 8, 16};
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
-  Decode with(shape, 2, prompt, 5, true, a->num_words()), without(shape, 2, prompt, 5, false, b->num_words());
-  with.window_tokens = without.window_tokens = a->needs().window_queries;
-  with.ids.assign(2, {});
-  for (auto& ids : with.ids)
-    for (std::int32_t i = 0; i < prompt + steps; ++i) ids.push_back(i * 7 % 5);
-  Played counts;
-  with.ops.take_counts_from(&counts), without.ops.take_counts_from(&counts);
-  std::vector<std::int64_t> attended;
-  with.prefill(*a);
-  for (std::int32_t t = 0; t < steps; ++t) with.decode(*a), attended.push_back(with.attended);
-  counts.play();
-  without.prefill(*b);
-  for (std::int32_t t = 0; t < steps; ++t) {
-    without.decode(*b);
-    if (without.attended != nth(attended, t)) return false;
-  }
-  const Traffic x = a->take_traffic(), y = b->take_traffic();
-  return counts.fitted() && !with.ops.log().empty() && with.ops.log() == without.ops.log() && x.fetched_bytes == y.fetched_bytes &&
-         x.asked_units == y.asked_units && x.hit_units == y.hit_units;
-}
-
-// The promises of a selector: `runs` and `log` are numbers of prompt tokens and of decode steps.
-struct PromisedRun {
-  std::int32_t prompt, steps;
-};
-inline void expect_promises(const std::string& part, const std::string& parameters, const std::vector<PromisedRun>& runs, PromisedRun log,
-                            std::int32_t window = 0) {
-  EXPECT_TRUE(large_budget_selects_everything(part, parameters)) << part << parameters;
-  for (const PromisedRun& run : runs)
-    EXPECT_TRUE(deterministic_and_well_formed(part, parameters, run.prompt, run.steps, window)) << part << parameters << run.prompt;
-  EXPECT_TRUE(same_log_with_recorded_counts(part, parameters, log.prompt, log.steps)) << part << parameters;
 }
 
 }  // namespace kvlab::test

@@ -1,13 +1,175 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <set>
 
+#include "policies/kv/selector/sentences_op.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
 namespace {
+
+// Frames of `frame` tokens by the product of their mean keys with the mean of the question's queries, over all heads of a sequence.
+std::vector<std::int32_t> frames_of(const Decode& d, std::int32_t sequence, std::int32_t question, std::int32_t prompt, std::int32_t frame,
+                                    std::int32_t first, std::size_t top) {
+  const std::int32_t width = d.model.q_heads * d.model.head_dim, frames = question / frame;
+  std::vector<double> scores;
+  for (std::int32_t f = first; f < frames; ++f) {
+    double sum = 0;
+    for (std::int32_t i = f * frame; i < (f + 1) * frame; ++i)
+      for (std::int32_t t = question; t < prompt; ++t)
+        for (std::int32_t h = 0; h < d.model.q_heads; ++h)
+          sum += d.dot(nth(d.q, sequence).data() + static_cast<std::ptrdiff_t>(t) * width + h * d.model.head_dim,
+                       d.key(sequence * d.model.kv_heads + h / d.model.group(), i));
+    scores.push_back(sum);
+  }
+  std::vector<std::int32_t> chosen = best(scores, top);
+  for (std::int32_t& f : chosen) f += first;
+  return chosen;
+}
+
+TEST(ReKv, FramesThatTheQuestionAsksFor) {
+  for (const std::int32_t group : {1, 3, 4, 8})
+    for (const std::int32_t prompt : {55, 56, 57, 90}) {
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 7}",
+                  {.window = 7});
+      d.expect_rows(3, [&](std::int32_t r, std::int32_t) {
+        return tokens_of(frames_of(d, r / 2, prompt - 7, prompt, 4, 1, 3), 4, 4, (prompt - 7) / 4 * 4, d.tokens());
+      });
+    }
+}
+
+TEST(ReKv, AMarkedQuestionIsTaken) {
+  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
+  d.window_tokens = 20;
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 20}");
+  d.append(60);
+  d.seqs[0].question_begin = 51;
+  LayerStep prompt = d.step();
+  part->update(prompt);
+  const auto rows = d.decode(*part);
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(rows[r], tokens_of(frames_of(d, 0, 51, 60, 4, 1, 3), 4, 4, 48, 61));
+}
+
+TEST(ReKv, FramesComeOncePerQuestion) {
+  Prefilled d({4, 4, 2, 8, 16}, 1, 60, "rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 8}", {.window = 8});
+  for (const bool again : {false, true}) {
+    d.decode();
+    const Traffic traffic = d.part->take_traffic();
+    EXPECT_EQ(traffic.asked_units, 6);
+    EXPECT_EQ(traffic.hit_units, again ? 6 : 0);
+    EXPECT_EQ(traffic.fetched_bytes, again ? 0 : 6 * 4 * 2 * 8 * 2);
+  }
+}
+
+TEST(ReKv, FramesAmongTheNewestTokensAreThere) {
+  Prefilled d({4, 4, 2, 8, 16}, 1, 60, "rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 31}", {.window = 8});
+  const auto rows = d.decode();
+  std::int64_t there = 0;  // of what is retrieved of tokens before the question, those of frames from token 28 on
+  for (const auto& row : rows) there += std::count_if(row.begin(), row.end(), [](std::int32_t i) { return i >= 28 && i < 52; });
+  const Traffic traffic = d.part->take_traffic();
+  EXPECT_EQ(traffic.hit_units, there / 4);
+  EXPECT_EQ(traffic.fetched_bytes, (6 - there / 4) * 4 * 2 * 8 * 2);
+}
+
+constexpr const char* kShortSentences =
+    "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, pool_tokens: 3, sentence_tokens: 6}";
+
+// SnapKV's choice of candidates: 32 of the tokens [3, prompt - 4), by the last 5 queries and a maximum over 3 neighbours.
+std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::int32_t prompt) {
+  std::vector<double> sum(static_cast<std::size_t>(prompt), 0.0);
+  for (std::int32_t t = prompt - 5; t < prompt; ++t)
+    for (std::int32_t h = 0; h < d.model.group(); ++h) {
+      const float* q =
+          nth(d.q, row / 2).data() + (static_cast<std::ptrdiff_t>(t) * d.model.q_heads + row % 2 * d.model.group() + h) * d.model.head_dim;
+      std::vector<double> p;
+      double all = 0;
+      for (std::int32_t i = 0; i <= t; ++i) p.push_back(std::exp(d.dot(q, d.key(row, i)) / std::sqrt(d.model.head_dim))), all += p.back();
+      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all / d.model.group();
+    }
+  std::vector<double> pooled;
+  for (std::int32_t i = 3; i < prompt - 4; ++i) {
+    double best = nth(sum, i);  // the last 5 tokens are not smoothed
+    for (std::int32_t j = i - 1; j <= i + 1 && i < prompt - 5; ++j)
+      if (j < prompt - 5) best = std::max(best, nth(sum, j));
+    pooled.push_back(best);
+  }
+  std::vector<std::int32_t> chosen = best(pooled, 32);
+  for (std::int32_t& i : chosen) i += 3;
+  return chosen;
+}
+
+TEST(Sentence, BestSentencesByTheMeanQueryOfTheCurrentOne) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    const std::int32_t prompt = 62;
+    Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "sentence", kShortSentences, {.window = 5});
+    d.expect_rows(14, [&](std::int32_t r, std::int32_t) {
+      const std::int32_t n = d.tokens(), tail = n - 4, begin = std::max(prompt, (n - 1) / 6 * 6);
+      std::vector<std::int32_t> candidates = candidates_of(d, r, prompt);
+      for (std::int32_t i = prompt - 4; i < tail; ++i) candidates.push_back(i);
+      std::map<std::int32_t, std::vector<std::int32_t>> sentences;
+      for (const std::int32_t i : candidates) sentences[i / 6].push_back(i);
+      std::vector<std::pair<double, std::int32_t>> ranked;
+      for (const auto& [number, members] : sentences) {
+        double sum = 0;
+        for (const std::int32_t i : members)
+          for (std::int32_t u = begin; u < n; ++u)
+            for (std::int32_t h = 0; h < group; ++h)
+              sum += d.dot(d.query(r, h) - static_cast<std::ptrdiff_t>(n - 1 - u) * d.model.q_heads * 8, d.key(r, i)) /
+                     static_cast<double>(members.size()) / (n - begin);
+        ranked.emplace_back(-sum, number);
+      }
+      std::sort(ranked.begin(), ranked.end());
+      std::vector<std::int32_t> expected{0, 1, 2};
+      std::size_t left = 16 - 3 - 4;
+      for (const auto& [score, number] : ranked)
+        for (const std::int32_t i : sentences[number])
+          if (left > 0) expected.push_back(i), --left;
+      for (std::int32_t i = tail; i < n; ++i) expected.push_back(i);
+      std::sort(expected.begin(), expected.end());
+      return expected;
+    });
+  }
+}
+
+TEST(Sentence, TokenIdsCloseSentences) {
+  const std::int32_t ids[] = {5, 9, 9, 1, 2, 7, 4, 9, 3};
+  const std::int32_t* text = ids;
+  const std::int32_t closing[] = {7, 9};
+  std::vector<std::int32_t> sentence(9, -1);
+  std::int32_t* out = sentence.data();
+  const std::int32_t bounds[] = {0, 4, 9};
+  run_cpu(SplitSentences{1, 1, 2, closing, &text, bounds, bounds + 1, &out});
+  run_cpu(SplitSentences{1, 1, 2, closing, &text, bounds + 1, bounds + 2, &out});
+  EXPECT_EQ(sentence, (std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 2, 2, 3}));
+}
+
+TEST(Sentence, CountsWhatComesFromTheHost) {
+  Prefilled d({4, 8, 2, 8, 16}, 1, 90, "sentence", kShortSentences, {.window = 5});
+  std::vector<std::vector<std::int32_t>> last(2);
+  for (std::int32_t t = 0; t < 4; ++t) {
+    const auto rows = d.decode();
+    std::int64_t fetched = 0;
+    for (std::size_t r = 0; r < 2; ++r) {
+      EXPECT_EQ(rows[r].size(), 16U);
+      fetched += newcomers({rows[r].begin() + 3, rows[r].end() - 4}, last[r]);
+      last[r] = rows[r];
+    }
+    const Traffic traffic = d.part->take_traffic();
+    EXPECT_EQ(traffic.asked_units, 2 * 9);
+    EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
+    EXPECT_EQ(traffic.hit_units, 18 - fetched);
+  }
+  // 94 tokens of 32 bytes in 2 rows: 16 of each on the GPU, and 16 mean keys.
+  EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {2 * 94 * 32, 0, 0}), (TierBytes{2 * 16 * 32 + 2 * 16 * 16, 2 * 78 * 32, 0}));
+}
+
+TEST(Sentence, RefusesWhatCannotBe) {
+  EXPECT_THROW(make_part<SelectorRegistry>("sentence", "{closing_ids: \"3 x\"}"), InputError);
+  EXPECT_THROW(make_part<SelectorRegistry>("sentence", "{pool_tokens: 4}"), InputError);
+}
 
 using Key = std::function<std::vector<double>(std::int32_t token)>;
 
@@ -100,10 +262,6 @@ TEST(ShadowKv, ValuesLieOnTheHost) {
   // 1000 tokens of 16 + 16 bytes: 12 + 12 + 8 of them read; the values of the others on the host, 250 means and 32 keys beside.
   EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {2 * 32000, 0, 0}),
             (TierBytes{2 * (32000 - 968 * 16 + 250 * 16 + 32 * 16), 2 * 968 * 16, 0}));
-}
-
-TEST(ShadowKv, KeepsTheContract) {
-  expect_promises("shadow_kv", kSmallShadow, {{65, 5}, {1, 3}, {3, 3}, {4, 3}, {5, 3}, {12, 3}, {13, 3}}, {65, 4});
 }
 
 // The authors' sparse budget is what is chosen; outliers, 24 chunks per 1,024 tokens of it, and the prompt's end are read beside it.
