@@ -1,10 +1,4 @@
-#include <gtest/gtest.h>
 #include <rapidcheck.h>
-
-#include <cmath>
-#include <limits>
-#include <numeric>
-#include <vector>
 
 #include "policies/kv/allocator/split_total.h"
 #include "tests/kv/allocator_fixture.h"
@@ -13,7 +7,6 @@
 namespace kvlab::test {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
 const ModelShape kModel{5, 8, 2, 8, 16};
 
 Ints pyramid_counts(Allocator& allocator, const ModelShape& model, std::int32_t budget, std::int32_t n) {
@@ -199,8 +192,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Named{"table", "{values: \"0=5 1.1=1000\"}"},
                     Named{"sensitivity_layers", "{least_tokens: 2, importance: \"0=1 1=2 2=3 3=4 4=50\"}"},
                     Named{"attention_mass_share", "{tau: 0.7}"}, Named{"score_threshold", "{min_score: 1.0}"}));
-
-using Ints = std::vector<std::int32_t>;
 
 Ints split(const std::vector<double>& weights, std::int64_t total, const Ints& floor, const Ints& cap, Excess excess) {
   Ints counts(weights.size());

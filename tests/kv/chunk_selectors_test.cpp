@@ -1,7 +1,3 @@
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <map>
 #include <set>
 
 #include "policies/kv/selector/sentences_op.h"
@@ -25,9 +21,7 @@ std::vector<std::int32_t> frames_of(const Decode& d, std::int32_t sequence, std:
                        d.key(sequence * d.model.kv_heads + h / d.model.group(), i));
     scores.push_back(sum);
   }
-  std::vector<std::int32_t> chosen = best(scores, top);
-  for (std::int32_t& f : chosen) f += first;
-  return chosen;
+  return shifted(best(scores, top), first);
 }
 
 TEST(ReKv, FramesThatTheQuestionAsksFor) {
@@ -84,10 +78,10 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
       const float* q =
           nth(d.q, row / 2).data() + (static_cast<std::ptrdiff_t>(t) * d.model.q_heads + row % 2 * d.model.group() + h) * d.model.head_dim;
-      std::vector<double> p;
-      double all = 0;
-      for (std::int32_t i = 0; i <= t; ++i) p.push_back(std::exp(d.dot(q, d.key(row, i)) / std::sqrt(d.model.head_dim))), all += p.back();
-      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all / d.model.group();
+      std::vector<double> z;
+      for (std::int32_t i = 0; i <= t; ++i) z.push_back(d.dot(q, d.key(row, i)) / std::sqrt(d.model.head_dim));
+      const std::vector<double> p = softmax(z);
+      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / d.model.group();
     }
   std::vector<double> pooled;
   for (std::int32_t i = 3; i < prompt - 4; ++i) {
@@ -96,9 +90,7 @@ std::vector<std::int32_t> candidates_of(const Decode& d, std::int32_t row, std::
       if (j < prompt - 5) best = std::max(best, nth(sum, j));
     pooled.push_back(best);
   }
-  std::vector<std::int32_t> chosen = best(pooled, 32);
-  for (std::int32_t& i : chosen) i += 3;
-  return chosen;
+  return shifted(best(pooled, 32), 3);
 }
 
 TEST(Sentence, BestSentencesByTheMeanQueryOfTheCurrentOne) {
@@ -173,10 +165,6 @@ TEST(Sentence, RefusesWhatCannotBe) {
 
 using Key = std::function<std::vector<double>(std::int32_t token)>;
 
-double product(const std::vector<double>& a, const std::vector<double>& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
-
 // The mean key of each chunk of four tokens, and minus the smallest cosine of one of its keys with that.
 struct Chunks {
   Chunks(const Key& key, std::int32_t chunks) {
@@ -185,8 +173,7 @@ struct Chunks {
       for (std::int32_t j = i; j < i + 4; ++j)
         for (std::size_t x = 0; x < sum.size(); ++x) sum[x] += key(j)[x] / 4;
       double worst = 1;
-      for (std::int32_t j = i; j < i + 4; ++j)
-        worst = std::min(worst, product(key(j), sum) / std::sqrt(product(key(j), key(j)) * product(sum, sum)));
+      for (std::int32_t j = i; j < i + 4; ++j) worst = std::min(worst, dot(key(j), sum) / std::sqrt(dot(key(j), key(j)) * dot(sum, sum)));
       mean.push_back(sum);
       misfit.push_back(-worst);
     }
@@ -205,14 +192,10 @@ std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std:
     if (read.count(c) == 0) others.push_back(c);
   std::vector<double> score(others.size(), 0.0);
   for (std::int32_t h = 0; h < d.model.group(); ++h) {
-    std::vector<double> p;
-    for (const std::int32_t c : others) {
-      double z = 0;
-      for (std::size_t x = 0; x < 8; ++x) z += static_cast<double>(d.query(row, h)[x]) * nth(all.mean, c)[x];
-      p.push_back(std::exp(z / std::sqrt(8.0)));
-    }
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (std::size_t i = 0; i < p.size(); ++i) score[i] = std::max(score[i], p[i] / sum);
+    std::vector<double> z;
+    for (const std::int32_t c : others) z.push_back(dot(d.query(row, h), nth(all.mean, c).data(), 8) / std::sqrt(8.0));
+    const std::vector<double> p = softmax(z);
+    for (std::size_t i = 0; i < p.size(); ++i) score[i] = std::max(score[i], p[i]);
   }
   for (const std::int32_t i : best(score, static_cast<std::size_t>(keep))) read.insert(nth(others, i));
   std::vector<std::int32_t> tokens;

@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 
-#include "base/error.h"
 #include "base/half.h"
 #include "policies/kv/format/probes.h"
 #include "tests/error_of.h"
@@ -110,14 +109,9 @@ TEST(Zipcache, SalientTokensGetMoreBits) {
       for (std::int32_t t = range.begin; t < range.end; ++t)
         for (std::int32_t g = 0; g < 4; ++g) {
           std::vector<double> p;
-          double total = 0;
-          for (std::int32_t i = 0; i <= t; ++i) {
-            double z = 0;
-            for (std::int32_t c = 0; c < 64; ++c) z += double{nth(run.q, (t * 8 + h * 4 + g) * 64 + c)} * double{run.k[run.place(h, i, c)]};
-            p.push_back(std::exp(z / 8));
-            total += p.back();
-          }
-          for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / total, seen[i] += 1;
+          for (std::int32_t i = 0; i <= t; ++i) p.push_back(dot(&nth(run.q, (t * 8 + h * 4 + g) * 64), &run.k[run.place(h, i, 0)], 64) / 8);
+          p = softmax(p);
+          for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i], seen[i] += 1;
         }
     for (std::size_t i = 0; i < 200; ++i) sum[i] /= std::max(1.0, seen[i]);
     std::vector<double> sorted = sum;
@@ -139,15 +133,6 @@ TEST(Zipcache, MassFracCountsAreSettled) {
   const std::int64_t measured = run.format->row_bytes(kShape, 0, 100), bound = shapes.format->row_bytes(kShape, 0, 100);
   EXPECT_LT(measured, bound);
   EXPECT_EQ(bound, make_part<FormatRegistry>("zipcache", "{block_tokens: 20, salient_frac: 1}")->row_bytes(kShape, 0, 100));
-}
-
-TEST(CodedFormats, AreSound) {
-  for (const std::int32_t n : {1, 19, 20, 21, 60}) {
-    expect_sound("gear", "{}", kShape, n, 25);
-    expect_sound("zipcache", "{block_tokens: 10}", kShape, n, 25);
-    expect_sound("dfloat11", "{}", {1, 6, 2, 5, 16}, n, 3);
-    expect_sound("cachegen", "{}", {1, 6, 2, 5, 16}, n, 3);
-  }
 }
 
 constexpr ModelShape kGroupedShape{1, 4, 2, 64, 128};
@@ -254,19 +239,8 @@ TEST(SideBits, BitsBesideBothSidesAreRefused) {
   EXPECT_THAT(error("{key_bits: 9}"), ::testing::HasSubstr("'key_bits' = 9 is outside [1, 8]"));
 }
 
-TEST(GroupedFormats, AreSound) {
-  for (const std::int32_t n : {1, 7, 8, 9, 40}) {
-    expect_sound("kivi", "{group_tokens: 4, residual_tokens: 8}", kGroupedShape, n, 10);
-    expect_sound("per_token", "{group_channels: 24}", {1, 8, 1, 40, 16}, n, 3);
-    expect_sound("per_channel", "{group_tokens: 8}", {1, 6, 2, 5, 16}, n, 9);
-    expect_sound("cast", "{type: fp8_e5m2}", kGroupedShape, n, 2);
-  }
-}
-
-constexpr ModelShape kPrunedShape{1, 8, 2, 64, 128};
-
 TEST(Mustafar, PrunesWhatLeavesTheWindow) {
-  FormatRun run("mustafar", "{key_sparsity: 0.5, value_sparsity: 0.75, recent_tokens: 4}", kPrunedShape, 10, 0);
+  FormatRun run("mustafar", "{key_sparsity: 0.5, value_sparsity: 0.75, recent_tokens: 4}", kShape, 10, 0);
   EXPECT_EQ(run.changed_keys(0), 6);
   run.step(1);
   EXPECT_EQ(run.changed_keys(1), 7);
@@ -308,23 +282,23 @@ TEST(Think, PrunesTheLowestChannelsOfOlderTokens) {
 }
 
 TEST(Think, TheMaskStaysInDecode) {
-  FormatRun run("think", "{ratio: 0.5, window_tokens: 4}", kPrunedShape, 12, 6);
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4}", kShape, 12, 6);
   EXPECT_EQ(run.changed_keys(1), 14);
   for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 0, c) == 0, run.key(1, 13, c) == 0);
 }
 
 TEST(Think, ScopePromptPrunesTheWholePromptOnce) {
-  FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kPrunedShape, 12, 6);
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kShape, 12, 6);
   EXPECT_EQ(run.changed_keys(1), 12);
 }
 
 TEST(LowRankKeys, FactorsThePromptAndLeavesTheRest) {
-  FormatRun run("low_rank_keys", "{rank: 100, keys: after_rope}", kPrunedShape, 60, 2);
+  FormatRun run("low_rank_keys", "{rank: 100, keys: after_rope}", kShape, 60, 2);
   EXPECT_LT(run.error(false), 1e-5);  // 60 tokens have at most rank 60
   EXPECT_EQ(run.changed_values(0), 0);
   for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 61, c), run.k[run.place(1, 61, c)]);
   // The fixture's keys before and after RoPE are the same ones.
-  FormatRun before("low_rank_keys", "{rank: 100, keys: before_rope}", kPrunedShape, 60, 2);
+  FormatRun before("low_rank_keys", "{rank: 100, keys: before_rope}", kShape, 60, 2);
   EXPECT_LT(before.error(false), 1e-5);
   EXPECT_TRUE(before.format->needs().pre_rope_keys);
 }
@@ -334,13 +308,13 @@ TEST(LowRankKeys, RowBytesAndRefusal) {
   const ModelShape m{1, 32, 8, 128, 4096};
   EXPECT_EQ(format->row_bytes(m, 0, 1000), 1000 * 256 + 1000 * 160 * 2 / 8 + 160 * 128 * 2);
   EXPECT_EQ(format->refuses(m), "");
-  EXPECT_EQ(format->refuses(kPrunedShape), "rank 160 of format 'low_rank_keys' saves nothing on keys of 2 x 64 = 128 channels");
+  EXPECT_EQ(format->refuses(kShape), "rank 160 of format 'low_rank_keys' saves nothing on keys of 2 x 64 = 128 channels");
 }
 
 TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   double plain = 0, smoothed = 0;
   for (const std::string name : {"per_token", "qserve", "fireq"}) {
-    FormatRun run(name, "{}", kPrunedShape, 0, 0);
+    FormatRun run(name, "{}", kShape, 0, 0);
     std::vector<float> k = RandomLayer::normals(40 * 128, 5, 9);
     for (std::size_t i = 7; i < k.size(); i += 32) k[i] *= 30.0F;
     run.take(k, std::vector<float>(k.size()));
@@ -355,15 +329,30 @@ TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   }
 }
 
-TEST(PrunedFormats, AreSound) {
-  for (const std::int32_t n : {1, 8, 9, 40}) {
-    expect_sound("mustafar", "{recent_tokens: 8}", kPrunedShape, n, 10);
-    expect_sound("think", "{window_tokens: 8}", kPrunedShape, n, 10);
-    expect_sound("think", "{window_tokens: 8, scope: prompt}", {1, 6, 2, 5, 16}, n, 3);
-    expect_sound("low_rank_keys", "{rank: 9}", kPrunedShape, n, 3);
-    expect_sound("qserve", "{}", kPrunedShape, n, 3);
-    expect_sound("fireq", "{}", {1, 6, 2, 5, 16}, n, 3);
-  }
+TEST(CodedFormats, AreSound) {
+  struct Sound {
+    const char *name, *parameters;
+    Ints prompts;
+    std::int32_t decode;
+    ModelShape model = kShape;
+  };
+  constexpr ModelShape kOdd{1, 6, 2, 5, 16};
+  const Ints around_20{1, 19, 20, 21, 60}, around_8{1, 7, 8, 9, 40}, after_8{1, 8, 9, 40};
+  for (const Sound& s : std::vector<Sound>{{"gear", "{}", around_20, 25},
+                                           {"zipcache", "{block_tokens: 10}", around_20, 25},
+                                           {"dfloat11", "{}", around_20, 3, kOdd},
+                                           {"cachegen", "{}", around_20, 3, kOdd},
+                                           {"kivi", "{group_tokens: 4, residual_tokens: 8}", around_8, 10, kGroupedShape},
+                                           {"per_token", "{group_channels: 24}", around_8, 3, {1, 8, 1, 40, 16}},
+                                           {"per_channel", "{group_tokens: 8}", around_8, 9, kOdd},
+                                           {"cast", "{type: fp8_e5m2}", around_8, 2, kGroupedShape},
+                                           {"mustafar", "{recent_tokens: 8}", after_8, 10},
+                                           {"think", "{window_tokens: 8}", after_8, 10},
+                                           {"think", "{window_tokens: 8, scope: prompt}", after_8, 3, kOdd},
+                                           {"low_rank_keys", "{rank: 9}", after_8, 3},
+                                           {"qserve", "{}", after_8, 3},
+                                           {"fireq", "{}", after_8, 3, kOdd}})
+    for (const std::int32_t n : s.prompts) expect_sound(s.name, s.parameters, s.model, n, s.decode);
 }
 
 }  // namespace

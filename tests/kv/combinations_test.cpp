@@ -1,6 +1,4 @@
 // Parts with parts that no recipe has together: each runs for three steps or is refused, and none ends the process.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <tbb/task_arena.h>
@@ -8,11 +6,7 @@
 
 #include <csignal>
 #include <cstring>
-#include <map>
-#include <string>
-#include <vector>
 
-#include "tests/error_of.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"

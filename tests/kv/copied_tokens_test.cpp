@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include <deque>
 #include <set>
 
@@ -19,10 +17,9 @@ class PlainAlisa {
     std::vector<double> p(tokens.size(), 0.0);
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
       std::vector<double> z;
-      for (const std::int32_t i : tokens)
-        z.push_back(std::exp(d.dot(q + h * d.model.head_dim, d.key(row, i)) / std::sqrt(d.model.head_dim)));
-      const double sum = std::accumulate(z.begin(), z.end(), 0.0);
-      for (std::size_t i = 0; i < z.size(); ++i) p[i] += z[i] / sum / d.model.group();
+      for (const std::int32_t i : tokens) z.push_back(d.dot(q + h * d.model.head_dim, d.key(row, i)) / std::sqrt(d.model.head_dim));
+      z = softmax(z);
+      for (std::size_t i = 0; i < z.size(); ++i) p[i] += z[i] / d.model.group();
     }
     auto& ring = nth(rings_, row);
     ring.resize(std::max(ring.size(), static_cast<std::size_t>(tokens.back()) + 1));
@@ -55,7 +52,7 @@ TEST(Alisa, NewestHalfAndWhatTheLastRowsFavoured) {
     PlainAlisa plain(4, 3);
     for (std::int32_t r = 0; r < 4; ++r)
       for (std::int32_t t = 57; t < 60; ++t)
-        plain.push(d, r, d.query(r, 0) - static_cast<std::ptrdiff_t>(59 - t) * d.model.q_heads * 8, tokens_of({}, 1, t + 1, 0, 0));
+        plain.push(d, r, d.query(r, 0) - static_cast<std::ptrdiff_t>(59 - t) * d.model.q_heads * 8, range(0, t + 1));
     for (std::int32_t step = 0; step < 12; ++step) {
       const auto rows = d.decode(*part);
       for (std::int32_t r = 0; r < 4; ++r) {
@@ -99,11 +96,7 @@ std::pair<Lines, Lines> copy_of(const Decode& d, std::int32_t row, std::int32_t 
 
 std::vector<double> logits(const Decode& d, const float* q, const Lines& keys) {
   std::vector<double> z;
-  for (const auto& key : keys) {
-    double sum = 0;
-    for (std::int32_t c = 0; c < d.model.head_dim; ++c) sum += static_cast<double>(q[c]) * nth(key, c);
-    z.push_back(sum / std::sqrt(d.model.head_dim));
-  }
+  for (const auto& key : keys) z.push_back(dot(q, key.data(), d.model.head_dim) / std::sqrt(d.model.head_dim));
   return z;
 }
 
@@ -112,10 +105,8 @@ std::vector<std::int32_t> wanted(const Decode& d, std::int32_t row, const Lines&
                                  std::size_t top) {
   std::vector<double> sum(static_cast<std::size_t>(covered), 0.0);
   for (std::int32_t h = 0; h < d.model.group(); ++h) {
-    const auto z = logits(d, d.query(row, h) - static_cast<std::ptrdiff_t>(back) * d.model.q_heads * d.model.head_dim, keys);
-    double all = 0;
-    for (const double x : z) all += std::exp(x);
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += std::exp(z[i]) / all;
+    const auto p = softmax(logits(d, d.query(row, h) - static_cast<std::ptrdiff_t>(back) * d.model.q_heads * d.model.head_dim, keys));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += p[i];
   }
   return best(sum, top);
 }
@@ -184,13 +175,6 @@ TEST(SpeCache, TwoTiers) {
   Prefilled d({4, 2, 1, 8, 16}, 1, 1000, "spe_cache", "{top_tokens: 64, residual_tokens: 128, group_tokens: 32}");
   const std::int64_t codes = LowBitCode{2, 32}.bytes(864, 8);  // (1000 - 128) / 32 * 32
   EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {1000 * 32, 0, 0}), (TierBytes{(136 + 64) * 32 + codes, 800 * 32, 0}));
-}
-
-std::vector<double> softmax(std::vector<double> z) {
-  double sum = 0;
-  for (double& x : z) sum += x = std::exp(x);
-  for (double& x : z) x /= sum;
-  return z;
 }
 
 // Channels of largest summed magnitude over the row's query heads.

@@ -1,14 +1,6 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
 #include "tests/kv/plain_attention.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -181,20 +173,6 @@ TEST(ScoreThreshold, CountsWhatReachesIt) {
 
 constexpr std::int32_t kTokens = 40, kWindow = 6;
 constexpr ModelShape kShape{1, 6, 2, 16};
-
-double dot(const float* a, const float* b, std::int32_t n) {
-  double sum = 0;
-  for (std::int32_t c = 0; c < n; ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
-  return sum;
-}
-
-std::vector<double> softmax(const std::vector<double>& z) {
-  std::vector<double> p;
-  double sum = 0;
-  for (const double x : z) sum += p.emplace_back(std::exp(x));
-  for (double& x : p) x /= sum;
-  return p;
-}
 
 // Mean over the last queries of the softmax over older tokens, maximum over 3 query heads before it and over 5 neighbours after it.
 std::vector<double> attention_by_hand(const RandomLayer& layer, const KvRows& kv, std::int32_t r) {

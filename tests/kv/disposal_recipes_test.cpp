@@ -1,14 +1,7 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
 #include <set>
 
-#include "base/error.h"
-#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {

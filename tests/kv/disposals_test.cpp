@@ -1,6 +1,3 @@
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <cstring>
 
 #include "kernels/storage/quantize/group_codec.h"
@@ -15,19 +12,14 @@ double reference(const RandomLayer& layer, std::int32_t s, std::int32_t q_head, 
   const ModelShape& m = layer.model;
   const auto row = static_cast<std::size_t>(s);
   const std::int32_t n = layer.seqs[row].end(), h = q_head / m.group();
-  const auto kv = [&](const std::vector<float>& x, std::int32_t i, std::int32_t d) {
-    return double{nth(x, (i * m.kv_heads + h) * m.head_dim + d)};
-  };
+  const float* const q = &nth(layer.q[row], ((n - 1) * m.q_heads + q_head) * m.head_dim);
   std::vector<std::vector<double>> v;
   std::vector<double> logits, mean_v(static_cast<std::size_t>(m.head_dim));
   double dropped = 0, logit_of_dropped = 0;
   for (std::int32_t i = 0; i < n; ++i) {
-    double z = 0;
-    std::vector<double> vi;
-    for (std::int32_t d = 0; d < m.head_dim; ++d) {
-      z += double{nth(layer.q[row], ((n - 1) * m.q_heads + q_head) * m.head_dim + d)} * kv(layer.k[row], i, d) / std::sqrt(m.head_dim);
-      vi.push_back(kv(layer.v[row], i, d));
-    }
+    const auto at = static_cast<std::ptrdiff_t>(i * m.kv_heads + h) * m.head_dim;
+    const double z = dot(q, layer.k[row].data() + at, m.head_dim) / std::sqrt(m.head_dim);
+    const std::vector<double> vi(layer.v[row].begin() + at, layer.v[row].begin() + at + m.head_dim);
     if (std::find(held.begin(), held.end(), i) != held.end()) {
       logits.push_back(z), v.push_back(vi);
     } else {
@@ -47,24 +39,11 @@ TEST(Compensation, AttendsToTheMeanOfAllThatWasDropped) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 33, 3);
     auto disposal = make_part<DisposalRegistry>("compensation");
-    const std::vector<std::int32_t> all = tokens_of({}, 1, 33, 0, 0);
-    const KeptLists first({{0, 3, 7, 20, 32}, {1, 32}, all, {0, 31, 32}}), second({{0, 2, 4}, {1}, all, {0, 1, 2}});
-    const std::vector<std::vector<std::int32_t>> held = {{0, 7, 32}, {32}, all, {0, 31, 32}};
-    for (const KeptLists* lists : {&first, &second}) {
-      const Ops::Frame frame(layer.ops);
-      LayerStep step = layer.prompt_step(1);
-      disposal->observe(step);
-      disposal->dispose(step, lists->kept());
-      for (std::int32_t r = 0; r < 4; ++r) layer.store.shrink(r, nth(lists->count, r));
-    }
-    LayerStep step = layer.prompt_step(1);
-    std::vector<Segment> segments(1);
-    segments[0].kv = step.kv;
-    disposal->add_segments(step, segments);
-    ASSERT_EQ(segments.size(), 2U);
-    std::vector<std::vector<float>> out(2, std::vector<float>(static_cast<std::size_t>(2 * group * 8)));
-    float* outs[] = {out[0].data(), out[1].data()};
-    layer.ops(Attend{segments.data(), 2, layer.window_queries.data(), outs});
+    const Ints all = range(0, 33);
+    drop_others(layer, *disposal, KeptLists({{0, 3, 7, 20, 32}, {1, 32}, all, {0, 31, 32}}));
+    drop_others(layer, *disposal, KeptLists({{0, 2, 4}, {1}, all, {0, 1, 2}}));
+    const std::vector<Ints> held = {{0, 7, 32}, {32}, all, {0, 31, 32}};
+    const auto out = attend_with(layer, *disposal, 1);
     for (std::int32_t s = 0; s < 2; ++s)
       for (std::int32_t h = 0; h < 2 * group; ++h)
         for (std::int32_t c = 0; c < 8; ++c)
@@ -96,7 +75,7 @@ TEST(Compensation, TakesTheMemoryOfOneTokenPerHead) {
   disposal->add_segments(step, segments);
   EXPECT_EQ(segments.size(), 1U);  // nothing was dropped yet
   EXPECT_EQ(gpu(), 100);
-  disposal->dispose(step, KeptLists({{0}, {0}, tokens_of({}, 1, 33, 0, 0), {1, 2}}).kept());
+  disposal->dispose(step, KeptLists({{0}, {0}, range(0, 33), {1, 2}}).kept());
   EXPECT_EQ(gpu(), 100 + 3 * (2 * 8 * 2 + 4));
   disposal->forget(0);
   EXPECT_EQ(gpu(), 100 + 1 * (2 * 8 * 2 + 4));

@@ -1,16 +1,9 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <set>
 #include <sstream>
 #include <tuple>
 
-#include "base/random.h"
-#include "sim/kv_cost/count_sources.h"
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
 
@@ -119,20 +112,7 @@ constexpr std::int32_t kDrawnBatch = 2000, kDrawnBatches = 4;
 constexpr std::uint64_t kRecordings = 44;  // no multiple of 20, so that the 95th percentile is never the edge between two recordings
 
 // Prompts of one length, told apart by their attention; shared by all recipes.
-struct Recordable {
-  AttentionTrace trace;
-  AttentionReference reference;
-};
-const Recordable& recordable(std::uint64_t seed) {
-  static std::map<std::uint64_t, Recordable> made;
-  const auto [at, is_new] = made.try_emplace(seed);
-  if (is_new) {
-    at->second.trace = sample({5, 4, 2, 32, 160, 3, 0, seed});
-    for (const char* pass : {"reconstruct", "reconstruct_gradient", "lookahead", "repeat"}) add_pass(at->second.trace, pass);
-    at->second.reference = full_attention(at->second.trace);
-  }
-  return at->second;
-}
+const Sampled& recordable(std::uint64_t seed) { return sampled({5, 4, 2, 32, 160, 3, 0, seed}); }
 
 // With a budget that cuts the prompt and is above what the recipe always keeps.
 Recipe budgeted(const std::string& name) {
@@ -174,7 +154,7 @@ struct Settled {
   }
 };
 
-std::vector<RecordedCounts::Entry> record(const Recordable& from, const Recipe& recipe) {
+std::vector<RecordedCounts::Entry> record(const Sampled& from, const Recipe& recipe) {
   RecordedCounts recorded;
   replay(from.trace, from.reference, recipe, {.counts = &recorded});
   return recorded.entries();
@@ -240,7 +220,7 @@ TEST_P(DrawnMode, FollowsReplayInDistribution) {
   std::vector<RecordedCounts::Entry> entries;
   Settled recorded, drawn;
   for (std::uint64_t seed = 1; seed <= kRecordings; ++seed) {
-    const Recordable& from = recordable(seed);
+    const Sampled& from = recordable(seed);
     const std::vector<RecordedCounts::Entry> one = record(from, recipe);
     ScriptedCounts script(one);
     const ShapeReplay shapes = replay_shapes(from.trace, recipe, &script);

@@ -1,12 +1,5 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/kv_fixture.h"
 #include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
@@ -18,8 +11,6 @@ std::vector<double> vector_of(const std::vector<std::vector<float>>& data, const
   const float* x = nth(data, sequence).data() + (i * m.kv_heads + head) * m.head_dim;
   return {x, x + m.head_dim};
 }
-
-double dot(const std::vector<double>& a, const std::vector<double>& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
   LayerStep step = layer.prompt_step(8);
@@ -222,14 +213,9 @@ double frequency(std::int32_t f) { return std::pow(1e4, -f / static_cast<double>
 struct TurnedLayer : RandomLayer {
   TurnedLayer() : RandomLayer(kShape, 1, kTokens, 5) {
     const KvRows kv = store.rows();
-    for (std::int32_t r = 0; r < 2; ++r) {
-      for (std::int32_t i = 0; i < kTokens; ++i)
-        for (std::int32_t f = 0; f < kHalf; ++f) {
-          const double x = at(k[0], i, 2, r, f), y = at(k[0], i, 2, r, f + kHalf), angle = i * frequency(f);
-          kv.key(r, i)[f] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
-          kv.key(r, i)[f + kHalf] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
-        }
-    }
+    const std::vector<float> keys = turned(k[0], model.rope, range(0, kTokens), 2, kDim);
+    for (std::int32_t r = 0; r < 2; ++r)
+      for (std::int32_t i = 0; i < kTokens; ++i) std::copy_n(&nth(keys, (i * 2 + r) * kDim), kDim, kv.key(r, i));
   }
   static double at(const std::vector<float>& x, std::int32_t t, std::int32_t heads, std::int32_t h, std::int32_t c) {
     return static_cast<double>(nth(x, (t * heads + h) * kDim + c));

@@ -1,14 +1,9 @@
 #include "tests/held_bounds.h"
 
-#include <gtest/gtest.h>
-
 #include <numeric>
 
-#include "base/error.h"
-#include "sim/kv_cost/count_sources.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {

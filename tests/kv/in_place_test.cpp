@@ -1,12 +1,9 @@
 // Evictions of a few tokens in a decode step: what they cost, and that they keep what compaction keeps.
 #include "policies/kv/policy/in_place.h"
 
-#include <set>
-
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -115,7 +112,7 @@ class InPlaceOf : public testing::TestWithParam<std::string> {};
 TEST_P(InPlaceOf, KeepsWhatCompactionKeeps) {
   for (const auto& [prompt, chunk, budget] : {std::tuple{200, 90, 130}, {200, 0, 160}, {120, 40, 130}, {150, 0, 150}}) {
     AttentionTrace trace = sample({.layers = 4, .prompt = prompt, .decode = 40, .chunk = chunk});
-    const Recipe recipe = GetParam().starts_with("shares_") ? unequal_shares_of(GetParam().substr(7)) : with_budget(GetParam(), budget);
+    const Recipe recipe = with_budget(GetParam(), budget);
     if (const std::string pass = KvPolicy(recipe, shape_of(trace, 2)).needs().pass; !pass.empty()) add_pass(trace, pass);
     const AttentionReference reference = full_attention(trace);
     const Recipe moving = compacting(recipe);

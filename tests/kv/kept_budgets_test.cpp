@@ -1,11 +1,5 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <set>
 
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/short_run.h"
@@ -245,48 +239,31 @@ INSTANTIATE_TEST_SUITE_P(All, GeometryRecipe,
 class RecipeRun {
  public:
   RecipeRun(const std::string& recipe, const std::string& overrides, std::int32_t prompt, std::int32_t chunk)
-      : layer_({1, 6, 2, 8, 16}, 1, kTokens, 3), prompt_(prompt), chunk_(chunk) {
-    policy_ = std::make_unique<KvPolicy>(recipe_of("{recipe: " + recipe + overrides + "}"), layer_.model);
-    stores_.emplace_back(layer_.model, 1, policy_->num_words(), true);
-  }
+      : trace_(random_trace(prompt)), walk_(trace_, recipe_of("{recipe: " + recipe + overrides + "}"), 7), chunk_(chunk) {}
 
   // Appends the next chunk or token; positions held by KV head 0 afterwards, ascending.
-  std::vector<std::int32_t> step() {
-    const std::int32_t count = seen_ < prompt_ ? std::min(chunk_, prompt_ - seen_) : 1;
-    stores_[0].append(0, layer_.k[0].data() + seen_ * 16, layer_.v[0].data() + seen_ * 16, count, seen_);
-    const std::vector<SeqStep> seqs = {{0, seen_, count, prompt_, -1}};
-    observer_.step = {{layer_.q[0].data() + seen_ * 48, count, seen_}};
-    const std::int32_t window = std::min(seen_ + count, policy_->needs().window_queries);
-    observer_.window = {{layer_.q[0].data() + (seen_ + count - window) * 48, window, seen_ + count - window}};
-    Ops ops(Ops::Backend::kCpu);
-    const PolicyStep s{ops, layer_.model, seqs, stores_, observer_, 7};
-    std::vector<Segment> segments;
-    policy_->before_attention(s, 0, segments);
-    policy_->after_attention(s, 0);
+  Ints step() {
+    const std::int32_t prompt = trace_.prompt_tokens, count = seen_ < prompt ? std::min(chunk_, prompt - seen_) : 1;
+    walk_.step({0, seen_, count, prompt, -1},
+               [&](const PolicyStep& step, std::int32_t l) { walk_.policy.before_attention(step, l, walk_.segments); });
     seen_ += count;
-    const KvRows kv = stores_[0].rows();
-    std::vector<std::int32_t> held;
-    for (std::int32_t i = 0; i < kv.len[0]; ++i) held.push_back(kv.position[kv.slot(0, i)]);
-    std::sort(held.begin(), held.end());
-    return held;
+    return positions_of(walk_.stores[0].rows())[0];
   }
   [[nodiscard]] std::int32_t seen() const { return seen_; }
-  static constexpr std::int32_t kTokens = 160;
 
  private:
-  struct StepObserver : Observer {
-    Observed observe(std::int32_t) override {
-      Observed in;
-      in.step = step, in.window = window;
-      return in;
-    }
-    std::vector<Queries> step, window;
-  };
-  RandomLayer layer_;
-  std::int32_t prompt_, chunk_, seen_ = 0;
-  std::unique_ptr<KvPolicy> policy_;
-  std::vector<KvStore> stores_;
-  StepObserver observer_;
+  static AttentionTrace random_trace(std::int32_t prompt) {
+    const RandomLayer layer({1, 6, 2, 8, 16}, 1, 160, 3);
+    AttentionTrace trace;
+    trace.num_layers = 1, trace.q_heads = 6, trace.kv_heads = 2, trace.head_dim = 8;
+    trace.num_tokens = 160, trace.prompt_tokens = prompt;
+    LayerTensors& t = trace.layers.emplace_back();
+    t.q = layer.q[0], t.k = layer.k[0], t.v = layer.v[0];
+    return trace;
+  }
+  AttentionTrace trace_;
+  PolicyWalk walk_;
+  std::int32_t chunk_, seen_ = 0;
 };
 
 // Positions ascend, each once.

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/config/params.h"
 #include "base/random.h"
+#include "kernels/model/rope/rope.h"
+#include "kernels/model/rope/rotary.h"
 #include "policies/kv/allocator/allocator.h"
 #include "policies/kv/cache/kv_store.h"
 #include "policies/kv/disposal/disposal.h"
@@ -14,17 +15,9 @@
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/trigger/trigger.h"
-#include "tests/kv/nth.h"
+#include "tests/kv/plain_math.h"
 
 namespace kvlab::test {
-
-using Ints = std::vector<std::int32_t>;
-
-inline Ints range(std::int32_t begin, std::int32_t end) {
-  Ints all(static_cast<std::size_t>(end - begin));
-  std::iota(all.begin(), all.end(), begin);
-  return all;
-}
 
 // A layer with random keys, values and queries for a batch of sequences of one length, ready to hand to a part.
 class RandomLayer {
@@ -90,6 +83,15 @@ inline std::vector<float> scored(Scorer& scorer, LayerStep& step) {
   std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
   scorer.score(step, scores.data());
   return scores;
+}
+
+// x [positions, heads, head_dim] with the model's own rotation.
+inline std::vector<float> turned(std::vector<float> x, const RopeForm& rope, const std::vector<std::int32_t>& positions, std::int32_t heads,
+                                 std::int32_t head_dim) {
+  std::vector<float> cos(positions.size() * static_cast<std::size_t>(head_dim / 2)), sin = cos;
+  Rotary(rope, head_dim).fill(positions, cos.data(), sin.data());
+  run_cpu(Rope{x.data(), cos.data(), sin.data(), std::ssize(positions), heads, head_dim});
+  return x;
 }
 
 // A registered part from YAML parameters.

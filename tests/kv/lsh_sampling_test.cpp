@@ -1,7 +1,3 @@
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "policies/kv/selector/lsh_tables/lsh_tables.h"
 #include "tests/kv/tier_fixture.h"
 

@@ -1,55 +1,41 @@
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/product_codes_op.h"
-#include "policies/kv/selector/selector.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 TEST(KCache, ReadsTheUnionOfEachQueryHeadsLargestLogits) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t prompt : {7, 8, 63, 65}) {
-      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-      auto part = make_part<SelectorRegistry>("k_cache", "{top_tokens: 6}");
-      d.prefill(*part);
-      const auto rows = d.decode(*part);
-      for (std::int32_t r = 0; r < 4; ++r) {
+      Prefilled d({4, 2 * group, 2, 8, 16}, 2, prompt, "k_cache", "{top_tokens: 6}");
+      d.expect_rows(1, [&](std::int32_t r, std::int32_t) {
         std::set<std::int32_t> expected{d.tokens() - 1};
-        for (std::int32_t h = 0; h < group; ++h) {
-          std::vector<double> z;
-          for (std::int32_t i = 0; i < prompt; ++i) z.push_back(d.logit(r, h, i));
-          for (const std::int32_t i : best(z, 6)) expected.insert(i);
-        }
-        EXPECT_EQ(nth(rows, r), std::vector<std::int32_t>(expected.begin(), expected.end()));
-      }
+        for (std::int32_t h = 0; h < group; ++h)
+          for (const std::int32_t i : best(d.logits(r, h, 0, prompt), 6)) expected.insert(i);
+        return Ints(expected.begin(), expected.end());
+      });
     }
-  }
 }
 
 TEST(KCache, FetchesNothingWhereNothingChanged) {
-  Decode d({4, 8, 2, 8, 16}, 1, 80, 3);
-  auto part = make_part<SelectorRegistry>("k_cache", "{top_tokens: 6}");
-  d.prefill(*part);
-  d.decode(*part);
-  part->take_traffic();
+  Prefilled d({4, 8, 2, 8, 16}, 1, 80, "k_cache", "{top_tokens: 6}");
+  d.decode();
+  d.part->take_traffic();
   LayerStep same = d.step();
-  part->select(same);
-  const Traffic traffic = part->take_traffic();
+  d.part->select(same);
+  const Traffic traffic = d.part->take_traffic();
   EXPECT_GT(traffic.asked_units, 0);
   EXPECT_EQ(traffic.fetched_bytes, 0);
 }
 
 TEST(KCache, HalfOfTheCacheLiesOnTheHost) {
-  Decode d({4, 2, 2, 8, 16}, 1, 1000, 3);
-  auto part = make_part<SelectorRegistry>("k_cache", "{top_tokens: 6}");
-  d.prefill(*part);
+  Prefilled d({4, 2, 2, 8, 16}, 1, 1000, "k_cache", "{top_tokens: 6}");
   const TierBytes held{2 * 1000 * 2 * 8 * 2, 0, 0};
-  EXPECT_EQ(part->resident_in_layer(2, d.model, d.store.rows(), held), (TierBytes{(1000 + 7) * 2 * 8 * 2, (1000 - 7) * 2 * 8 * 2, 0}));
-  EXPECT_EQ(part->resident_in_layer(1, d.model, d.store.rows(), held), held);
+  EXPECT_EQ(d.part->resident_in_layer(2, d.model, d.store.rows(), held), (TierBytes{(1000 + 7) * 2 * 8 * 2, (1000 - 7) * 2 * 8 * 2, 0}));
+  EXPECT_EQ(d.part->resident_in_layer(1, d.model, d.store.rows(), held), held);
 }
 
 constexpr const char* kNearest = "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}";
@@ -57,11 +43,8 @@ constexpr const char* kNearest = "{sink_tokens: 4, recent_tokens: 8, top_tokens:
 // Tokens outside the windows that some query head of the row has among its `top` nearest.
 std::set<std::int32_t> nearest_keys(const Decode& d, std::int32_t row, std::size_t top) {
   std::set<std::int32_t> nearest;
-  for (std::int32_t h = 0; h < d.model.group(); ++h) {
-    std::vector<double> z;
-    for (std::int32_t i = 4; i < d.tokens() - 8; ++i) z.push_back(d.logit(row, h, i));
-    for (const std::int32_t i : best(z, top)) nearest.insert(i + 4);
-  }
+  for (std::int32_t h = 0; h < d.model.group(); ++h)
+    for (const std::int32_t i : best(d.logits(row, h, 4, d.tokens() - 8), top)) nearest.insert(i + 4);
   return nearest;
 }
 
@@ -113,16 +96,13 @@ TEST(RetrievalAttention, GraphFindsMostOfTheNearestKeys) {
 }
 
 TEST(RetrievalAttention, GraphOfFewKeysFindsAll) {
-  Decode d({4, 2, 2, 8, 16}, 1, 40, 3);
-  auto part = make_part<SelectorRegistry>("retrieval_attention", kGraph);
+  Prefilled d({4, 2, 2, 8, 16}, 1, 40, "retrieval_attention", kGraph);
   auto exact = make_part<SelectorRegistry>("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 10}");
-  d.prefill(*part);
   for (std::int32_t t = 0; t < 8; ++t) {
-    const auto rows = d.decode(*part);
+    const auto rows = d.decode();
     LayerStep same = d.step();
     const Selection chosen = exact->select(same);
-    for (std::size_t r = 0; r < 2; ++r)
-      EXPECT_EQ(rows[r], std::vector<std::int32_t>(chosen.index + chosen.index_first[r], chosen.index + chosen.index_first[r + 1]));
+    for (std::int32_t r = 0; r < 2; ++r) EXPECT_EQ(nth(rows, r), tokens_in(chosen, r));
   }
 }
 
@@ -139,32 +119,23 @@ std::vector<double> turned(const float* x, std::int32_t d, const RopeForm& rope,
 
 // A center for every key: the look-up is exact, and what remains is the rule of far queries.
 TEST(A2ats, WithoutLossItRanksFarKeysAtOneDistance) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const RopeForm& rope : {RopeForm(0), RopeForm(10000), RopeForm(10000, {RopeScaling::Kind::kLinear, 8})}) {
-      ModelShape shape{4, 2 * group, 2, 8, 16};
-      shape.rope = rope;
-      Decode d(shape, 2, 60, 3);
-      auto part =
-          make_part<SelectorRegistry>("a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1, tokens_per_code: 1, far_tokens: 32}");
-      d.prefill(*part);
-      const auto rows = d.decode(*part);
-      for (std::int32_t r = 0; r < 4; ++r) {
-        const auto always = tokens_of({}, 1, 3, 61 - 8, 61);
+      SCOPED_TRACE(rope.base / rope.scaling.factor);
+      Prefilled d({4, 2 * group, 2, 8, 16, 2, rope}, 2, 60, "a2ats",
+                  "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1, tokens_per_code: 1, far_tokens: 32}");
+      d.expect_rows(1, [&](std::int32_t r, std::int32_t) {
+        const Ints always = tokens_of({}, 1, 3, 61 - 8, 61);
         std::set<std::int32_t> expected(always.begin(), always.end());
         for (std::int32_t h = 0; h < group; ++h) {
           const std::vector<double> q = turned(d.query(r, h), 8, rope, 32 - 60);
           std::vector<double> z;
-          for (std::int32_t i = 3; i < 61 - 8; ++i) {
-            const std::vector<double> k = turned(d.key(r, i), 8, rope, -i);
-            z.push_back(std::inner_product(q.begin(), q.end(), k.begin(), 0.0));
-          }
+          for (std::int32_t i = 3; i < 61 - 8; ++i) z.push_back(dot(q, turned(d.key(r, i), 8, rope, -i)));
           for (const std::int32_t i : best(z, 6)) expected.insert(i + 3);
         }
-        EXPECT_EQ(nth(rows, r), std::vector<std::int32_t>(expected.begin(), expected.end()))
-            << group << " " << rope.base << " " << rope.scaling.factor;
-      }
+        return Ints(expected.begin(), expected.end());
+      });
     }
-  }
 }
 
 TEST(A2ats, CodesAreNearestUnderTheQueriesMetric) {
@@ -202,10 +173,8 @@ TEST(A2ats, CodesAreNearestUnderTheQueriesMetric) {
 }
 
 TEST(A2ats, OneCenterRanksNothing) {
-  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
-  auto part = make_part<SelectorRegistry>("a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1, max_codes: 1}");
-  d.prefill(*part);
-  for (const auto& row : d.decode(*part)) EXPECT_EQ(row, tokens_of({}, 1, 3 + 6, 61 - 8, 61));
+  Prefilled d({4, 4, 2, 8, 16}, 1, 60, "a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1, max_codes: 1}");
+  for (const auto& row : d.decode()) EXPECT_EQ(row, tokens_of({}, 1, 3 + 6, 61 - 8, 61));
 }
 
 // A center for every token: look-ups are exact.
@@ -216,13 +185,10 @@ TEST(PqCache, WithoutLossItReadsTheLargestAttentionBetweenFirstAndNewest) {
       const std::int32_t tail = d.tokens() - 14;  // a quarter of 57 tokens are newest ones, and as many are found
       std::vector<double> scores(static_cast<std::size_t>(tail - 3), 0.0);
       for (std::int32_t h = 0; h < group; ++h) {
-        double total = 0;
-        for (std::int32_t i = 3; i < tail; ++i) total += std::exp(d.logit(r, h, i));
-        for (std::int32_t i = 3; i < tail; ++i) nth(scores, i - 3) += std::exp(d.logit(r, h, i)) / total;
+        const std::vector<double> p = softmax(d.logits(r, h, 3, tail));
+        for (std::size_t i = 0; i < p.size(); ++i) scores[i] += p[i];
       }
-      std::vector<std::int32_t> found = best(scores, 14);
-      for (std::int32_t& i : found) i += 3;
-      return tokens_of(found, 1, 3, tail, d.tokens());
+      return tokens_of(shifted(best(scores, 14), 3), 1, 3, tail, d.tokens());
     });
   }
 }

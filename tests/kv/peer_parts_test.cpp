@@ -2,12 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
-#include "base/error.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "tests/kv/allocator_fixture.h"
@@ -17,7 +13,6 @@ namespace kvlab::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Ints = std::vector<std::int32_t>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <fstream>
-#include <numeric>
 
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
@@ -116,13 +114,9 @@ TEST(PrefillSelectors, MarksCoverColumnsAndDiagonals) {
     std::vector<double> of_column(150), of_diagonal(150);
     for (std::int64_t i = 102; i < 110; ++i) {
       std::vector<double> row;
-      double sum = 0;
-      for (std::int64_t j = 0; j <= 40 + i; ++j) {
-        double dot = 0;
-        for (std::int64_t c = 0; c < 16; ++c) dot += static_cast<double>(prompt.query(i, h)[c]) * prompt.key(j, h)[c];
-        row.push_back(std::exp(dot / 4)), sum += row.back();
-      }
-      for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j] / sum, of_diagonal[row.size() - 1 - j] += row[j] / sum;
+      for (std::int64_t j = 0; j <= 40 + i; ++j) row.push_back(dot(prompt.query(i, h), prompt.key(j, h), 16) / 4);
+      row = softmax(row);
+      for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j], of_diagonal[row.size() - 1 - j] += row[j];
     }
     std::int64_t marked_columns = 0;
     for (std::int64_t c = 0; c < 150; ++c) marked_columns += is_marked(column_marks.data() + h * prompt.column_words(), c) ? 1 : 0;
@@ -157,9 +151,7 @@ std::vector<double> over_keys(const PromptLayer& layer, std::int32_t i, std::int
   std::vector<double> out(16, 0);
   double sum = 0;
   for (const std::int32_t j : keys) {
-    double z = 0;
-    for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c);
-    const double p = std::exp(z / 4);
+    const double p = std::exp(dot(&nth(layer.q, (i * 4 + h) * 16), &nth(layer.k, (j * 2 + h / 2) * 16), 16) / 4);
     sum += p;
     for (std::int32_t c = 0; c < 16; ++c) nth(out, c) += p * nth(layer.v, (j * 2 + h / 2) * 16 + c);
   }
@@ -195,17 +187,14 @@ TEST(PrefillSelectors, HeadsElectTokensForAChunk) {
   const std::vector<float> out = layer.sparse(*part);
   std::vector<double> votes(135, 0);
   for (std::int32_t h = 0; h < 4; ++h) {
-    std::vector<double> p;
-    for (std::int32_t j = 5; j < 140; ++j) {
-      double z = 0;
+    std::vector<double> z(135, 0);
+    for (std::int32_t j = 5; j < 140; ++j)
       for (std::int32_t i = 150; i < 200; ++i)
-        for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c) / 50;
-      p.push_back(std::exp(z / 4));
-    }
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j] / sum;
+        nth(z, j - 5) += dot(&nth(layer.q, (i * 4 + h) * 16), &nth(layer.k, (j * 2 + h / 2) * 16), 16) / 50 / 4;
+    const std::vector<double> p = softmax(z);
+    for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j];
   }
-  std::vector<std::int32_t> keys{0, 1, 2, 3, 4};
+  Ints keys = range(0, 5);
   for (const std::int32_t j : best(votes, 20)) keys.push_back(5 + j);
   for (std::int32_t i = 140; i < 150; ++i) keys.push_back(i);
   for (std::int32_t i = 150; i < 200; ++i) {

@@ -6,7 +6,6 @@
 
 #include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/head_scores_op.h"

@@ -1,22 +1,15 @@
 #include "policies/kv/prompt_rewriter/prompt_rewriter.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <numeric>
 #include <set>
 
-#include "policies/kv/forward_passes.h"
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "sim/kv_cost/recipe_footprint.h"
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {

@@ -1,14 +1,9 @@
-#include <gtest/gtest.h>
-
 #include <deque>
-#include <functional>
 #include <set>
 
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/estimate_keys_op.h"
-#include "policies/kv/selector/selector.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/selector_fixture.h"
 #include "tests/kv/tier_fixture.h"
 #include "tests/kv/trained_fixture.h"
 
@@ -103,8 +98,6 @@ std::vector<double> pooled(const Decode& d, std::int32_t row, std::int32_t t, co
   return blocks;
 }
 
-std::vector<std::int32_t> up_to(std::int32_t n) { return tokens_of({}, 1, n, 0, 0); }
-
 // The tokens of a step of n tokens that is not dense: first and newest blocks, and the best between them.
 std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n, const Score& score) {
   const std::int32_t end = std::min(n - kRecent, n - 1) / kBlock, begin = kSinks / kBlock;
@@ -117,7 +110,7 @@ std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n
   std::vector<bool> is_chosen(static_cast<std::size_t>(end), false);
   for (std::int32_t i = 0; i < keep; ++i) nth(is_chosen, nth(ranked, i).second) = true;
   std::vector<std::int32_t> tokens;
-  for (const std::int32_t i : up_to(n))
+  for (const std::int32_t i : range(0, n))
     if (i < kSinks || i >= end * kBlock || nth(is_chosen, i / kBlock)) tokens.push_back(i);
   return tokens;
 }
@@ -130,14 +123,14 @@ void expect_predicted(Selector& part, const Score& score) {
   d.prefill(part);
   std::vector<History> histories(2);
   for (std::int32_t r = 0; r < 2; ++r)
-    for (std::int32_t t = kPrompt - kSteps; t < kPrompt; ++t) nth(histories, r).push_back(pooled(d, r, t, up_to(t + 1), kPrompt));
+    for (std::int32_t t = kPrompt - kSteps; t < kPrompt; ++t) nth(histories, r).push_back(pooled(d, r, t, range(0, t + 1), kPrompt));
   for (std::int32_t step = 1; step <= 12; ++step) {
     const auto rows = d.decode(part);
     for (std::int32_t r = 0; r < 2; ++r) {
       SCOPED_TRACE("step " + std::to_string(step) + ", row " + std::to_string(r));
       History& history = nth(histories, r);
       const std::int32_t n = kPrompt + step;
-      const std::vector<std::int32_t> expected = step % 5 == 0 ? up_to(n) : expected_tokens(history, n, score);
+      const std::vector<std::int32_t> expected = step % 5 == 0 ? range(0, n) : expected_tokens(history, n, score);
       EXPECT_EQ(nth(rows, r), expected);
       history.push_back(pooled(d, r, n - 1, expected, n));
       history.pop_front();
@@ -231,8 +224,7 @@ TEST(Twilight, KeepsTheFewestTokensOfTheMass) {
       std::size_t kept = 0, held = 0;
       for (std::int32_t t = 0; t < 3; ++t) {
         const auto rows = d.decode();
-        std::vector<std::int32_t> all(static_cast<std::size_t>(d.tokens()));
-        std::iota(all.begin(), all.end(), 0);
+        const Ints all = range(0, d.tokens());
         const auto keys = estimated(d.store.rows(), 4);
         for (std::int32_t r = 0; r < 4; ++r) {
           const auto at = static_cast<std::size_t>(r);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -30,7 +29,7 @@ std::vector<std::string> serving_recipes() {
 }
 
 Recipe small_footprint_recipe(const std::string& name) {
-  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
+  if (name.starts_with("shares_")) return with_budget(name, 0);
   if (name.starts_with("by_share_")) return recipe_of("{recipe: " + name.substr(9) + ", budget_frac: 0.4}");
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget ? with_budget(name, 130) : recipe;

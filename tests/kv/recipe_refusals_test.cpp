@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -6,13 +5,8 @@
 #include <regex>
 #include <set>
 
-#include "policies/kv/policy/policy.h"
-#include "policies/kv/recipe/recipe.h"
-#include "sim/replay/replay.h"
-#include "tests/error_of.h"
 #include "tests/has_all.h"
-#include "tests/recipes_in.h"
-#include "traces/synthetic_attention.h"
+#include "tests/kv/host_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -167,9 +161,7 @@ TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
 }
 
 AttentionTrace sample_of(const std::string& options) {
-  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2" + options + "}",
-                               "synthetic");
-  return SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  return synthetic_trace("layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2" + options);
 }
 
 // A quarter of 100 tokens is less than the window of 32; 0.3 of 10 tokens is less than the prompt, which the window covers.
@@ -232,8 +224,7 @@ TEST(UnequalHeads, AreRefusedWhereAPartTakesThemTogether) {
 }
 
 TEST(UnequalHeads, AreFineWhereNothingTakesThemTogether) {
-  Params p = Params::from_text("{layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, prompt_tokens: 200, decode_tokens: 4}", "synthetic");
-  const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  const AttentionTrace trace = synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, prompt_tokens: 200, decode_tokens: 4");
   const AttentionReference reference = full_attention(trace);
   for (const std::string recipe :
        {"snapkv, budget_tokens: 64, format: {low_rank_keys: {keys: after_rope}}, allocator: pyramid",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
@@ -12,7 +11,6 @@ namespace kvlab::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Ints = std::vector<std::int32_t>;
 constexpr float kProtected = std::numeric_limits<float>::infinity();
 
 Floats key_norms(LayerStep& step) { return scored(*make_part<ScorerRegistry>("key_norm"), step); }

@@ -88,11 +88,12 @@ class Decode {
   [[nodiscard]] double logit(std::int32_t row, std::int32_t head, std::int32_t i) const {
     return dot(query(row, head), key(row, i)) / std::sqrt(model.head_dim);
   }
-  [[nodiscard]] double dot(const float* a, const float* b) const {
-    double sum = 0;
-    for (std::int32_t c = 0; c < model.head_dim; ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
-    return sum;
+  [[nodiscard]] std::vector<double> logits(std::int32_t row, std::int32_t head, std::int32_t begin, std::int32_t end) const {
+    std::vector<double> z;
+    for (std::int32_t i = begin; i < end; ++i) z.push_back(logit(row, head, i));
+    return z;
   }
+  [[nodiscard]] double dot(const float* a, const float* b) const { return test::dot(a, b, model.head_dim); }
   // The bound of Quest for tokens [begin, end) and one query head: each channel takes the end that helps it most.
   [[nodiscard]] double bound(std::int32_t row, std::int32_t head, std::int32_t begin, std::int32_t end) const {
     double sum = 0;
@@ -120,19 +121,15 @@ class Decode {
   }
   // q . mean key of tokens [begin, end) / sqrt(d).
   [[nodiscard]] double mean_logit(std::int32_t row, std::int32_t head, std::int32_t begin, std::int32_t end) const {
-    double sum = 0;
-    end = std::min(end, seen_);
-    for (std::int32_t i = begin; i < end; ++i) sum += logit(row, head, i);
-    return sum / (end - begin);
+    const std::vector<double> z = logits(row, head, begin, std::min(end, seen_));
+    return std::accumulate(z.begin(), z.end(), 0.0) / static_cast<double>(z.size());
   }
   // Group mean of the softmax over all tokens held.
   [[nodiscard]] std::vector<double> attention(std::int32_t row) const {
     std::vector<double> mean(static_cast<std::size_t>(seen_), 0.0);
     for (std::int32_t h = 0; h < model.group(); ++h) {
-      std::vector<double> p;
-      for (std::int32_t i = 0; i < seen_; ++i) p.push_back(std::exp(logit(row, h, i)));
-      const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-      for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / sum / model.group();
+      const std::vector<double> p = softmax(logits(row, h, 0, seen_));
+      for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / model.group();
     }
     return mean;
   }
@@ -201,6 +198,15 @@ inline std::vector<std::int32_t> tokens_of(const std::vector<std::int32_t>& unit
     for (std::int32_t i = u * unit_tokens; i < (u + 1) * unit_tokens; ++i) tokens.push_back(i);
   for (std::int32_t i = tail; i < n; ++i) tokens.push_back(i);
   return tokens;
+}
+
+inline Ints shifted(Ints x, std::int32_t by) {
+  for (std::int32_t& i : x) i += by;
+  return x;
+}
+
+inline Ints tokens_in(const Selection& chosen, std::int32_t row) {
+  return {chosen.index + chosen.index_first[row], chosen.index + chosen.index_first[row + 1]};
 }
 
 // The k best of `scores`, ties to the lower index, ascending.

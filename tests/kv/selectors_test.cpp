@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/select/cluster/cluster.h"
@@ -10,12 +8,6 @@ namespace kvlab::test {
 namespace {
 
 using Rows = std::vector<std::vector<std::int32_t>>;
-using Ints = std::vector<std::int32_t>;
-
-Ints shifted(Ints x, std::int32_t by) {
-  for (std::int32_t& i : x) i += by;
-  return x;
-}
 
 TEST(LServe, PagesByTheBestOfTheirLogicalPagesServeFourSteps) {
   for (const std::int32_t group : {1, 3, 8}) {
@@ -39,10 +31,8 @@ std::vector<double> votes(const Decode& d, std::int32_t sinks, std::int32_t rece
   std::vector<double> sum(static_cast<std::size_t>(d.tokens() - sinks - recent), 0.0);
   for (std::int32_t r = 0; r < d.model.kv_heads; ++r)
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
-      std::vector<double> p;
-      for (std::int32_t i = sinks; i < d.tokens() - recent; ++i) p.push_back(std::exp(d.logit(r, h, i)));
-      const double all = std::accumulate(p.begin(), p.end(), 0.0);
-      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all;
+      const std::vector<double> p = softmax(d.logits(r, h, sinks, d.tokens() - recent));
+      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i];
     }
   return sum;
 }
@@ -226,7 +216,7 @@ TEST(MpCache, SiftsLargeClustersThenSmallOnesAndSharesBetweenLayers) {
         for (const std::int32_t i : best(fine, static_cast<std::size_t>((2 * (large - 1) + 3) / 4))) chosen.push_back(nth(candidates, i));
         const auto expected = tokens_of(chosen, 4, 8, large * 8, d.tokens());
         EXPECT_EQ(nth(rows, r), expected);
-        EXPECT_EQ(std::vector<std::int32_t>(shared.index + shared.index_first[r], shared.index + shared.index_first[r + 1]), expected);
+        EXPECT_EQ(tokens_in(shared, r), expected);
       }
     }
   }

@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "base/error.h"
 #include "base/random.h"
 #include "sim/kv_cost/shape_run.h"
 #include "tests/recipes_in.h"
@@ -92,12 +91,7 @@ TEST(ShapeRun, SumsCallsByOperation) {
 }
 
 constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
-
-// The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
-Recipe small_step_recipe(const std::string& name) {
-  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
-  return with_budget(name, 130);
-}
+constexpr std::int32_t kStepBudget = 130;  // above what any recipe always keeps
 
 // States of sequences after a prompt and some decode steps, by their lengths alone.
 std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t count) {
@@ -148,7 +142,7 @@ class StepOpsOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(StepOpsOf, BatchIsTheExactSum) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  const Recipe recipe = small_step_recipe(GetParam());
+  const Recipe recipe = with_budget(GetParam(), kStepBudget);
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
   for (std::uint64_t draw = 0; draw < (short_run() ? 15 : 60); ++draw) {
@@ -191,7 +185,7 @@ ShapeRun::Seq before_step(const StepOps::Walk& walk, std::size_t step) {
 TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
   if (GetParam().find("kivi") != std::string::npos) GTEST_SKIP() << "calls for keys and for values have the same names";
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  const Recipe recipe = small_step_recipe(GetParam());
+  const Recipe recipe = with_budget(GetParam(), kStepBudget);
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
   for (std::uint64_t draw = 100; draw < (short_run() ? 102 : 106); ++draw) {
@@ -226,7 +220,7 @@ TEST(StepOps, LinesSpareRuns) {
 
 // Retrieval heads grow while streaming heads are cut: that, too, is a line, and another sequence of these lengths runs nothing.
 TEST(StepOps, LinesOfWholeRowsSpareRuns) {
-  const Recipe recipe = small_step_recipe("duo");
+  const Recipe recipe = with_budget("duo", kStepBudget);
   StepOps ops(recipe, kStepModel);
   ShapeRun parts(recipe, kStepModel);
   const auto decode_all = [&](std::int32_t prompt) {
@@ -250,7 +244,7 @@ TEST(StepOps, LinesOfWholeRowsSpareRuns) {
 
 // Below the budget all layers attend to everything, above it two do: what was found below is not taken for what happens above.
 TEST(StepOps, DenseLayersAreKnownBeforeTheyDiffer) {
-  const Recipe recipe = small_step_recipe("quest");
+  const Recipe recipe = with_budget("quest", kStepBudget);
   StepOps ops(recipe, kStepModel);
   ShapeRun parts(recipe, kStepModel);
   for (std::int32_t n = 3; n < 400; ++n) {

@@ -1,8 +1,3 @@
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <numeric>
-
 #include "serving/op_sums.h"
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
@@ -47,9 +42,7 @@ TEST(Tiers, TrafficIsWhatTheTokensReadTell) {
     auto part = make_part<SelectorRegistry>(a.part, a.parameters);
     Decode d({4, 8, 2, 8, 16}, 2, 100, 3, true, part->num_words());
     d.prefill(*part);
-    std::vector<std::int32_t> held(static_cast<std::size_t>(a.stays));
-    std::iota(held.begin(), held.end(), 100 - a.stays);
-    std::vector<std::vector<std::int32_t>> last(4, held);
+    std::vector<Ints> last(4, range(100 - a.stays, 100));
     for (std::int32_t t = 0; t < 9; ++t) {
       const auto rows = d.decode(*part);
       const std::int32_t tail = a.tail(d.tokens());
@@ -151,13 +144,11 @@ TEST(Tiers, AnEmptyRowTakesNoBytes) {
 
 TEST(FetchAll, BringsEveryOlderTokenInEachStep) {
   for (const char* from : {"cpu_memory", "disk"}) {
-    Decode d({4, 4, 2, 8, 16}, 3, 50, 3);
-    auto part = make_part<SelectorRegistry>("fetch_all", std::string("{from: ") + from + "}");
-    d.prefill(*part);
-    EXPECT_EQ(part->take_traffic().fetched_bytes, 0);
+    Prefilled d({4, 4, 2, 8, 16}, 3, 50, "fetch_all", std::string("{from: ") + from + "}");
+    EXPECT_EQ(d.part->take_traffic().fetched_bytes, 0);
     for (std::int32_t t = 0; t < 2; ++t) {
-      for (const auto& row : d.decode(*part)) EXPECT_EQ(static_cast<std::int32_t>(row.size()), d.tokens());
-      const Traffic traffic = part->take_traffic();
+      for (const auto& row : d.decode()) EXPECT_EQ(std::ssize(row), d.tokens());
+      const Traffic traffic = d.part->take_traffic();
       EXPECT_EQ(traffic.fetched_bytes, 6LL * (50 + t) * 2 * 8 * 2) << from << " step " << t;
       EXPECT_EQ(traffic.disk_bytes, from == std::string("disk") ? traffic.fetched_bytes : 0);
       EXPECT_EQ(traffic.hit_units, 0);

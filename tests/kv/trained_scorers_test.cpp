@@ -1,10 +1,3 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
-#include "tests/error_of.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/trained_fixture.h"
@@ -104,33 +97,6 @@ TEST(KvZap, ProtectsFirstAndLatestTokens) {
   }
 }
 
-TEST(KvZap, TokensAreJudgedAlikeInAnyChunks) {
-  const std::string recipe = zap("0.1", Surrogates(3, 2, 48, 7).file());
-  const auto whole = replay_listed(recipe, sample({.chunk = 0})), cut = replay_listed(recipe, sample({.chunk = 33}));
-  EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
-  EXPECT_EQ(whole.kept, cut.kept);
-}
-
-TEST(KvZap, CostsWhatItComputes) {
-  for (const std::int32_t mid : {0, 7}) expect_cost_is_replay(sample({}), recipe_of(zap("0.1", Surrogates(3, 2, 48, mid).file())));
-}
-
-// Without a file only costs are known, of the published two-layer form.
-TEST(KvZap, WeightsAreNeededToCompute) {
-  EXPECT_TRUE(needs_weights("kvzap"));
-  EXPECT_EQ(flops_without_weights("kvzap", "hidden_scores"), 2 * 2 * 300 * (512 * 100 + 2 * 512));
-}
-
-TEST(KvZap, RefusesFilesOfAnotherModel) {
-  const AttentionTrace trace = sample({});
-  const auto why = [&](const Surrogates& models) { return error_of([&] { replay_listed(zap("0", models.file()), trace); }); };
-  EXPECT_THAT(why({4, 2, 48, 0}), HasSubstr("more than the model's 3 layers"));
-  EXPECT_THAT(why({2, 2, 48, 0}), HasSubstr("has no tensor 'layers.2.weight'"));
-  EXPECT_THAT(why({3, 4, 48, 0}), HasSubstr("has shape [4, 48], the model needs [2, 48]"));
-  EXPECT_THAT(why({3, 2, 50, 6}), HasSubstr("has shape [6, 50], the model needs [6, 48]"));
-  EXPECT_THAT(why({3, 3, 48, 6}), HasSubstr("'layers.0.2.weight'"));
-}
-
 // Fast KVzip: scores by a small trained gate of the hidden state.
 
 constexpr std::int32_t kHidden = 48, kHeads = 2, kGroup = 2, kRank = 6, kSinks = 3;
@@ -178,7 +144,7 @@ struct Gates : TrainedFile {
   }
 };
 
-std::string recipe_with(const std::string& file, const std::string& more = "") {
+std::string fast_kvzip(const std::string& file, const std::string& more = ", budget_tokens: 50") {
   return "{recipe: fast_kvzip, scorer: {hidden_gate: {sinks_tokens: 2, recent_tokens: 8}}, weights: " + file + more + "}";
 }
 
@@ -199,33 +165,13 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const std::size_t count = 6 * 40;
   ASSERT_GT(all[count - 1] - all[count], 1e-6);
   const double least = (all[count - 1] + all[count]) / 2;
-  const ReplayResult result = replay_listed(recipe_with(gates.file(), ", budget_tokens: 50"), trace);
+  const ReplayResult result = replay_listed(fast_kvzip(gates.file()), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::int32_t> expected;
     for (std::int32_t t = 0; t < 200; ++t)
       if (t < 2 || t >= 192 || score(row, t) > least) expected.push_back(t);
     EXPECT_EQ(nth(result.kept_of_prompt, row), expected) << row;
   }
-}
-
-TEST(FastKvzip, TokensAreJudgedAlikeInAnyChunks) {
-  const std::string recipe = recipe_with(Gates(3).file(), ", budget_tokens: 50");
-  EXPECT_EQ(replay_listed(recipe, sample({.chunk = 0})).kept_of_prompt, replay_listed(recipe, sample({.chunk = 33})).kept_of_prompt);
-}
-
-TEST(FastKvzip, CostsWhatItComputes) { expect_cost_is_replay(sample({}), recipe_of(recipe_with(Gates(3).file(), ", budget_tokens: 50"))); }
-
-// Without a file only costs are known, of the published width and sinks.
-TEST(FastKvzip, WeightsAreNeededToCompute) {
-  EXPECT_EQ(flops_without_weights("fast_kvzip", "gate_scores"), 2 * 2 * 300 * ((8 + 2) * 16 * 100 + 8 * 16 * 17));
-}
-
-TEST(FastKvzip, RefusesFilesOfAnotherModel) {
-  const AttentionTrace trace = sample({});
-  const auto why = [&](const Gates& gates) { return error_of([&] { replay_listed(recipe_with(gates.file()), trace); }); };
-  EXPECT_THAT(why(Gates(4)), HasSubstr("more than the model's 3 layers"));
-  EXPECT_THAT(why(Gates(2)), HasSubstr("has no tensor 'layers.2.q_proj.weight'"));
-  EXPECT_THAT(why(Gates(3, 4)), HasSubstr("has shape [48, 48], the model needs [24, 48]"));
 }
 
 // Locret: scores by a small trained model of a token's query, key and value.
@@ -256,7 +202,7 @@ struct Models : TrainedFile {
   }
 };
 
-std::string recipe_with(const std::string& file, std::int32_t budget) {
+std::string locret(const std::string& file, std::int32_t budget) {
   return "{recipe: locret, budget_tokens: " + std::to_string(budget) +
          ", scorer: {retaining_heads: {recent_tokens: 10}}, weights: " + file + "}";
 }
@@ -265,7 +211,7 @@ std::string recipe_with(const std::string& file, std::int32_t budget) {
 TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
   const AttentionTrace trace = sample({});  // 3 layers, 4 query heads and 2 KV heads of 32 channels, 200 tokens
   const Models models(3);
-  const ReplayResult result = replay_listed(recipe_with(models.file(), 60), trace);
+  const ReplayResult result = replay_listed(locret(models.file(), 60), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::pair<double, std::int32_t>> held;
     std::int32_t seen = 0;
@@ -288,34 +234,48 @@ TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
 
 TEST(Locret, WithRoomForThePromptNothingGoes) {
   const AttentionTrace trace = sample({});
-  EXPECT_EQ(replay_listed(recipe_with(Models(3).file(), 200), trace).kept_tokens, 200);
+  EXPECT_EQ(replay_listed(locret(Models(3).file(), 200), trace).kept_tokens, 200);
 }
 
-TEST(Locret, CostsWhatItComputes) {
-  const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, recipe_of(recipe_with(Models(3).file(), 60)));
-}
-
-// Without a file only costs are known, of the published width; decode steps score nothing.
-TEST(Locret, WeightsAreNeededToCompute) {
-  const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { replay_listed("{recipe: locret}", trace); });
-  EXPECT_TRUE(why.starts_with("recipe 'locret' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
-  ShapeRun run(recipe_of("{recipe: locret}"), {2, 8, 2, 64, 100});
-  const auto flops = [&](const ShapeRun::Seq& seq) {
-    std::int64_t sum = 0;
-    for (const OpCall& c : run.step(std::span(&seq, 1)).calls) sum += c.op == "qkv_scores" ? c.flops : 0;
-    return sum;
+TEST(TrainedScorers, JudgeTokensAlikeInAnyChunks) {
+  const auto expect_alike = [](const std::string& recipe) {
+    const auto whole = replay_listed(recipe, sample({.chunk = 0})), cut = replay_listed(recipe, sample({.chunk = 33}));
+    EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
+    EXPECT_EQ(whole.kept, cut.kept);
   };
-  EXPECT_EQ(flops({0, 300, 300, {0}, {}}), 2 * 2 * 300 * 1024 * (12 * 64 + 2));
-  EXPECT_EQ(flops({300, 1, 300, {300}, {}}), 0);
+  expect_alike(zap("0.1", Surrogates(3, 2, 48, 7).file()));
+  expect_alike(fast_kvzip(Gates(3).file()));
 }
 
-TEST(Locret, RefusesFilesOfAnotherModel) {
+TEST(TrainedScorers, CostWhatTheyCompute) {
+  const auto expect = [](const std::string& recipe) { expect_cost_is_replay(sample({}), recipe_of(recipe)); };
+  for (const std::int32_t mid : {0, 7}) expect(zap("0.1", Surrogates(3, 2, 48, mid).file()));
+  expect(fast_kvzip(Gates(3).file()));
+  expect(locret(Models(3).file(), 60));
+}
+
+// Without a file only costs are known, of the published sizes. Decode steps of locret score nothing.
+TEST(TrainedScorers, NeedWeightsToCompute) {
+  EXPECT_TRUE(needs_weights("kvzap"));
+  EXPECT_EQ(flops_without_weights("kvzap", "hidden_scores"), 2 * 2 * 300 * (512 * 100 + 2 * 512));
+  EXPECT_EQ(flops_without_weights("fast_kvzip", "gate_scores"), 2 * 2 * 300 * ((8 + 2) * 16 * 100 + 8 * 16 * 17));
+  EXPECT_EQ(flops_without_weights("locret", "qkv_scores"), 2 * 2 * 300 * 1024 * (12 * 64 + 2));
+  EXPECT_EQ(flops_without_weights("locret", "qkv_scores", {300, 1, 300, {300}, {}}), 0);
+}
+
+TEST(TrainedScorers, RefuseFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Models& models) { return error_of([&] { replay_listed(recipe_with(models.file(), 60), trace); }); };
-  EXPECT_NE(why(Models(4)).find("more than the model's 3 layers"), std::string::npos) << why(Models(4));
-  EXPECT_NE(why(Models(3, 300)).find("has shape [5, 300], the model needs [5, 256]"), std::string::npos) << why(Models(3, 300));
+  const auto why = [&](const std::string& recipe) { return error_of([&] { replay_listed(recipe, trace); }); };
+  EXPECT_THAT(why(zap("0", Surrogates(4, 2, 48, 0).file())), HasSubstr("more than the model's 3 layers"));
+  EXPECT_THAT(why(zap("0", Surrogates(2, 2, 48, 0).file())), HasSubstr("has no tensor 'layers.2.weight'"));
+  EXPECT_THAT(why(zap("0", Surrogates(3, 4, 48, 0).file())), HasSubstr("has shape [4, 48], the model needs [2, 48]"));
+  EXPECT_THAT(why(zap("0", Surrogates(3, 2, 50, 6).file())), HasSubstr("has shape [6, 50], the model needs [6, 48]"));
+  EXPECT_THAT(why(zap("0", Surrogates(3, 3, 48, 6).file())), HasSubstr("'layers.0.2.weight'"));
+  EXPECT_THAT(why(fast_kvzip(Gates(4).file(), "")), HasSubstr("more than the model's 3 layers"));
+  EXPECT_THAT(why(fast_kvzip(Gates(2).file(), "")), HasSubstr("has no tensor 'layers.2.q_proj.weight'"));
+  EXPECT_THAT(why(fast_kvzip(Gates(3, 4).file(), "")), HasSubstr("has shape [48, 48], the model needs [24, 48]"));
+  EXPECT_THAT(why(locret(Models(4).file(), 60)), HasSubstr("more than the model's 3 layers"));
+  EXPECT_THAT(why(locret(Models(3, 300).file(), 60)), HasSubstr("has shape [5, 300], the model needs [5, 256]"));
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"

@@ -1,8 +1,6 @@
 #include <numbers>
 
-#include "kernels/model/rope/rotary.h"
 #include "policies/kv/recipe/trained_tensors.h"
-#include "tests/error_of.h"
 #include "tests/has_all.h"
 #include "tests/kv/format_fixture.h"
 #include "tests/kv/host_fixture.h"
@@ -78,16 +76,9 @@ struct TurnedKeys {
   static constexpr ModelShape kModel{1, 1, 1, 64, 64, 2, {10000.0}};
   std::vector<float> k;
   explicit TurnedKeys(std::int32_t tokens) {
-    const std::vector<float> noise = RandomLayer::normals(static_cast<std::size_t>(tokens) * 64, 21, 0);
-    const std::vector<float> frequencies = Rotary(kModel.rope, 64).frequencies(tokens);
-    k.resize(noise.size());
-    for (std::int32_t t = 0; t < tokens; ++t)
-      for (std::int32_t c = 0; c < 32; ++c) {
-        const auto at = static_cast<std::size_t>(t * 64 + c);
-        const float x = (c == 3 ? 100.0F : 0.0F) + noise[at], y = noise[at + 32];
-        const float angle = static_cast<float>(t) * nth(frequencies, c);
-        k[at] = x * std::cos(angle) - y * std::sin(angle), k[at + 32] = y * std::cos(angle) + x * std::sin(angle);
-      }
+    std::vector<float> x = RandomLayer::normals(static_cast<std::size_t>(tokens) * 64, 21, 0);
+    for (std::size_t i = 3; i < x.size(); i += 64) x[i] += 100.0F;
+    k = turned(x, kModel.rope, range(0, tokens), 1, 64);
   }
   double error(const std::string& format, const std::string& parameters) const {
     FormatRun run(format, parameters, kModel, 0, 0);
@@ -243,20 +234,6 @@ TEST(ScaledFp8, FinerScalesKeepSmallNumbers) {
   EXPECT_EQ(error("tensor"), 1) << "below half of the smallest step";
 }
 
-// A byte a number; a scale of 4 bytes for each token of K and of V, or for each of both sides of a row.
-TEST(ScaledFp8, RowBytesByHand) {
-  const ModelShape m{1, 8, 8, 128, 1024};
-  for (const char* type : {"fp8_e4m3", "fp8_e5m2"}) {
-    const auto bytes = [&](const char* scale, std::int32_t tokens) {
-      return make_part<FormatRegistry>("scaled_fp8", scaled_by(scale, type))->row_bytes(m, 0, tokens);
-    };
-    EXPECT_EQ(bytes("token", 100), 2 * 100 * (128 + 4));
-    EXPECT_EQ(bytes("head", 100), 2 * (100 * 128 + 4));
-    EXPECT_EQ(bytes("tensor", 100), 2 * (100 * 128 + 4)) << "each KV head holds the layer's scale";
-    EXPECT_EQ(bytes("token", 0), 0);
-  }
-}
-
 TEST(ScaledFp8, AScaleOfCastIsAnsweredWithThisFormat) {
   const std::string error = error_of([] { make_part<FormatRegistry>("cast", "{type: fp8_e4m3, scale: head}"); });
   EXPECT_NE(error.find("'cast' has no scales: write 'format: {scaled_fp8: {scale: token}}'"), std::string::npos) << error;
@@ -277,20 +254,14 @@ constexpr std::int32_t kPaluWidth = 64, kPaluRank = 8;
 std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope) {
   const std::vector<float> basis = RandomLayer::normals(kPaluRank * kPaluWidth, 31, 0);
   const std::vector<float> weight = RandomLayer::normals(static_cast<std::size_t>(tokens) * kPaluRank, 31, 1);
-  const std::vector<float> frequencies = rope.base == 0 ? std::vector<float>() : Rotary(rope, kPaluWidth).frequencies(tokens);
   std::vector<float> all;
   for (std::int32_t t = 0; t < tokens; ++t) {
     std::vector<float> x(kPaluWidth, 0.0F);
     for (std::int32_t i = 0; i < kPaluRank; ++i)
       for (std::int32_t c = 0; c < kPaluWidth; ++c) nth(x, c) += nth(weight, t * kPaluRank + i) * nth(basis, i * kPaluWidth + c);
-    for (std::int32_t c = 0; c < kPaluWidth / 2 && !frequencies.empty(); ++c) {
-      const auto at = static_cast<std::size_t>(c);
-      const float angle = static_cast<float>(t) * frequencies[at], low = x[at], high = x[at + kPaluWidth / 2];
-      x[at] = low * std::cos(angle) - high * std::sin(angle), x[at + kPaluWidth / 2] = high * std::cos(angle) + low * std::sin(angle);
-    }
     all.insert(all.end(), x.begin(), x.end());
   }
-  return all;
+  return rope.base == 0 ? all : turned(all, rope, range(0, tokens), 1, kPaluWidth);
 }
 
 // A run of one head whose prompt is all of `k` and `v` but for the last `decode` tokens.
@@ -356,13 +327,10 @@ TEST(Palu, WeightsGiveTheBasisOfEachHead) {
       }
 }
 
-TEST(Palu, BytesByHand) {
-  const auto format = make_part<FormatRegistry>("palu", "{rank_frac: 0.25}");
-  const ModelShape model{1, 8, 8, 128, 1024};
-  EXPECT_EQ(format->row_bytes(model, 0, 100), 100 * 2 * (2 * 32) + 2 * 4 * 32 * 128);
+TEST(Palu, BytesOfAGivenBasisAreTheModels) {
   const auto given = make_part<FormatRegistry>("palu", "{}");
   given->set_weights(TrainedTensors::open(file_of_bases(1, 8, 128)));
-  EXPECT_EQ(given->row_bytes(model, 0, 100), 100 * 2 * (2 * 2)) << "the model's basis is no sequence's";
+  EXPECT_EQ(given->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 100 * 2 * (2 * 2));
 }
 
 TEST(Palu, CostsWhatItComputesWithWeights) {
