@@ -2,7 +2,7 @@
 
 #include "policies/kv/allocator/split_total.h"
 #include "tests/kv/allocator_fixture.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

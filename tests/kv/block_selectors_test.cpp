@@ -1,7 +1,7 @@
 #include <set>
 
 #include "kernels/select/nearest_keys_op.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

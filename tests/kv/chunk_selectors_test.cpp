@@ -2,7 +2,7 @@
 
 #include "policies/kv/selector/sentences_op.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

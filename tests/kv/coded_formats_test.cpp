@@ -40,7 +40,6 @@ TEST(CodedFormats, TokensWaitUntilTheirBlockIsFull) {
 // so that codes of four bits serve the others.
 TEST(Gear, BuffersHaveOutliersOfKAndV) {
   const auto error_of_others = [](std::int32_t prompt, std::int32_t decode) {
-    FormatRun run("gear", "{bits: 4, prompt_rank: 1, buffer_rank: 1}", kShape, 0, 0);
     std::vector<float> k, v;
     const std::int32_t n = prompt + decode, width = kShape.kv_heads * kShape.head_dim;
     for (std::int32_t i = 0; i < n * width; ++i) {
@@ -51,7 +50,7 @@ TEST(Gear, BuffersHaveOutliersOfKAndV) {
       k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
       v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
     }
-    run.take(k, v, decode);
+    FormatRun run("gear", "{bits: 4, prompt_rank: 1, buffer_rank: 1}", kShape, k, v, decode);
     double worst = 0;
     for (std::int32_t i = n - 20; i < n; ++i)
       for (std::int32_t c = 0; c < 64; ++c)
@@ -314,10 +313,9 @@ TEST(LowRankKeys, RowBytesAndRefusal) {
 TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   double plain = 0, smoothed = 0;
   for (const std::string name : {"per_token", "qserve", "fireq"}) {
-    FormatRun run(name, "{}", kShape, 0, 0);
     std::vector<float> k = RandomLayer::normals(40 * 128, 5, 9);
     for (std::size_t i = 7; i < k.size(); i += 32) k[i] *= 30.0F;
-    run.take(k, std::vector<float>(k.size()));
+    FormatRun run(name, "{}", kShape, k, std::vector<float>(k.size()));
     double wrong = 0;
     for (std::int32_t i = 0; i < 40; ++i)
       for (std::int32_t c = 0; c < 64; ++c)

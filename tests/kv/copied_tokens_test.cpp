@@ -3,7 +3,7 @@
 
 #include "kernels/storage/cast/stored_type.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

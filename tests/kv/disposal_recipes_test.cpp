@@ -249,12 +249,9 @@ struct Layers {
   std::int32_t shared() {
     std::int32_t count = 0;
     for (std::int32_t i = 0; i < seen; ++i) {
-      double a = 0, b = 0, product = 0;
-      for (std::int32_t c = 0; c < model.head_dim; ++c) {
-        const double x = double{stores[2].rows().key(0, i)[c]}, y = double{stores[3].rows().key(0, i)[c]};
-        a += x * x, b += y * y, product += x * y;
-      }
-      count += product * product > 0.99999 * a * b ? 1 : 0;
+      const float *const x = stores[2].rows().key(0, i), *const y = stores[3].rows().key(0, i);
+      const double product = dot(x, y, model.head_dim);
+      count += product * product > 0.99999 * dot(x, x, model.head_dim) * dot(y, y, model.head_dim) ? 1 : 0;
     }
     return count;
   }

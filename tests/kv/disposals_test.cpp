@@ -2,7 +2,7 @@
 
 #include "kernels/storage/quantize/group_codec.h"
 #include "tests/kv/disposal_fixture.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

@@ -1,5 +1,4 @@
 #include <iterator>
-#include <numeric>
 #include <set>
 #include <sstream>
 #include <tuple>

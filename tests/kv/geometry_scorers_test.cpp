@@ -12,11 +12,6 @@ std::vector<double> vector_of(const std::vector<std::vector<float>>& data, const
   return {x, x + m.head_dim};
 }
 
-std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
-  LayerStep step = layer.prompt_step(8);
-  return scored(*make_part<ScorerRegistry>(name, parameters), step);
-}
-
 // Calls check(row, sequence, head, scores of the row).
 template <class F>
 void for_each_row(RandomLayer& layer, const std::vector<float>& scores, F&& check) {
@@ -28,7 +23,7 @@ void for_each_row(RandomLayer& layer, const std::vector<float>& scores, F&& chec
 TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
   RandomLayer layer({1, 6, 2, 20, 16}, 2, 65, 5);
   for (const bool shared : {false, true}) {
-    for_each_row(layer, scores_of(layer, "key_norm", shared ? "{heads: shared}" : "{}"),
+    for_each_row(layer, scored(layer, "key_norm", shared ? "{heads: shared}" : "{}"),
                  [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
                    for (std::int32_t i = 0; i < 65; ++i) {
                      double squares = 0;
@@ -44,7 +39,7 @@ TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
 
 TEST(KeyDiversity, IsMinusTheCosineWithTheMeanDirection) {
   RandomLayer layer({1, 2, 2, 24, 16}, 2, 63, 6);
-  for_each_row(layer, scores_of(layer, "key_diversity"), [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
+  for_each_row(layer, scored(layer, "key_diversity"), [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
     std::vector<double> anchor(24, 0.0);
     for (std::int32_t i = 0; i < 63; ++i) {
       const std::vector<double> k = vector_of(layer.k, layer.model, s, i, head);
@@ -77,7 +72,7 @@ double spread(const RandomLayer& layer, const std::vector<std::vector<float>>& d
 
 TEST(LagRelative, ScoresPartitionsByTheNextOne) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 35, 9);  // 3 sinks, then 4 partitions of 7 and 4 more: 3 partitions scored
-  const auto scores = scores_of(layer, "lag_relative", "{sinks_tokens: 3, lag_tokens: 7, ranks: false, epsilon: 0}");
+  const auto scores = scored(layer, "lag_relative", "{sinks_tokens: 3, lag_tokens: 7, ranks: false, epsilon: 0}");
   for (std::int32_t begin = 3; begin < 24; begin += 7) {
     std::vector<double> expected(7, 0.0);
     for (const auto* data : {&layer.k, &layer.v}) {
@@ -94,8 +89,8 @@ TEST(LagRelative, ScoresPartitionsByTheNextOne) {
 
 TEST(LagRelative, RanksGiveEveryPartitionTheSameValues) {
   RandomLayer layer({1, 2, 2, 8, 16}, 1, 4 + 5 * 8 + 7, 9);
-  const auto raw = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, ranks: false}");
-  const auto ranks = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
+  const auto raw = scored(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, ranks: false}");
+  const auto ranks = scored(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
   for (std::int32_t i = 4; i < 36; ++i) {
     const auto begin = raw.begin() + 4 + (i - 4) / 8 * 8;
     const auto lower = std::count_if(begin, begin + 8, [&](float x) { return x < nth(raw, i); });
@@ -106,16 +101,16 @@ TEST(LagRelative, RanksGiveEveryPartitionTheSameValues) {
 TEST(LagRelative, ShortRowsKeepTheMostRecent) {
   for (const std::int32_t n : {0, 1, 3, 4, 19}) {
     RandomLayer layer({1, 2, 1, 8, 16}, 1, n, 9);
-    const auto scores = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
+    const auto scores = scored(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
     for (std::size_t i = 5; i < scores.size(); ++i) EXPECT_GT(scores[i], scores[i - 1]);
   }
 }
 
 TEST(LagRelative, EqualTailsTieWithTheSinks) {
   RandomLayer scored({1, 2, 1, 8, 16}, 1, 4 + 3 * 8 + 2, 9), brief({1, 2, 1, 8, 16}, 1, 4 + 15, 9);
-  const auto a = scores_of(scored, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
+  const auto a = test::scored(scored, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i] == 1.0F, i < 4 || i >= 20) << i;
-  const auto b = scores_of(brief, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
+  const auto b = test::scored(brief, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
   for (std::size_t i = 5; i < b.size(); ++i) EXPECT_GT(b[i], b[i - 1]) << "too short to score";
   EXPECT_GT(b[0], b.back());
 }
@@ -146,10 +141,10 @@ TEST(ValueKeyNorm, PromptTokensOneByOneDecodedOnesByPage) {
     }
     return sum;
   };
-  auto scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
+  auto scores = scored(layer, "value_key_norm", "{page_tokens: 4}");
   for (std::int32_t i = 0; i < 22; ++i) EXPECT_NEAR(nth(scores, i), ratio(i % 11), 1e-5);
   layer.seqs[0] = {0, 10, 1, 10, -1};
-  scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
+  scores = scored(layer, "value_key_norm", "{page_tokens: 4}");
   for (std::int32_t i = 0; i < 8; ++i) {
     const std::int32_t page = i / 4 * 4;
     EXPECT_NEAR(nth(scores, i), (ratio(page) + ratio(page + 1) + ratio(page + 2) + ratio(page + 3)) / 4, 1e-5);
@@ -159,7 +154,7 @@ TEST(ValueKeyNorm, PromptTokensOneByOneDecodedOnesByPage) {
 
 TEST(Cur, MultipliesSharesWithinWindows) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 10, 13);
-  const auto scores = scores_of(layer, "cur", "{window_tokens: 4}");
+  const auto scores = scored(layer, "cur", "{window_tokens: 4}");
   std::vector<double> expected;
   for (std::int32_t i = 0; i < 10; ++i) {
     double product = 1;

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "policies/kv/forward_passes.h"
 #include "sim/kv_cost/count_sources.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
@@ -156,6 +157,17 @@ inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& reci
     held = result.held, begin = end;
   }
   return all;
+}
+
+// What serving charges for a step of this batch, or of one sequence.
+inline PolicyWork work_of(RecipeFootprint& footprint, std::vector<SeqState>& batch) {
+  PolicyWork work;
+  footprint.charge(batch, work);
+  return work;
+}
+inline PolicyWork work_of(RecipeFootprint& footprint, const SeqState& seq) {
+  std::vector<SeqState> batch{seq};
+  return work_of(footprint, batch);
 }
 
 inline std::string words(const OpCall& c) {

@@ -3,7 +3,7 @@
 #include "sim/kv_cost/step_ops.h"
 #include "tests/error_of.h"
 #include "tests/has_all.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

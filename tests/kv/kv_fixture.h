@@ -101,4 +101,11 @@ auto make_part(const std::string& name, const std::string& parameters = "{}") {
   return Registry::make(name, p, "part");
 }
 
+// Scores of a prompt by a registered scorer, which sees the last `window` queries.
+inline std::vector<float> scored(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}",
+                                 std::int32_t window = 0) {
+  LayerStep step = layer.prompt_step(window);
+  return scored(*make_part<ScorerRegistry>(name, parameters), step);
+}
+
 }  // namespace kvlab::test

@@ -2,7 +2,7 @@
 
 #include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/product_codes_op.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

@@ -35,6 +35,19 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
+// The largest difference; infinite where a number is not finite.
+inline double most_apart(const float* a, const float* b, std::int64_t n) {
+  double most = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double x = std::abs(double{a[i]} - double{b[i]});
+    if (!(x <= most)) most = std::isfinite(x) ? x : HUGE_VAL;
+  }
+  return most;
+}
+inline double most_apart(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() ? most_apart(a.data(), b.data(), std::ssize(a)) : HUGE_VAL;
+}
+
 inline std::vector<double> softmax(std::vector<double> z) {
   double sum = 0;
   for (double& x : z) sum += x = std::exp(x);

@@ -8,7 +8,6 @@
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
-#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/kv/host_fixture.h"
 
 namespace kvlab::test {
@@ -83,12 +82,9 @@ TEST(QuestionCosine, IsTheLargestOverTheQuestionOfTheMeanOverVectors) {
   const std::vector<const float*> vectors{a.data(), b.data()};
   run_cpu(QuestionCosine{n, question, d, vectors, out.data()});
   const auto cosine = [&](const std::vector<float>& x, std::int32_t i, std::int32_t t) {
-    double dot = 0, own = 0, other = 0;
-    for (std::int32_t c = 0; c < d; ++c) {
-      const double p = nth(x, i * d + c), q = nth(x, t * d + c);
-      dot += p * q, own += p * p, other += q * q;
-    }
-    return own == 0 ? 0.0 : dot / std::sqrt(own * other);
+    const float *const p = &nth(x, i * d), *const q = &nth(x, t * d);
+    const double own = dot(p, p, d), other = dot(q, q, d);
+    return own == 0 ? 0.0 : dot(p, q, d) / std::sqrt(own * other);
   };
   for (std::int32_t i = 0; i < n; ++i) {
     double most = -2;
@@ -114,8 +110,7 @@ TEST(PromptRewriter, TheBudgetHasTheQuestionInIt) {
 TEST(PromptRewriter, ServingChargesTheScanAndFewerTokens) {
   RecipeFootprint footprint(small_ilre(), kRewriterModel, 16);
   std::vector<SeqState> batch{SeqState{0, 150}.taking(150), SeqState{0, 600}.taking(600)};
-  PolicyWork work;
-  footprint.charge(batch, work);
+  const PolicyWork work = work_of(footprint, batch);
   ASSERT_EQ(work.pruned.size(), 1U);
   EXPECT_EQ(work.pruned[0].place, 1U);
   EXPECT_EQ(work.pruned[0].tokens, std::vector<std::int32_t>(6, 200));
@@ -139,11 +134,9 @@ TEST(PromptRewriter, ServingChargesTheScanAndFewerTokens) {
 
 TEST(PromptRewriter, AShortPromptCostsNothing) {
   RecipeFootprint footprint(small_ilre(), kRewriterModel, 16);
-  std::vector<SeqState> batch{SeqState{0, 200}.taking(200)};
-  PolicyWork work;
-  footprint.charge(batch, work);
-  EXPECT_TRUE(work.empty());
-  EXPECT_FALSE(footprint.step(batch[0]).leaves_hashed);
+  const SeqState whole = SeqState{0, 200}.taking(200);
+  EXPECT_TRUE(work_of(footprint, whole).empty());
+  EXPECT_FALSE(footprint.step(whole).leaves_hashed);
 }
 
 TEST(PromptRewriter, PromptsComeInOnePiece) {
@@ -162,9 +155,7 @@ TEST(PromptRewriter, ReformScansToItsDeepestVector) {
   EXPECT_EQ(recipe.prefix_reuse, Recipe::PrefixReuse::kNone);
   EXPECT_FALSE(recipe.runs_in("replay"));
   RecipeFootprint footprint(recipe, kRewriterModel, 16);
-  std::vector<SeqState> batch{SeqState{0, 1000}.taking(1000)};
-  PolicyWork work;
-  footprint.charge(batch, work);
+  const PolicyWork work = work_of(footprint, SeqState{0, 1000}.taking(1000));
   ASSERT_EQ(work.passes.size(), 2U);
   EXPECT_EQ(work.passes[1].kv_tokens, 300);
   EXPECT_EQ(work.passes[1].layers, 4);
@@ -213,8 +204,7 @@ TEST(AppendedAttention, ServingChargesAPassAfterEachChunk) {
     SeqState seq{0, 600};
     for (std::int32_t i = 0; i < 3; ++i) {
       std::vector<SeqState> batch{seq.taking(i < 2 ? 256 : 88)};
-      PolicyWork work;
-      footprint.charge(batch, work);
+      const PolicyWork work = work_of(footprint, batch);
       ASSERT_EQ(work.passes.size(), 1U) << name;
       EXPECT_EQ(work.passes[0].new_tokens, tokens) << name;
       EXPECT_EQ(work.passes[0].kv_tokens, batch[0].new_tokens + (i == 0 ? 0 : 100)) << name;
@@ -222,10 +212,7 @@ TEST(AppendedAttention, ServingChargesAPassAfterEachChunk) {
       EXPECT_EQ(done.held_tokens, 100) << name;
       seq = done.after(batch[0]);
     }
-    std::vector<SeqState> decode{seq.taking(1)};
-    PolicyWork work;
-    footprint.charge(decode, work);
-    EXPECT_TRUE(work.passes.empty()) << name;
+    EXPECT_TRUE(work_of(footprint, seq.taking(1)).passes.empty()) << name;
   }
 }
 

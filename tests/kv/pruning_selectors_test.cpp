@@ -4,7 +4,7 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/estimate_keys_op.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 #include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {

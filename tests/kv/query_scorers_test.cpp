@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
@@ -231,9 +229,7 @@ TEST(QueryDirection, FindsTheDirectionAndItsSign) {
         float& q = nth(layer.q[0], (t * 4 + h) * 8 + c);
         q = 0.05F * q + static_cast<float>(nth(axis, c) * (t % 4 == 0 ? -5 : 5));
       }
-  auto scorer = make_part<ScorerRegistry>("query_direction", "{window_tokens: 20}");
-  LayerStep step = layer.prompt_step(20);
-  const std::vector<float> scores = scored(*scorer, step);
+  const std::vector<float> scores = scored(layer, "query_direction", "{window_tokens: 20}", 20);
   for (std::int32_t i = 0; i < 30; ++i) EXPECT_NEAR(nth(scores, 30 + i), dot(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
 }
 

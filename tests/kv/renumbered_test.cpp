@@ -16,12 +16,6 @@ const RopeForm kYarn{1e4, {.kind = Kind::kYarn, .factor = 4, .original_tokens = 
 const RopeForm kLinear{1e4, {.kind = Kind::kLinear, .factor = 4}};
 const std::vector<RopeForm> kForms{kLlama3, kYarn, kLinear, {1e4}};
 
-double most_apart(const float* a, const float* b, std::int32_t n) {
-  double most = 0;
-  for (std::int32_t c = 0; c < n; ++c) most = std::max(most, std::abs(double{a[c]} - double{b[c]}));
-  return most;
-}
-
 // Two rows of 300 keys that the model turned to positions 700 to 999, and lists that drop different tokens of each.
 class TurnedRows {
  public:

@@ -1,5 +1,3 @@
-#include <numeric>
-
 #include "sim/replay/fidelity.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"

@@ -1,5 +1,5 @@
 // What every selector holds: a budget of the whole row, order and repetition of its choice, and its calls on shapes.
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

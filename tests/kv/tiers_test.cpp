@@ -1,7 +1,7 @@
 #include "serving/op_sums.h"
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/tier_fixture.h"
+#include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {

@@ -26,10 +26,9 @@ TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
 
 // The rotation spreads a single large channel: the error is that of any other vector.
 TEST(TurboQuant, OneLargeChannelCostsNothing) {
-  FormatRun run("turboquant", "{key_bits: 4}", kHeads, 0, 0);
   std::vector<float> x;
   for (std::int32_t i = 0; i < 128 * 100; ++i) x.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
-  run.take(x, x);
+  FormatRun run("turboquant", "{key_bits: 4}", kHeads, x, x);
   EXPECT_LT(run.error(false), 0.03);
 }
 
@@ -39,13 +38,8 @@ struct Products {
     double squares = 0;
     for (int seed = 0; seed < seeds; ++seed) {
       FormatRun run("turboquant", "{" + parameters + ", seed: " + std::to_string(seed) + "}", {1, 1, 1, 64, 64}, 1, 0);
-      double product = 0;
-      exact = key_length = 0;
-      for (std::int32_t c = 0; c < 64; ++c) {
-        const double x = nth(q, c), k = nth(run.k, c);
-        product += x * static_cast<double>(run.key(0, 0, c));
-        exact += x * k, key_length += k * k;
-      }
+      const double product = dot(q.data(), run.store.rows().key(0, 0), 64);
+      exact = dot(q.data(), run.k.data(), 64), key_length = dot(run.k.data(), run.k.data(), 64);
       mean += product / seeds, squares += product * product / seeds;
     }
     deviation = std::sqrt(squares - mean * mean);
@@ -65,8 +59,7 @@ TEST(TurboQuant, SketchMakesProductsRightInTheMean) {
 TEST(TurboQuant, SpreadOfTheSketchIsBounded) {
   const std::vector<float> q = RandomLayer::normals(64, 12, 3);
   const Products products("key_bits: 1, keys: inner_product", q, 200);
-  double q_length = 0;
-  for (const float x : q) q_length += static_cast<double>(x) * x;
+  const double q_length = dot(q.data(), q.data(), 64);
   EXPECT_LT(products.deviation, 1.1 * std::sqrt(products.key_length * q_length * std::numbers::pi / 2 / 64));
   EXPECT_GT(products.deviation, 0.5 * std::sqrt(products.key_length * q_length * (std::numbers::pi / 2 - 1) / 64));
 }
@@ -81,9 +74,7 @@ struct TurnedKeys {
     k = turned(x, kModel.rope, range(0, tokens), 1, 64);
   }
   double error(const std::string& format, const std::string& parameters) const {
-    FormatRun run(format, parameters, kModel, 0, 0);
-    run.take(k, k);
-    return run.error(false);
+    return FormatRun(format, parameters, kModel, k, k).error(false);
   }
 };
 
@@ -95,13 +86,12 @@ TEST(Kvquant, KeysAreCodedBeforeRope) {
 }
 
 TEST(Kvquant, OutliersAndFirstTokensAreExact) {
-  FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, 0, 0);
   std::vector<float> x;
   for (std::int32_t i = 0; i < 128 * 200; ++i) {
     const std::int32_t token = i / 128, c = i % 64;
     x.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
   }
-  run.take(x, x);
+  FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, x, x);
   for (const std::int32_t head : {0, 1}) {
     for (std::int32_t c = 0; c < 64; ++c)
       for (const std::int32_t token : {0, 1}) {
@@ -134,9 +124,7 @@ std::string scaled_by(const std::string& scale, const std::string& type = "fp8_e
 
 // Two KV heads of four channels; K and V alike.
 FormatRun scaled_run(const std::string& scale, const std::vector<float>& numbers, std::int32_t prompt) {
-  FormatRun run("scaled_fp8", scaled_by(scale), {1, 2, 2, 4, 4}, 0, 0);
-  run.take(numbers, numbers, static_cast<std::int32_t>(numbers.size()) / 8 - prompt);
-  return run;
+  return {"scaled_fp8", scaled_by(scale), {1, 2, 2, 4, 4}, numbers, numbers, static_cast<std::int32_t>(numbers.size()) / 8 - prompt};
 }
 
 std::vector<float> numbers_of(FormatRun& run, bool values) {
@@ -217,10 +205,9 @@ TEST(ScaledFp8, ErrorsAreWithinHalfAStep) {
 // A layer whose heads differ by 10^5, and tokens of a head by 3 x 10^4: the finer the scale, the smaller the error of what is small.
 TEST(ScaledFp8, FinerScalesKeepSmallNumbers) {
   const auto error = [](const std::string& scale) {
-    FormatRun run("scaled_fp8", scaled_by(scale), {1, 2, 2, 64, 64}, 0, 0);
     std::vector<float> x = RandomLayer::normals(40 * 2 * 64, 5, 0);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] *= (i / 64 % 2 == 0 ? 1e5F : 1.0F) * (i / 128 % 2 == 0 ? 3e-5F : 1.0F);
-    run.take(x, x);
+    FormatRun run("scaled_fp8", scaled_by(scale), {1, 2, 2, 64, 64}, x, x);
     double wrong = 0, all = 0;
     for (std::int32_t t = 0; t < 40; t += 2)
       for (std::int32_t c = 0; c < 64; ++c) {
@@ -267,9 +254,7 @@ std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope
 // A run of one head whose prompt is all of `k` and `v` but for the last `decode` tokens.
 FormatRun run_of(const std::vector<float>& k, const std::vector<float>& v, const RopeForm& rope, const std::string& parameters,
                  std::int32_t decode) {
-  FormatRun run("palu", parameters, {1, 1, 1, kPaluWidth, kPaluWidth, 2, rope}, 0, 0);
-  run.take(k, v, decode);
-  return run;
+  return {"palu", parameters, {1, 1, 1, kPaluWidth, kPaluWidth, 2, rope}, k, v, decode};
 }
 
 const RopeForm kRope{10000.0};
