@@ -207,7 +207,7 @@ AttentionTrace trace_of(std::int32_t prompt_tokens) {
                          std::to_string(prompt_tokens));
 }
 
-struct Expected {
+struct Saving {
   const char* name;
   double least_bytes, most_bytes, most_error;
 };
@@ -217,19 +217,18 @@ struct Expected {
 TEST(FormatRecipes, SaveWhatTheirPapersSay) {
   const AttentionTrace trace = trace_of(600);
   const AttentionReference reference = full_attention(trace);
-  for (const Expected& e :
-       {Expected{"fp16", 1, 1, 1e-3}, Expected{"bf16", 1, 1, 1e-2}, Expected{"fp8", 0.5, 0.5, 0.1},
-        Expected{"int8_per_token", 0.53, 0.54, 0.03}, Expected{"flexgen_int4", 0.28, 0.29, 0.4},
-        Expected{"int4_per_channel", 0.28, 0.36, 0.4}, Expected{"kivi4", 0.4, 0.5, 0.2}, Expected{"kivi2", 0.3, 0.42, 1.5},
-        Expected{"qserve_kv4", 0.28, 0.29, 0.4}, Expected{"fireq", 0.26, 0.28, 0.4}, Expected{"mustafar50", 0.6, 0.65, 0.8},
-        Expected{"mustafar70", 0.48, 0.52, 1.5}, Expected{"think", 0.8, 0.82, 0.8}, Expected{"gear", 0.3, 0.45, 0.3},
-        Expected{"zipcache", 0.2, 0.3, 1.2}, Expected{"zipvl", 0.2, 0.35, 0.8}, Expected{"cachegen", 1, 1, 0.3},
-        Expected{"dfloat11", 0.55, 0.75, 1e-2},
+  for (const Saving& e :
+       {Saving{"fp16", 1, 1, 1e-3}, Saving{"bf16", 1, 1, 1e-2}, Saving{"fp8", 0.5, 0.5, 0.1}, Saving{"int8_per_token", 0.53, 0.54, 0.03},
+        Saving{"flexgen_int4", 0.28, 0.29, 0.4}, Saving{"int4_per_channel", 0.28, 0.36, 0.4}, Saving{"kivi4", 0.4, 0.5, 0.2},
+        Saving{"kivi2", 0.3, 0.42, 1.5}, Saving{"qserve_kv4", 0.28, 0.29, 0.4}, Saving{"fireq", 0.26, 0.28, 0.4},
+        Saving{"mustafar50", 0.6, 0.65, 0.8}, Saving{"mustafar70", 0.48, 0.52, 1.5}, Saving{"think", 0.8, 0.82, 0.8},
+        Saving{"gear", 0.3, 0.45, 0.3}, Saving{"zipcache", 0.2, 0.3, 1.2}, Saving{"zipvl", 0.2, 0.35, 0.8}, Saving{"cachegen", 1, 1, 0.3},
+        Saving{"dfloat11", 0.55, 0.75, 1e-2},
         // 2 + 32 bytes of 128; with the sketch 4 more for K. KVQuant: one outlier of 3 bytes, and the first token.
-        Expected{"turboquant4", 0.26, 0.27, 0.4}, Expected{"turboquant3", 0.2, 0.21, 0.8}, Expected{"turboquant4_qjl", 0.26, 0.28, 1.5},
-        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.8},
+        Saving{"turboquant4", 0.26, 0.27, 0.4}, Saving{"turboquant3", 0.2, 0.21, 0.8}, Saving{"turboquant4_qjl", 0.26, 0.28, 1.5},
+        Saving{"kvquant4", 0.27, 0.31, 0.4}, Saving{"kvquant3", 0.21, 0.25, 0.8},
         // Half the numbers, and a basis of 4 x 32 x 64 bytes for each side.
-        Expected{"palu", 0.6, 0.62, 2}}) {
+        Saving{"palu", 0.6, 0.62, 2}}) {
     const ReplayResult result = replay(trace, reference, load_recipe(e.name));
     EXPECT_GE(result.resident_bytes_frac, e.least_bytes) << e.name;
     EXPECT_LE(result.resident_bytes_frac, e.most_bytes) << e.name;

@@ -14,7 +14,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr SampleShape kSmall{2, 4, 2, 32, 50, 3, 30};
+constexpr SampleShape kSmallSample{2, 4, 2, 32, 50, 3, 30};
 
 // Parts with a parameter that has no default, or whose default is refused.
 const std::map<std::string, std::string> kGiven{{"whitelist", "span_tokens: 4"}, {"table", "unit: budget_frac, values: 0=1.5"}};
@@ -56,7 +56,7 @@ std::string recipe_text(const std::string& parts, bool as_share = false) {
 std::string try_combination(const std::string& text, bool& ran) {
   try {
     const Recipe recipe = recipe_of(text);
-    AttentionTrace trace = sample(kSmall);
+    AttentionTrace trace = sample(kSmallSample);
     const KvPolicy policy(recipe, shape_of(trace, 2));
     if (const std::string& pass = policy.needs().pass; !pass.empty()) add_pass(trace, pass);
     if (recipe.runs_in("cost")) replay_shapes(trace, recipe, nullptr);

@@ -171,14 +171,14 @@ TEST(ScoreThreshold, CountsWhatReachesIt) {
 
 // R-KV: attention from the latest queries, less the redundancy of keys.
 
-constexpr std::int32_t kTokens = 40, kWindow = 6;
-constexpr ModelShape kShape{1, 6, 2, 16};
+constexpr std::int32_t kLikeTokens = 40, kWindow = 6;
+constexpr ModelShape kLikeShape{1, 6, 2, 16};
 
 // Mean over the last queries of the softmax over older tokens, maximum over 3 query heads before it and over 5 neighbours after it.
 std::vector<double> attention_by_hand(const RandomLayer& layer, const KvRows& kv, std::int32_t r) {
-  constexpr std::int32_t kOlder = kTokens - kWindow;
+  constexpr std::int32_t kOlder = kLikeTokens - kWindow;
   std::vector<double> mean(kOlder), pooled;
-  for (std::int32_t t = kOlder; t < kTokens; ++t) {
+  for (std::int32_t t = kOlder; t < kLikeTokens; ++t) {
     std::vector<double> z(kOlder, -1e30);
     for (std::int32_t i = 0; i < kOlder; ++i)
       for (std::int32_t h = 3 * r; h < 3 * r + 3; ++h)
@@ -210,21 +210,21 @@ std::vector<double> redundancy_by_hand(const KvRows& kv, std::int32_t r, double 
 
 // The prompt's last chunk is shorter than the window, and the last four tokens are decoded one by one: the ring holds queries of all three.
 TEST(RKv, ScoresByHand) {
-  RandomLayer layer(kShape, 1, kTokens, 3);
+  RandomLayer layer(kLikeShape, 1, kLikeTokens, 3);
   auto scorer = make_part<ScorerRegistry>("attention_and_redundancy",
                                           "{window_tokens: 6, pool: max, pool_tokens: 5, attention_share: 0.3, similar_cosine: 0.2}");
-  const std::int32_t prompt = kTokens - 4;
-  std::vector<float> scores(2 * kTokens);
-  for (std::int32_t begin = 0, end = prompt - 1; begin < kTokens; begin = end, ++end) {
+  const std::int32_t prompt = kLikeTokens - 4;
+  std::vector<float> scores(2 * kLikeTokens);
+  for (std::int32_t begin = 0, end = prompt - 1; begin < kLikeTokens; begin = end, ++end) {
     layer.seqs[0] = {0, begin, end - begin, prompt, -1};
     LayerStep step = layer.prompt_step(kWindow);
     scorer->observe(step);
-    if (end == kTokens) scorer->score(step, scores.data());
+    if (end == kLikeTokens) scorer->score(step, scores.data());
   }
   const KvRows kv = layer.store.rows();
   for (std::int32_t r = 0; r < 2; ++r) {
     const std::vector<double> attention = attention_by_hand(layer, kv, r), redundancy = redundancy_by_hand(kv, r, 0.2);
-    for (std::size_t i = 0; i < kTokens; ++i) {
+    for (std::size_t i = 0; i < kLikeTokens; ++i) {
       const double expected = (i < attention.size() ? 0.3 * attention[i] : 0) - 0.7 * redundancy[i];
       EXPECT_NEAR(scores[static_cast<std::size_t>(kv.first[r]) + i], expected, 1e-5) << r << " " << i;
     }
@@ -258,13 +258,13 @@ TEST(RKv, WithoutASimilarKeyTokenZeroIsSpared) {
 
 // A sequence whose ring is lost has even attention, and is still scored.
 TEST(RKv, ForgottenQueriesLeaveEvenAttention) {
-  RandomLayer layer(kShape, 1, kTokens, 3);
+  RandomLayer layer(kLikeShape, 1, kLikeTokens, 3);
   auto scorer = make_part<ScorerRegistry>("attention_and_redundancy", "{window_tokens: 6, pool: none, attention_share: 1}");
   LayerStep step = layer.prompt_step(kWindow);
   scorer->observe(step);
   scorer->forget(0);
   const std::vector<float> scores = scored(*scorer, step);
-  for (std::size_t i = 0; i < kTokens - kWindow; ++i) EXPECT_NEAR(scores[i], 1.0 / (kTokens - kWindow), 1e-6);
+  for (std::size_t i = 0; i < kLikeTokens - kWindow; ++i) EXPECT_NEAR(scores[i], 1.0 / (kLikeTokens - kWindow), 1e-6);
 }
 
 TEST(RKv, CutsEveryNDecodeStepsAndKeepsTheWindow) {

@@ -115,7 +115,7 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
 }
 
 // Nothing but tokens alike: a few directions, so that merging has something to find.
-ReplayResult replayed(const Recipe& recipe) {
+ReplayResult replayed_alike(const Recipe& recipe) {
   static const AttentionTrace trace =
       synthetic_trace("layers: 4, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 160, decode_tokens: 24, chunk_tokens: 64");
   static const AttentionReference reference = full_attention(trace);
@@ -128,7 +128,7 @@ class DisposalRecipe : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
-  const ReplayResult r = replayed(recipe(48));
+  const ReplayResult r = replayed_alike(recipe(48));
   EXPECT_GT(r.mean.output_rel_err, 0);
   EXPECT_LT(r.mean.output_rel_err, 2);
   EXPECT_LT(r.resident_bytes_frac, 1);
@@ -136,7 +136,7 @@ TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
 }
 
 TEST(MiniCache, IsExactWhereAllIsRetained) {
-  const ReplayResult r = replayed(recipe_of("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}"));
+  const ReplayResult r = replayed_alike(recipe_of("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}"));
   EXPECT_EQ(r.mean.output_rel_err, 0);
   EXPECT_EQ(r.mean.topk_recall, 1);
 }
@@ -167,8 +167,8 @@ TEST(D2o, MergesByARunningThresholdInEveryStep) {
   std::vector<double> errors;
   for (const std::string share : {"0", "0.5", "1"}) {
     const auto run = [&](const std::string& trigger) {
-      return replayed(recipe_of("{recipe: d2o, budget_tokens: 48, trigger: " + trigger +
-                                ", disposal: {merge_nearest: {threshold: running_mean, new_share_frac: " + share + "}}}"));
+      return replayed_alike(recipe_of("{recipe: d2o, budget_tokens: 48, trigger: " + trigger +
+                                      ", disposal: {merge_nearest: {threshold: running_mean, new_share_frac: " + share + "}}}"));
     };
     const ReplayResult all = run("every_step"), at_end = run("prefill_end");  // which keeps all 24 decoded tokens
     errors.push_back(all.mean.output_rel_err);
@@ -184,7 +184,7 @@ TEST(D2o, MergesByARunningThresholdInEveryStep) {
 
 // A prompt within the budget is shared out in the step that exceeds it, and held from then on.
 TEST(D2o, SharesOutInDecodeWhereThePromptFits) {
-  const ReplayResult r = replayed(load_recipe("d2o", 170));
+  const ReplayResult r = replayed_alike(load_recipe("d2o", 170));
   std::size_t held = 0;
   for (const auto& row : r.kept) held += row.size();
   EXPECT_EQ(held, r.kept.size() * 170);
@@ -200,7 +200,7 @@ TEST(D2o, RefusesTriggersThatLetRowsGrow) {
 
 // The tokens in CPU memory are those that left the GPU, and attention is that of deleting them.
 TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {
-  const ReplayResult kept = replayed(load_recipe("h2o_offload", 48)), plain = replayed(load_recipe("h2o", 48));
+  const ReplayResult kept = replayed_alike(load_recipe("h2o_offload", 48)), plain = replayed_alike(load_recipe("h2o", 48));
   EXPECT_EQ(kept.mean.output_rel_err, plain.mean.output_rel_err);
   EXPECT_EQ(kept.mean.attention_mass, plain.mean.attention_mass);
   const std::int64_t token = 2 * 32 * 2, rows = 4 * 2;
@@ -215,13 +215,13 @@ TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {
 // MiKV reads everything: more bits are better, and both beat deleting.
 TEST(MiKv, MoreBitsAreBetter) {
   const auto error = [](std::int32_t bits) {
-    const ReplayResult r = replayed(recipe_of("{recipe: mikv, disposal: {low_precision: {bits: " + std::to_string(bits) + "}}}"));
+    const ReplayResult r = replayed_alike(recipe_of("{recipe: mikv, disposal: {low_precision: {bits: " + std::to_string(bits) + "}}}"));
     EXPECT_NEAR(r.mean.attention_mass, 1, 1e-5);
     return r.mean.output_rel_err;
   };
   EXPECT_LT(error(4), error(2));
   EXPECT_LT(error(8), error(4) / 4);
-  EXPECT_LT(error(4), replayed(load_recipe("h2o")).mean.output_rel_err);
+  EXPECT_LT(error(4), replayed_alike(load_recipe("h2o")).mean.output_rel_err);
 }
 
 // Four layers of one sequence, driven step by step; the last two are a pair.

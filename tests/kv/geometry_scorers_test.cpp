@@ -199,18 +199,18 @@ TEST(RedundancyAndValueNorm, NewestAndLeastRedundantKeysAreForced) {
 
 // TriAttention: products with the mean query before RoPE at later positions.
 
-constexpr std::int32_t kTokens = 30, kDim = 8, kHalf = 4, kOffsets = 5;
-constexpr ModelShape kShape{2, 4, 2, kDim, 24, 2, 1e4};
+constexpr std::int32_t kTurnedTokens = 30, kDim = 8, kHalf = 4, kOffsets = 5;
+constexpr ModelShape kTurnedShape{2, 4, 2, kDim, 24, 2, 1e4};
 
 double frequency(std::int32_t f) { return std::pow(1e4, -f / static_cast<double>(kHalf)); }
 
 // Keys before RoPE are the layer's; those in the rows become the turned ones.
 struct TurnedLayer : RandomLayer {
-  TurnedLayer() : RandomLayer(kShape, 1, kTokens, 5) {
+  TurnedLayer() : RandomLayer(kTurnedShape, 1, kTurnedTokens, 5) {
     const KvRows kv = store.rows();
-    const std::vector<float> keys = turned(k[0], model.rope, range(0, kTokens), 2, kDim);
+    const std::vector<float> keys = turned(k[0], model.rope, range(0, kTurnedTokens), 2, kDim);
     for (std::int32_t r = 0; r < 2; ++r)
-      for (std::int32_t i = 0; i < kTokens; ++i) std::copy_n(&nth(keys, (i * 2 + r) * kDim), kDim, kv.key(r, i));
+      for (std::int32_t i = 0; i < kTurnedTokens; ++i) std::copy_n(&nth(keys, (i * 2 + r) * kDim), kDim, kv.key(r, i));
   }
   static double at(const std::vector<float>& x, std::int32_t t, std::int32_t heads, std::int32_t h, std::int32_t c) {
     return static_cast<double>(nth(x, (t * heads + h) * kDim + c));
@@ -224,10 +224,11 @@ struct Statistics {
 Statistics statistics_of(const RandomLayer& layer) {
   Statistics s{std::vector<float>(4 * kDim), std::vector<float>(4 * kHalf)};
   for (std::int32_t h = 0; h < 4; ++h)
-    for (std::int32_t t = 0; t < kTokens; ++t) {
+    for (std::int32_t t = 0; t < kTurnedTokens; ++t) {
       const auto q = [&](std::int32_t c) { return TurnedLayer::at(layer.q[0], t, 4, h, c); };
-      for (std::int32_t c = 0; c < kDim; ++c) nth(s.mean, h * kDim + c) += static_cast<float>(q(c) / kTokens);
-      for (std::int32_t f = 0; f < kHalf; ++f) nth(s.size, h * kHalf + f) += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTokens);
+      for (std::int32_t c = 0; c < kDim; ++c) nth(s.mean, h * kDim + c) += static_cast<float>(q(c) / kTurnedTokens);
+      for (std::int32_t f = 0; f < kHalf; ++f)
+        nth(s.size, h * kHalf + f) += static_cast<float>(std::hypot(q(f), q(f + kHalf)) / kTurnedTokens);
     }
   return s;
 }
@@ -240,21 +241,21 @@ double series(const RandomLayer& layer, const Statistics& s, std::int32_t q_head
       const double mx = nth(s.mean, q_head * kDim + f), my = nth(s.mean, q_head * kDim + f + kHalf);
       const double kx = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f), ky = TurnedLayer::at(layer.k[0], i, 2, q_head / 2, f + kHalf);
       const double m = std::hypot(mx, my), key = std::hypot(kx, ky), phase = std::atan2(my, mx) - std::atan2(ky, kx);
-      const double distance = kTokens - 1 - i + std::pow(2, j);
+      const double distance = kTurnedTokens - 1 - i + std::pow(2, j);
       sum += m * key * std::cos(frequency(f) * distance + phase) + (double{nth(s.size, q_head * kHalf + f)} - m) * key;
     }
   return sum / kOffsets;
 }
 
 std::vector<double> scores_by_hand(const RandomLayer& layer, const Statistics& s) {
-  std::vector<double> scores(2 * kTokens, -1e30);
+  std::vector<double> scores(2 * kTurnedTokens, -1e30);
   for (std::int32_t h = 0; h < 4; ++h) {
     std::vector<double> z;
     double mean = 0, squares = 0;
-    for (std::int32_t i = 0; i < kTokens; ++i) mean += z.emplace_back(series(layer, s, h, i)) / kTokens;
-    for (const double x : z) squares += (x - mean) * (x - mean) / kTokens;
-    for (std::size_t i = 0; i < kTokens; ++i) {
-      double& score = scores[static_cast<std::size_t>(h / 2 * kTokens) + i];
+    for (std::int32_t i = 0; i < kTurnedTokens; ++i) mean += z.emplace_back(series(layer, s, h, i)) / kTurnedTokens;
+    for (const double x : z) squares += (x - mean) * (x - mean) / kTurnedTokens;
+    for (std::size_t i = 0; i < kTurnedTokens; ++i) {
+      double& score = scores[static_cast<std::size_t>(h / 2 * kTurnedTokens) + i];
       score = std::max(score, (z[i] - mean) / std::sqrt(squares));
     }
   }
@@ -291,16 +292,16 @@ TEST(TriAttention, AddsUpTheChunksOfAPrompt) {
   const auto once = make_part<ScorerRegistry>("query_centers", "{offsets: 5}"),
              scorer = make_part<ScorerRegistry>("query_centers", "{offsets: 5}");
   const std::vector<float> expected = scores_of(whole, *once, 0);
-  const std::vector<Queries> prompt = layer.last_queries(kTokens);
-  std::vector<float> scores(2 * kTokens);
-  for (const auto& [begin, end] : {std::pair{0, 13}, {13, kTokens}, {kTokens, kTokens + 1}}) {
-    layer.seqs[0] = {0, begin, end - begin, kTokens, -1};
+  const std::vector<Queries> prompt = layer.last_queries(kTurnedTokens);
+  std::vector<float> scores(2 * kTurnedTokens);
+  for (const auto& [begin, end] : {std::pair{0, 13}, {13, kTurnedTokens}, {kTurnedTokens, kTurnedTokens + 1}}) {
+    layer.seqs[0] = {0, begin, end - begin, kTurnedTokens, -1};
     LayerStep step{layer.ops, layer.model, 0, layer.seqs, layer.store.rows(), {}, 7};
-    const std::vector<Queries> seen = {{prompt[0].data, std::min(end, kTokens), 0}};
+    const std::vector<Queries> seen = {{prompt[0].data, std::min(end, kTurnedTokens), 0}};
     step.in.pre_rope_queries = seen;
     scorer->observe(step);
-    layer.seqs[0] = {0, 0, kTokens, kTokens, -1};
-    if (end > kTokens) scorer->score(step, scores.data());
+    layer.seqs[0] = {0, 0, kTurnedTokens, kTurnedTokens, -1};
+    if (end > kTurnedTokens) scorer->score(step, scores.data());
   }
   for (std::size_t i = 0; i < scores.size(); ++i) EXPECT_NEAR(scores[i], expected[i], 1e-4) << i;
 }
@@ -315,7 +316,7 @@ TEST(TriAttention, TakesCalibratedStatistics) {
   EXPECT_TRUE(scorer->needs().pre_rope_queries);
   scorer->set_weights(TrainedTensors::open(file_of(mean, {2, 4, kHalf}, size)));
   EXPECT_FALSE(scorer->needs().pre_rope_queries);
-  EXPECT_EQ(scorer->refuses(kShape), "");
+  EXPECT_EQ(scorer->refuses(kTurnedShape), "");
   EXPECT_NE(scorer->refuses({3, 4, 2, kDim}).find("has shape [2, 4, 8], the model needs [3, 4, 8]"), std::string::npos);
   const std::vector<float> scores = scores_of(layer, *scorer, 1);
   const Statistics second{{mean.begin() + 4 * kDim, mean.end()}, {size.begin() + 4 * kHalf, size.end()}};
@@ -327,7 +328,7 @@ TEST(TriAttention, RefusesStatisticsOfAnotherModel) {
   const std::string path = file_of(std::vector<float>(2 * 4 * kDim), {2, 4, kDim}, std::vector<float>(2 * 4 * kDim));
   const auto scorer = make_part<ScorerRegistry>("query_centers");
   scorer->set_weights(TrainedTensors::open(path));
-  EXPECT_NE(scorer->refuses(kShape).find("'q_abs_mean'"), std::string::npos) << scorer->refuses(kShape);
+  EXPECT_NE(scorer->refuses(kTurnedShape).find("'q_abs_mean'"), std::string::npos) << scorer->refuses(kTurnedShape);
 }
 
 TEST(TriAttention, CutsEveryNDecodeStepsOrKeepsThePrompt) {

@@ -124,23 +124,23 @@ INSTANTIATE_TEST_SUITE_P(All, UnequalShares, testing::ValuesIn(unequal_shares_na
 
 // Scorers that protect a share of the budget, where rows have unequal ones.
 
-constexpr std::int32_t kLayers = 6, kHeads = 2, kPrompt = 400;
+constexpr std::int32_t kSharedPrompt = 400;
 
 const AttentionTrace& six_layers() {
-  static const AttentionTrace trace = [] { return sample({.layers = kLayers, .prompt = kPrompt, .decode = 40, .chunk = 0}); }();
+  static const AttentionTrace trace = [] { return sample({.layers = 6, .prompt = kSharedPrompt, .decode = 40, .chunk = 0}); }();
   return trace;
 }
 
-using Rows = std::vector<std::vector<std::int32_t>>;  // [layer * kHeads + head] positions that stay
+using Rows = std::vector<std::vector<std::int32_t>>;  // [layer * 2 + head] positions that stay
 
 // The rows that the recipe holds after the prompt and `decoded` tokens. The first decode step shows what the prompt left, and one token
 // more.
 Rows rows_after(const std::string& text, std::int32_t decoded) {
   AttentionTrace trace = six_layers();
-  trace.num_tokens = kPrompt + std::max(1, decoded);
+  trace.num_tokens = kSharedPrompt + std::max(1, decoded);
   Rows rows = replay(trace, full_attention(trace), recipe_of(text)).kept;
   for (auto& row : rows)
-    if (decoded == 0) std::erase(row, kPrompt);
+    if (decoded == 0) std::erase(row, kSharedPrompt);
   return rows;
 }
 
@@ -169,7 +169,7 @@ void expect_halves(const Rows& rows, std::int32_t end, std::int32_t sinks, bool 
 // Shares of layers differ widely at this temperature.
 TEST(ProtectedShare, IsHalfOfWhatALayerOfD2oKeeps) {
   const std::string d2o = "{recipe: d2o, budget_tokens: 100, trigger: prefill_end, disposal: drop, ";
-  expect_halves(rows_after(d2o + "allocator: {d2o_layers: {temperature: 1}}}", 0), kPrompt, 4);
+  expect_halves(rows_after(d2o + "allocator: {d2o_layers: {temperature: 1}}}", 0), kSharedPrompt, 4);
 }
 
 TEST(ProtectedShare, IsHalfOfTheSharesOfPyramidAndTable) {
@@ -180,7 +180,7 @@ TEST(ProtectedShare, IsHalfOfTheSharesOfPyramidAndTable) {
       if (decoded > 0 && allocator == "global") continue;  // at the prompt's end only
       const std::string trigger = decoded == 0 ? "prefill_end" : "every_step";
       const std::string recipe = "{recipe: h2o, budget_tokens: 80, allocator: " + allocator + ", trigger: " + trigger + "}";
-      expect_halves(rows_after(recipe, decoded), kPrompt + decoded, 0, allocator[1] != 'a');
+      expect_halves(rows_after(recipe, decoded), kSharedPrompt + decoded, 0, allocator[1] != 'a');
     }
   }
 }
@@ -210,7 +210,7 @@ TEST(ProtectedShare, FirstTokensThenTheNewestStayWhereThereIsNoRoomForAll) {
       if (size >= 58) continue;
       ++small;
       EXPECT_EQ(newest_in(row, sinks, sinks), sinks) << scorer;
-      EXPECT_EQ(newest_in(row, kPrompt, size - sinks), size - sinks) << scorer;
+      EXPECT_EQ(newest_in(row, kSharedPrompt, size - sinks), size - sinks) << scorer;
     }
     EXPECT_GT(small, 0) << scorer;
   }

@@ -68,7 +68,7 @@ TEST(LightningIndexer, CodesEachKeyOnce) {
 
 // AttentionPredictor: blocks chosen by the attention of earlier steps.
 
-constexpr std::int32_t kBlock = 4, kSteps = 6, kSinks = 8, kRecent = 8, kTop = 16;
+constexpr std::int32_t kBlockTokens = 4, kSteps = 6, kSinkTokens = 8, kRecent = 8, kTop = 16;
 const char* const kParameters = "{block_tokens: 4, history_steps: 6, sink_tokens: 8, recent_tokens: 8, top_tokens: 16, dense_every: 5}";
 
 using History = std::deque<std::vector<double>>;  // the oldest step first; [blocks] each
@@ -86,22 +86,22 @@ double decayed(const History& history, std::size_t block, std::size_t) {
 
 // Attention of the query at position t to the tokens, by blocks: the largest of the row's heads and the block's tokens.
 std::vector<double> pooled(const Decode& d, std::int32_t row, std::int32_t t, const std::vector<std::int32_t>& tokens, std::int32_t len) {
-  std::vector<double> blocks(static_cast<std::size_t>((len + kBlock - 1) / kBlock), 0.0);
+  std::vector<double> blocks(static_cast<std::size_t>((len + kBlockTokens - 1) / kBlockTokens), 0.0);
   const std::vector<float>& q = nth(d.q, row / d.model.kv_heads);
   for (std::int32_t h = 0; h < d.model.group(); ++h) {
     const float* query = q.data() + (t * d.model.q_heads + row % d.model.kv_heads * d.model.group() + h) * d.model.head_dim;
     const auto weight = [&](std::int32_t i) { return std::exp(d.dot(query, d.key(row, i)) / std::sqrt(d.model.head_dim)); };
     double sum = 0;
     for (const std::int32_t i : tokens) sum += weight(i);
-    for (const std::int32_t i : tokens) nth(blocks, i / kBlock) = std::max(nth(blocks, i / kBlock), weight(i) / sum);
+    for (const std::int32_t i : tokens) nth(blocks, i / kBlockTokens) = std::max(nth(blocks, i / kBlockTokens), weight(i) / sum);
   }
   return blocks;
 }
 
 // The tokens of a step of n tokens that is not dense: first and newest blocks, and the best between them.
 std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n, const Score& score) {
-  const std::int32_t end = std::min(n - kRecent, n - 1) / kBlock, begin = kSinks / kBlock;
-  const std::int32_t keep = (kSinks + kRecent + kTop - kSinks - (n - end * kBlock)) / kBlock;
+  const std::int32_t end = std::min(n - kRecent, n - 1) / kBlockTokens, begin = kSinkTokens / kBlockTokens;
+  const std::int32_t keep = (kSinkTokens + kRecent + kTop - kSinkTokens - (n - end * kBlockTokens)) / kBlockTokens;
   std::vector<std::pair<double, std::int32_t>> ranked;
   for (std::int32_t b = begin; b < end; ++b)
     ranked.emplace_back(-score(history, static_cast<std::size_t>(b), static_cast<std::size_t>(end)), b);
@@ -111,7 +111,7 @@ std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n
   for (std::int32_t i = 0; i < keep; ++i) nth(is_chosen, nth(ranked, i).second) = true;
   std::vector<std::int32_t> tokens;
   for (const std::int32_t i : range(0, n))
-    if (i < kSinks || i >= end * kBlock || nth(is_chosen, i / kBlock)) tokens.push_back(i);
+    if (i < kSinkTokens || i >= end * kBlockTokens || nth(is_chosen, i / kBlockTokens)) tokens.push_back(i);
   return tokens;
 }
 

@@ -9,7 +9,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr std::int32_t kBlock = 16;
+constexpr std::int32_t kEdgeTokens = 16;
 
 // One step of a recipe, watched from outside.
 struct WatchedStep {
@@ -224,7 +224,7 @@ SampleShape drawn_shape(std::uint64_t draw) {
   s.kv_heads = 1 + pick(draw, 0, 3);
   s.q_heads = s.kv_heads * kGroups[pick(draw, 1, 4)];
   s.head_dim = kDims[pick(draw, 2, 4)];
-  const std::int32_t edges[] = {1, kBlock - 1, kBlock, kBlock + 1};
+  const std::int32_t edges[] = {1, kEdgeTokens - 1, kEdgeTokens, kEdgeTokens + 1};
   s.prompt = draw % 3 == 0 ? edges[draw / 3 % 4] : 18 + pick(draw, 3, 383);
   s.decode = 2 + pick(draw, 4, 20);
   s.chunk = pick(draw, 5, 2) == 0 ? 0 : 1 + pick(draw, 6, std::min(150, s.prompt));

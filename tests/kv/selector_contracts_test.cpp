@@ -4,22 +4,22 @@
 namespace kvlab::test {
 namespace {
 
-struct Length {
+struct ContractRun {
   std::int32_t prompt, steps;
 };
-using Lengths = std::vector<Length>;
+using ContractRuns = std::vector<ContractRun>;
 
 struct Contract {
   std::string part, parameters;
-  bool reads_all = false;  // at a budget of the whole row
-  Lengths runs = {};       // give the same tokens twice, ascending, the newest among them
-  Lengths recorded = {};   // make the same calls, reads and traffic on shapes, with the counts that data gave
-  Lengths plain = {};      // make the same calls and reads on shapes without counts
-  bool bounded = false;    // without counts shapes read no less
+  bool reads_all = false;      // at a budget of the whole row
+  ContractRuns runs = {};      // give the same tokens twice, ascending, the newest among them
+  ContractRuns recorded = {};  // make the same calls, reads and traffic on shapes, with the counts that data gave
+  ContractRuns plain = {};     // make the same calls and reads on shapes without counts
+  bool bounded = false;        // without counts shapes read no less
 };
 
 // A batch as a host drives the part.
-Decode batch_for(const Selector& part, std::int32_t q_heads, Length run, std::uint64_t seed, bool with_data = true) {
+Decode batch_for(const Selector& part, std::int32_t q_heads, ContractRun run, std::uint64_t seed, bool with_data = true) {
   Decode d({4, q_heads, 2, 8, 16}, 2, run.prompt, seed, with_data, part.num_words());
   d.window_tokens = part.needs().window_queries;
   d.ids.assign(2, {});
@@ -33,7 +33,7 @@ class SelectorContract : public testing::TestWithParam<Contract> {
   static std::unique_ptr<Selector> make() { return make_part<SelectorRegistry>(GetParam().part, GetParam().parameters); }
 
   // Without `counts` shapes take none.
-  static void expect_same_on_shapes(Length run, Played* counts, bool bounded) {
+  static void expect_same_on_shapes(ContractRun run, Played* counts, bool bounded) {
     auto a = make(), b = make();
     Decode with = batch_for(*a, 8, run, 5), without = batch_for(*b, 8, run, 5, false);
     with.ops.take_counts_from(counts), without.ops.take_counts_from(counts);
@@ -71,7 +71,7 @@ TEST_P(SelectorContract, ABudgetOfTheWholeRowReadsEverything) {
 }
 
 TEST_P(SelectorContract, SameTokensTwiceAscendingWithTheNewest) {
-  for (const Length& run : GetParam().runs) {
+  for (const ContractRun& run : GetParam().runs) {
     SCOPED_TRACE(run.prompt);
     auto a = make(), b = make();
     Decode one = batch_for(*a, 6, run, 9), two = batch_for(*b, 6, run, 9);
@@ -90,15 +90,15 @@ TEST_P(SelectorContract, SameTokensTwiceAscendingWithTheNewest) {
 }
 
 TEST_P(SelectorContract, ShapesMakeTheSameCalls) {
-  for (const Length& run : GetParam().recorded) {
+  for (const ContractRun& run : GetParam().recorded) {
     Played counts;
     expect_same_on_shapes(run, &counts, false);
     if (GetParam().bounded) expect_same_on_shapes(run, nullptr, true);
   }
-  for (const Length& run : GetParam().plain) expect_same_on_shapes(run, nullptr, false);
+  for (const ContractRun& run : GetParam().plain) expect_same_on_shapes(run, nullptr, false);
 }
 
-const Lengths kEdges{{1, 7}, {15, 7}, {64, 7}, {65, 7}, {150, 7}};
+const ContractRuns kEdges{{1, 7}, {15, 7}, {64, 7}, {65, 7}, {150, 7}};
 
 // Counts that follow from lengths.
 const std::vector<Contract> kPlain{

@@ -11,14 +11,14 @@ namespace {
 
 // TurboQuant and KVQuant: codes of single vectors.
 
-constexpr ModelShape kHeads{1, 8, 2, 64, 128};
+constexpr ModelShape kVectorShape{1, 8, 2, 64, 128};
 
 // Relative errors of the best quantizers of a Gaussian with 2, 4, 8 and 16 levels (Max 1960, table I).
 TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
   const double expected[] = {0.3634, 0.1175, 0.03454, 0.009497};
   for (int bits = 1; bits <= 4; ++bits) {
     const std::string b = std::to_string(bits);
-    FormatRun run("turboquant", "{key_bits: " + b + ", value_bits: " + b + "}", kHeads, 300, 0);
+    FormatRun run("turboquant", "{key_bits: " + b + ", value_bits: " + b + "}", kVectorShape, 300, 0);
     for (const bool values : {false, true})  // coordinates of 64 channels are nearly Gaussian
       EXPECT_NEAR(run.error(values), expected[bits - 1], 0.06 * expected[bits - 1]) << bits;
   }
@@ -28,7 +28,7 @@ TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
 TEST(TurboQuant, OneLargeChannelCostsNothing) {
   std::vector<float> x;
   for (std::int32_t i = 0; i < 128 * 100; ++i) x.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
-  FormatRun run("turboquant", "{key_bits: 4}", kHeads, x, x);
+  FormatRun run("turboquant", "{key_bits: 4}", kVectorShape, x, x);
   EXPECT_LT(run.error(false), 0.03);
 }
 
@@ -91,7 +91,7 @@ TEST(Kvquant, OutliersAndFirstTokensAreExact) {
     const std::int32_t token = i / 128, c = i % 64;
     x.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
   }
-  FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, x, x);
+  FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kVectorShape, x, x);
   for (const std::int32_t head : {0, 1}) {
     for (std::int32_t c = 0; c < 64; ++c)
       for (const std::int32_t token : {0, 1}) {
@@ -106,10 +106,10 @@ TEST(Kvquant, OutliersAndFirstTokensAreExact) {
 
 // Points where numbers are dense: less error on normal numbers than the same number of even steps over the same range.
 TEST(Kvquant, PointsFollowTheNumbers) {
-  FormatRun points("kvquant", "{bits: 3, outliers_frac: 0, sinks_tokens: 0}", kHeads, 500, 0);
-  FormatRun even("per_token", "{bits: 3, group_channels: 0}", kHeads, 500, 0);
+  FormatRun points("kvquant", "{bits: 3, outliers_frac: 0, sinks_tokens: 0}", kVectorShape, 500, 0);
+  FormatRun even("per_token", "{bits: 3, group_channels: 0}", kVectorShape, 500, 0);
   EXPECT_LT(points.error(true), even.error(true));
-  FormatRun apart("kvquant", "{bits: 3, outliers_frac: 0.05, sinks_tokens: 0}", kHeads, 500, 0);
+  FormatRun apart("kvquant", "{bits: 3, outliers_frac: 0.05, sinks_tokens: 0}", kVectorShape, 500, 0);
   EXPECT_LT(apart.error(true), points.error(true));
   EXPECT_LT(apart.error(false), points.error(false));
 }
