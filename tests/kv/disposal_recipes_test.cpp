@@ -116,10 +116,9 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
 
 // Nothing but tokens alike: a few directions, so that merging has something to find.
 ReplayResult replayed_alike(const Recipe& recipe) {
-  static const AttentionTrace trace =
-      synthetic_trace("layers: 4, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 160, decode_tokens: 24, chunk_tokens: 64");
-  static const AttentionReference reference = full_attention(trace);
-  return replay(trace, reference, recipe);
+  static const Sampled alike = with_reference(
+      synthetic_trace("layers: 4, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 160, decode_tokens: 24, chunk_tokens: 64"));
+  return alike.replayed(recipe);
 }
 
 class DisposalRecipe : public ::testing::TestWithParam<std::string> {

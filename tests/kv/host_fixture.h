@@ -112,18 +112,21 @@ inline void add_passes(AttentionTrace& trace) {
   for (const char* name : {"reconstruct", "reconstruct_gradient", "lookahead", "repeat"}) add_pass(trace, name);
 }
 
-// A sample with the passes, and what attending to all of it gives; made once for all tests.
+// A recording and what attending to all of it gives.
 struct Sampled {
   AttentionTrace trace;
   AttentionReference reference;
+  [[nodiscard]] ReplayResult replayed(const Recipe& recipe) const { return replay(trace, reference, recipe); }
 };
+inline Sampled with_reference(const AttentionTrace& trace) { return {trace, full_attention(trace)}; }
+// A sample with the passes, made once for all tests.
 inline const Sampled& sampled(const SampleShape& s) {
   static std::map<SampleShape, Sampled> made;
   const auto [at, is_new] = made.try_emplace(s);
   if (is_new) {
-    at->second.trace = sample(s);
-    add_passes(at->second.trace);
-    at->second.reference = full_attention(at->second.trace);
+    AttentionTrace trace = sample(s);
+    add_passes(trace);
+    at->second = with_reference(trace);
   }
   return at->second;
 }

@@ -30,8 +30,8 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
   return pass;
 }
 
-const AttentionTrace& trace_with_passes() {
-  static const AttentionTrace trace = [] {
+const Sampled& with_passes() {
+  static const Sampled made = [] {
     AttentionTrace t = synthetic_trace("layers: 5, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6");
     t.hidden_dim = 48;
     std::int32_t stream = 0;
@@ -39,20 +39,15 @@ const AttentionTrace& trace_with_passes() {
     t.passes["reconstruct"] = pass_over(t, 2);
     t.passes["reconstruct_gradient"] = pass_over(t, 2);
     t.passes["lookahead"] = pass_over(t, 1);
-    return t;
+    return with_reference(t);
   }();
-  return trace;
-}
-
-const AttentionReference& reference() {
-  static const AttentionReference full = full_attention(trace_with_passes());
-  return full;
+  return made;
 }
 
 class AllocatorRecipe : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
-  const auto with = [](std::int32_t budget) { return replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget)); };
+  const auto with = [](std::int32_t budget) { return with_passes().replayed(load_recipe(GetParam(), budget)); };
   for (const std::int32_t budget : {40, 128}) {
     const ReplayResult cut = with(budget);
     EXPECT_LE(cut.kept_tokens, budget);
@@ -73,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(KvGrad, RefusesRecordingsWithoutGradients) {
-  AttentionTrace trace = trace_with_passes();
+  AttentionTrace trace = with_passes().trace;
   const KvPolicy policy(load_recipe("kvgrad", 40), shape_of(trace, 2));
   const auto error = [&] { return error_of([&] { check_needs(policy.needs(), trace, "kvgrad"); }); };
   const std::string how = "record it with --pass reconstruct_gradient, or in an experiment with 'record: {gradients: true}'";
@@ -86,7 +81,7 @@ TEST(KvGrad, RefusesRecordingsWithoutGradients) {
 }
 
 ReplayResult replay_text(const std::string& text, CountSource* counts = nullptr) {
-  return replay(trace_with_passes(), reference(), recipe_of(text), {.counts = counts});
+  return replay(with_passes().trace, with_passes().reference, recipe_of(text), {.counts = counts});
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
@@ -192,8 +187,8 @@ TEST(LayerRecipes, ThresholdEvictionKeepsWhatReachesTheThreshold) {
 
 // A synthetic prompt; what the generator does not make is filled in: queries and keys before RoPE are the trace's own, W_o is a
 // simple pattern.
-const AttentionTrace& whole_trace() {
-  static const AttentionTrace trace = [] {
+const Sampled& whole() {
+  static const Sampled made = [] {
     AttentionTrace t = synthetic_trace("layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6");
     t.hidden_dim = 48;
     t.question_begin = 380;
@@ -202,17 +197,16 @@ const AttentionTrace& whole_trace() {
       if (layer.pre_k.empty()) layer.pre_k = layer.k;
       for (std::size_t i = layer.w_o.size(); i < 48U * 8 * 32; ++i) layer.w_o.push_back(static_cast<float>(i * 37 % 101) / 101 - 0.5F);
     }
-    return t;
+    return with_reference(t);
   }();
-  return trace;
+  return made;
 }
 
 class GeometryRecipe : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GeometryRecipe, KeepsItsBudget) {
-  static const AttentionReference reference = full_attention(whole_trace());
   const std::string name = GetParam();
-  const ReplayResult cut = replay(whole_trace(), reference, load_recipe(name, 128));
+  const ReplayResult cut = whole().replayed(load_recipe(name, 128));
   EXPECT_LE(cut.kept_tokens, name == "lagkv" ? 144 : 128);  // its first tokens and tail have 144
   EXPECT_GT(cut.kept_tokens, 128 - 20) << "at most one chunk below";
   EXPECT_GT(cut.mean.attention_mass, 0.1);
@@ -221,8 +215,7 @@ TEST_P(GeometryRecipe, KeepsItsBudget) {
 
 // Two partitions are cut; 16 first tokens and a tail of 128 count in the budget.
 TEST(LagKv, HoldsWhatOthersHoldAtTheSameBudget) {
-  const AttentionReference reference = full_attention(whole_trace());
-  const auto kept = [&](std::int32_t budget) { return replay(whole_trace(), reference, load_recipe("lagkv", budget)).kept_tokens; };
+  const auto kept = [](std::int32_t budget) { return whole().replayed(load_recipe("lagkv", budget)).kept_tokens; };
   for (const std::int32_t budget : {160, 200, 256, 384}) EXPECT_EQ(kept(budget), 144 + (budget - 144) / 2 * 2) << budget;
   for (const std::int32_t budget : {16, 128}) EXPECT_EQ(kept(budget), 144) << budget;
   EXPECT_EQ(kept(0), 144 + 128) << "the paper's share";

@@ -164,9 +164,8 @@ AttentionTrace sample_of(const std::string& options) {
 
 // A quarter of 100 tokens is less than the window of 32; 0.3 of 10 tokens is less than the prompt, which the window covers.
 TEST(SmallBudget, AShareBelowWhatStaysKeepsThat) {
-  const AttentionTrace trace = sample_of("");
-  const AttentionReference reference = full_attention(trace);
-  const auto run = [&](const std::string& text) { return replay(trace, reference, recipe_of(text)); };
+  const Sampled full = with_reference(sample_of(""));
+  const auto run = [&](const std::string& text) { return full.replayed(recipe_of(text)); };
   const ReplayResult quarter = run("{recipe: snapkv, budget_frac: 0.25}"), half = run("{recipe: snapkv, budget_frac: 0.5}");
   EXPECT_EQ(quarter.kept_tokens, 32);
   EXPECT_TRUE(quarter.exceeds_budget);
@@ -222,13 +221,13 @@ TEST(UnequalHeads, AreRefusedWhereAPartTakesThemTogether) {
 }
 
 TEST(UnequalHeads, AreFineWhereNothingTakesThemTogether) {
-  const AttentionTrace trace = synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, prompt_tokens: 200, decode_tokens: 4");
-  const AttentionReference reference = full_attention(trace);
+  const Sampled full =
+      with_reference(synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 64, prompt_tokens: 200, decode_tokens: 4"));
   for (const std::string recipe :
        {"snapkv, budget_tokens: 64, format: {low_rank_keys: {keys: after_rope}}, allocator: pyramid",
         "snapkv, budget_tokens: 64, format: {low_rank_keys: {keys: after_rope}}, allocator: {table: {values: 0=64 1=48}}",
         "compresskv, budget_tokens: 64, allocator: head_split", "compresskv, budget_tokens: 64, trigger: every_step, allocator: pyramid"})
-    EXPECT_GT(replay(trace, reference, recipe_of("{recipe: " + recipe + "}")).mean.attention_mass, 0) << recipe;
+    EXPECT_GT(full.replayed(recipe_of("{recipe: " + recipe + "}")).mean.attention_mass, 0) << recipe;
 }
 
 }  // namespace

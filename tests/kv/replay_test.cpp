@@ -158,7 +158,7 @@ const std::vector<SampleShape> kSamples{
     {2, 4, 2, 32, 200, 12, 0, 1}, {2, 4, 2, 32, 200, 12, 70, 2}, {1, 8, 1, 64, 260, 9, 0, 3}, {3, 3, 3, 48, 130, 16, 0, 4}};
 
 double mass(const Sampled& s, const std::string& name, std::int32_t budget) {
-  return replay(s.trace, s.reference, load_recipe(name, budget)).mean.attention_mass;
+  return s.replayed(load_recipe(name, budget)).mean.attention_mass;
 }
 
 // Recipes that once, when the prompt is complete, keep the best tokens of each row.
@@ -193,7 +193,7 @@ TEST(TopKScorers, LargerBudgetsKeepNoLessAttention) {
       double before = 0;
       for (const std::int32_t budget : {34, 50, 77, 110, 128, 129, 190, 260}) {
         const Recipe recipe = recipe_of(fmt::format("{{recipe: {}, trigger: prefill_end, budget_tokens: {}}}", name, budget));
-        const double kept = replay(s.trace, s.reference, recipe).mean.attention_mass;
+        const double kept = s.replayed(recipe).mean.attention_mass;
         EXPECT_GE(kept, before - 1e-6) << name << " at " << budget;
         before = kept;
       }
