@@ -248,7 +248,7 @@ class RecipeRun {
   static AttentionTrace random_trace(std::int32_t prompt) {
     const RandomLayer layer({1, 6, 2, 8, 16}, 1, 160, 3);
     AttentionTrace trace;
-    trace.num_layers = 1, trace.q_heads = 6, trace.kv_heads = 2, trace.head_dim = 8;
+    trace.num_layers = 1, trace.q_heads = 6, trace.kv_heads = 2, trace.head_dim = 8, trace.hidden_dim = 16;
     trace.num_tokens = 160, trace.prompt_tokens = prompt;
     LayerTensors& t = trace.layers.emplace_back();
     t.q = layer.q[0], t.k = layer.k[0], t.v = layer.v[0];
