@@ -26,13 +26,6 @@ inline const Recipe& shipped_recipe(const std::string& name) {
   return found != known.end() ? found->second : known.emplace(name, load_recipe(name)).first->second;
 }
 
-// The recipe with this budget in tokens, or a larger one if it always keeps more; unchanged if it does not use a budget.
-inline Recipe with_budget(const std::string& name, std::int32_t tokens) {
-  const Recipe& own = shipped_recipe(name);
-  if (!why_no_budget(own).empty()) return own;
-  return load_recipe(name, name == "locret" ? std::max(tokens, 2600) : tokens);
-}
-
 // True: only its costs are known without a file of trained tensors.
 inline bool needs_weights(const std::string& name) {
   const Recipe& recipe = shipped_recipe(name);
@@ -89,6 +82,15 @@ inline std::vector<std::string> unequal_shares_names() {
   std::vector<std::string> names;
   for (const auto& [name, text] : unequal_shares()) names.push_back("shares_" + name);
   return names;
+}
+
+// The recipe with this budget in tokens, or a larger one if it always keeps more; unchanged if it does not use a budget. Or one of the
+// unequal shares, "shares_" before its name.
+inline Recipe with_budget(const std::string& name, std::int32_t tokens) {
+  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
+  const Recipe& own = shipped_recipe(name);
+  if (!why_no_budget(own).empty()) return own;
+  return load_recipe(name, name == "locret" ? std::max(tokens, 2600) : tokens);
 }
 
 }  // namespace kvlab

@@ -1,4 +1,4 @@
-// The engine, replay and (through replay: tests/kv/cost_host_test.cpp) the cost host do the same things for every recipe.
+// The engine, replay and (through replay: tests/kv/recipe_properties_test.cpp) the cost host do the same things for every recipe.
 #include <gtest/gtest.h>
 
 #include "base/error.h"

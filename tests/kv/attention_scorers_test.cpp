@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <algorithm>
 #include <set>
 
 #include "tests/kv/plain_attention.h"
@@ -174,14 +174,169 @@ TEST(Oracle, SumsTheAttentionOfFutureQueries) {
   for (const float s : scores) EXPECT_EQ(s, 0.0F);
 }
 
-TEST(AttentionScorers, LogTheSameCallsWithAndWithoutData) {
-  for (const char* name : {"recency", "random", "last_query_attention", "question_attention", "gumbel_attention", "attention_mean_spread",
-                           "recurrence_interval", "topk_hits"})
-    expect_same_log_without_data(name, "{}");
-  for (const char* name : {"low_attention_count", "attention_recency_ring"}) expect_same_log_without_data(name, "{window_tokens: 40}");
-  expect_same_log_without_data("accumulated_attention", "{per_query: true}");
-  expect_same_log_without_data("scope", "{prompt: accumulated_attention}");
+TEST(WindowAttention, EqualsPlainLoopsForEveryGroupSize) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 65, 3);
+    const std::vector<float> scores = scored(layer, "window_attention", "{window_tokens: 5, pool: none}", 5);
+    for (std::int32_t r = 0; r < 4; ++r) {
+      const std::vector<double> expected = plain_window(layer, r / 2, r % 2, 5);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(scores[static_cast<std::size_t>(r) * 65 + i], expected[i], 2e-6) << "row " << r << " token " << i;
+    }
+  }
 }
+
+TEST(WindowAttention, TakesNoMoreThanItsOwnOfALargerWindow) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 2, 65, 3);
+  const std::vector<float> own = scored(layer, "window_attention", "{window_tokens: 8}", 8);
+  EXPECT_EQ(layer.ops.log().size(), 2U);
+  EXPECT_EQ(scored(layer, "window_attention", "{window_tokens: 8}", 40), own);
+}
+
+TEST(WindowAttention, MeanOverTheWindowIsTheSumOverItsSize) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 65, 3);
+  const std::vector<float> of_sum = scored(layer, "window_attention", "{window_tokens: 8}", 8),
+                           of_mean = scored(layer, "window_attention", "{window_tokens: 8, queries: mean}", 8);
+  for (std::size_t i = 0; i < 130; ++i) EXPECT_FLOAT_EQ(of_mean[i], of_sum[i] / 8);
+}
+
+TEST(WindowMeanVariance, IsTheMeanOverHeadsOfMeanAndWeighedVariance) {
+  for (const std::int32_t group : {1, 3, 4, 8})
+    for (const std::int32_t window : {1, 5}) {
+      RandomLayer layer({1, 2 * group, 2, 8, 12}, 2, 33, 9);
+      auto scorer =
+          make_part<ScorerRegistry>("window_mean_variance", "{gamma: 7, pool: none, window_tokens: " + std::to_string(window) + "}");
+      EXPECT_EQ(scorer->protects().recent, window);
+      const std::vector<float> scores = scores_after_prompt(layer, *scorer, 16);
+      for (std::int32_t row = 0; row < 4; ++row)
+        for (std::int32_t i = 0; i < 33 - window; ++i) {
+          double wanted = 0;
+          for (std::int32_t h = row % 2 * group; h < (row % 2 + 1) * group; ++h) {
+            std::vector<double> p;
+            for (std::int32_t t = 33 - window; t < 33; ++t) p.push_back(nth(plain_row_of_head(layer, row / 2, h, t), i));
+            double mean = 0, var = 0;
+            for (const double x : p) mean += x / window;
+            for (const double x : p) var += window > 1 ? (x - mean) * (x - mean) / (window - 1) : 0;
+            wanted += (mean + 7 * var) / group;
+          }
+          EXPECT_NEAR(nth(scores, row * 33 + i), wanted, 1e-5 * wanted + 1e-7) << group << " " << window << " " << i;
+        }
+    }
+}
+
+TEST(WindowMeanVariance, PoolsTheEarlierTokens) {
+  RandomLayer layer({1, 4, 2, 8, 12}, 1, 20, 9), same({1, 4, 2, 8, 12}, 1, 20, 9);
+  const auto plain = make_part<ScorerRegistry>("window_mean_variance", "{pool: none, window_tokens: 4}");
+  const auto pooled = make_part<ScorerRegistry>("window_mean_variance", "{pool_tokens: 3, window_tokens: 4}");
+  const std::vector<float> a = scores_after_prompt(layer, *plain, 4), b = scores_after_prompt(same, *pooled, 4);
+  EXPECT_NEAR(b[0], (a[0] + a[1]) / 3, 1e-6);
+  EXPECT_NEAR(b[7], (a[6] + a[7] + a[8]) / 3, 1e-6);
+  EXPECT_NEAR(b[15], (a[14] + a[15]) / 3, 1e-6);  // the last one before the window
+}
+
+struct ScorerCase {
+  std::string name, parameters;
+};
+
+void PrintTo(const ScorerCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
+
+// A prompt step with everything that a scorer can ask for. Queries and keys before RoPE are the layer's own.
+struct FullStep {
+  FullStep(RandomLayer& layer, std::int32_t window) : step(layer.prompt_step(window)) {
+    const bool data = layer.store.has_data();
+    for (const auto& k : layer.k) keys.push_back(data ? k.data() : nullptr);
+    w_o = RandomLayer::normals(static_cast<std::size_t>(layer.model.hidden_dim * layer.model.q_heads * layer.model.head_dim), 4, 99);
+    step.in.pre_rope_queries = layer.step_queries;
+    step.in.pre_rope_keys = keys;
+    step.in.w_o = data ? w_o.data() : nullptr;
+  }
+  std::vector<const float*> keys;
+  std::vector<float> w_o;
+  LayerStep step;
+};
+
+RandomLayer layer_for(const ScorerCase& c, std::int32_t group, std::int32_t sequences, std::int32_t tokens, bool with_data = true) {
+  const std::int32_t words = make_part<ScorerRegistry>(c.name, c.parameters)->num_words();
+  return {{8, 2 * group, 2, 16, 24, 2, 1e4}, sequences, tokens, 3, words, with_data};
+}
+
+// Scores after both stages; everything is kept but a third of each row.
+std::vector<float> run(const ScorerCase& c, RandomLayer& layer) {
+  auto scorer = make_part<ScorerRegistry>(c.name, c.parameters);
+  scorer->bind(0);
+  for (SeqStep& seq : layer.seqs) seq.question_begin = seq.new_tokens / 2;
+  FullStep full(layer, std::max(16, scorer->needs().window_queries));
+  LayerStep& step = full.step;
+  std::vector<float> scores(layer.store.has_data() ? static_cast<std::size_t>(step.kv.total()) : 0);
+  std::vector<std::int32_t> keep;
+  for (std::int32_t r = 0; r < step.kv.num_rows; ++r) keep.push_back(step.kv.len[r] - step.kv.len[r] / 3);
+  scorer->observe(step);
+  scorer->score(step, layer.store.has_data() ? scores.data() : nullptr);
+  scorer->refine(step, keep.data(), layer.store.has_data() ? scores.data() : nullptr);
+  return scores;
+}
+
+class ScorerLog : public ::testing::TestWithParam<ScorerCase> {};
+
+TEST_P(ScorerLog, IsTheSameWithAndWithoutData) {
+  for (const std::int32_t n : {0, 1, 63, 65}) {
+    RandomLayer with = layer_for(GetParam(), 3, 2, n), without = layer_for(GetParam(), 3, 2, n, false);
+    run(GetParam(), with);
+    run(GetParam(), without);
+    EXPECT_FALSE(with.ops.log().empty());
+    EXPECT_EQ(with.ops.log(), without.ops.log()) << n;
+  }
+}
+
+TEST_P(ScorerLog, ScoresAreNumbersAndTheSameTwice) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    RandomLayer a = layer_for(GetParam(), group, 2, 65), b = layer_for(GetParam(), group, 2, 65);
+    const std::vector<float> scores = run(GetParam(), a);
+    EXPECT_TRUE(std::none_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); }));
+    EXPECT_EQ(scores, run(GetParam(), b));
+  }
+}
+
+TEST_P(ScorerLog, SequencesDoNotMix) {
+  RandomLayer both = layer_for(GetParam(), 3, 2, 65), first = layer_for(GetParam(), 3, 1, 65);
+  const std::vector<float> of_both = run(GetParam(), both), alone = run(GetParam(), first);
+  EXPECT_EQ(std::vector<float>(of_both.begin(), of_both.begin() + static_cast<std::ptrdiff_t>(alone.size())), alone);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Geometry, ScorerLog,
+    ::testing::Values(ScorerCase{"key_norm", "{}"}, ScorerCase{"key_norm", "{heads: shared}"}, ScorerCase{"key_diversity", "{}"},
+                      ScorerCase{"lag_relative", "{sinks_tokens: 4, lag_tokens: 16}"}, ScorerCase{"value_key_norm", "{}"},
+                      ScorerCase{"cur", "{}"}, ScorerCase{"redundancy_and_value_norm", "{}"}, ScorerCase{"leverage", "{sketch_dim: 8}"},
+                      ScorerCase{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"}, ScorerCase{"noncausal_chunk", "{chunk_tokens: 32}"},
+                      ScorerCase{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, ScorerCase{"expected_attention", "{}"},
+                      ScorerCase{"expected_attention", "{covariance: false, value_norm: false}"}, ScorerCase{"value_leverage", "{}"},
+                      ScorerCase{"query_direction", "{window_tokens: 16}"}, ScorerCase{"peak_attention", "{window_tokens: 16}"},
+                      ScorerCase{"attention_and_redundancy", "{window_tokens: 16}"}, ScorerCase{"query_centers", "{}"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Attention, ScorerLog,
+    ::testing::Values(ScorerCase{"recency", "{}"}, ScorerCase{"random", "{}"}, ScorerCase{"last_query_attention", "{}"},
+                      ScorerCase{"question_attention", "{}"}, ScorerCase{"gumbel_attention", "{}"},
+                      ScorerCase{"attention_mean_spread", "{}"}, ScorerCase{"recurrence_interval", "{}"}, ScorerCase{"topk_hits", "{}"},
+                      ScorerCase{"low_attention_count", "{window_tokens: 40}"}, ScorerCase{"attention_recency_ring", "{window_tokens: 40}"},
+                      ScorerCase{"accumulated_attention", "{per_query: true}"}, ScorerCase{"scope", "{prompt: accumulated_attention}"},
+                      ScorerCase{"window_attention", "{window_tokens: 16}"}, ScorerCase{"window_mean_variance", "{}"},
+                      ScorerCase{"window_mean_variance", "{window_tokens: 8, pool: none}"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Wrappers, ScorerLog,
+    ::testing::Values(ScorerCase{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
+                      ScorerCase{"slices", "{of: key_norm, slice_tokens: 20}"}, ScorerCase{"slices", "{of: key_norm, peer_ties: true}"},
+                      ScorerCase{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},
+                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
+                      ScorerCase{"representatives", "{of: key_norm, anchor: random}"},
+                      ScorerCase{"fair", "{of: key_norm, span_tokens: 20}"}, ScorerCase{"composite", "{of: key_norm}"},
+                      ScorerCase{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
 
 }  // namespace
 }  // namespace kvlab::test

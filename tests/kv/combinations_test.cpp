@@ -1,6 +1,4 @@
 // Parts with parts that no recipe has together: each runs for three steps or is refused, and none ends the process.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <tbb/task_arena.h>
@@ -8,11 +6,7 @@
 
 #include <csignal>
 #include <cstring>
-#include <map>
-#include <string>
-#include <vector>
 
-#include "tests/error_of.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
@@ -20,7 +14,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr SampleShape kSmall{2, 4, 2, 32, 50, 3, 30};
+constexpr SampleShape kSmallSample{2, 4, 2, 32, 50, 3, 30};
 
 // Parts with a parameter that has no default, or whose default is refused.
 const std::map<std::string, std::string> kGiven{{"whitelist", "span_tokens: 4"}, {"table", "unit: budget_frac, values: 0=1.5"}};
@@ -62,7 +56,7 @@ std::string recipe_text(const std::string& parts, bool as_share = false) {
 std::string try_combination(const std::string& text, bool& ran) {
   try {
     const Recipe recipe = recipe_of(text);
-    AttentionTrace trace = sample(kSmall);
+    AttentionTrace trace = sample(kSmallSample);
     const KvPolicy policy(recipe, shape_of(trace, 2));
     if (const std::string& pass = policy.needs().pass; !pass.empty()) add_pass(trace, pass);
     if (recipe.runs_in("cost")) replay_shapes(trace, recipe, nullptr);

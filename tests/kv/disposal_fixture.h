@@ -99,4 +99,29 @@ inline std::vector<float> attend_row0(SmallLayer& layer, Disposal* disposal, std
   return out;
 }
 
+// Attention of the last `count` tokens' queries of each sequence over rows and state; every query sees all of them.
+inline std::vector<std::vector<float>> attend_with(RandomLayer& layer, Disposal& disposal, std::int32_t count) {
+  const Ops::Frame frame(layer.ops);
+  LayerStep step = layer.prompt_step(count);
+  for (Queries& q : layer.window_queries) q.first_position = 1 << 20;
+  step.in.step = layer.window_queries;
+  std::vector<Segment> segments(1);
+  segments[0].kv = step.kv;
+  disposal.add_segments(step, segments);
+  const auto width = static_cast<std::size_t>(layer.model.q_heads * layer.model.head_dim);
+  std::vector<std::vector<float>> out(layer.seqs.size(), std::vector<float>(static_cast<std::size_t>(count) * width));
+  std::vector<float*> outs;
+  for (auto& o : out) outs.push_back(o.data());
+  layer.ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), layer.window_queries.data(), outs.data()});
+  return out;
+}
+
+inline void drop_others(RandomLayer& layer, Disposal& disposal, const KeptLists& lists) {
+  const Ops::Frame frame(layer.ops);
+  LayerStep step = layer.prompt_step(1);
+  disposal.observe(step);
+  disposal.dispose(step, lists.kept());
+  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, nth(lists.count, r));
+}
+
 }  // namespace kvlab::test

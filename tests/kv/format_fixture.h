@@ -26,7 +26,9 @@ class FormatRun {
   }
 
   // These keys and values, [tokens, kv_heads, head_dim]: a prompt in one step, then `decode_tokens`. Queries are zero.
-  void take(std::vector<float> keys, std::vector<float> values, std::int32_t decode_tokens = 0) {
+  FormatRun(const std::string& name, const std::string& parameters, ModelShape shape, std::vector<float> keys, std::vector<float> values,
+            std::int32_t decode_tokens = 0)
+      : FormatRun(name, parameters, shape, 0, 0) {
     const auto tokens = static_cast<std::int32_t>(keys.size()) / (model.kv_heads * model.head_dim);
     k = std::move(keys), v = std::move(values), q.resize(static_cast<std::size_t>(tokens * model.q_heads * model.head_dim));
     prompt = tokens - decode_tokens;

@@ -5,18 +5,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
 #include "policies/kv/forward_passes.h"
 #include "sim/kv_cost/count_sources.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
 #include "tests/error_of.h"
-#include "tests/kv/nth.h"
+#include "tests/kv/plain_math.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
@@ -27,6 +30,7 @@ struct SampleShape {
   std::int32_t layers = 3, q_heads = 4, kv_heads = 2, head_dim = 32, prompt = 200, decode = 24;
   std::int32_t chunk = 90;  // of the prefill; 0: whole
   std::uint64_t seed = 5;
+  friend auto operator<=>(const SampleShape&, const SampleShape&) = default;
 };
 
 inline std::vector<float> sample_normals(std::size_t n, std::uint64_t stream) {
@@ -104,6 +108,29 @@ inline void add_pass(AttentionTrace& trace, const std::string& name) {
   trace.passes[name] = pass;
 }
 
+inline void add_passes(AttentionTrace& trace) {
+  for (const char* name : {"reconstruct", "reconstruct_gradient", "lookahead", "repeat"}) add_pass(trace, name);
+}
+
+// A recording and what attending to all of it gives.
+struct Sampled {
+  AttentionTrace trace;
+  AttentionReference reference;
+  [[nodiscard]] ReplayResult replayed(const Recipe& recipe) const { return replay(trace, reference, recipe); }
+};
+inline Sampled with_reference(const AttentionTrace& trace) { return {trace, full_attention(trace)}; }
+// A sample with the passes, made once for all tests.
+inline const Sampled& sampled(const SampleShape& s) {
+  static std::map<SampleShape, Sampled> made;
+  const auto [at, is_new] = made.try_emplace(s);
+  if (is_new) {
+    AttentionTrace trace = sample(s);
+    add_passes(trace);
+    at->second = with_reference(trace);
+  }
+  return at->second;
+}
+
 // The sample's steps: ends of the prompt's chunks, then of decode.
 inline std::vector<std::int32_t> step_ends(const AttentionTrace& trace) {
   std::vector<std::int32_t> ends = trace.chunk_ends;
@@ -133,6 +160,17 @@ inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& reci
     held = result.held, begin = end;
   }
   return all;
+}
+
+// What serving charges for a step of this batch, or of one sequence.
+inline PolicyWork work_of(RecipeFootprint& footprint, std::vector<SeqState>& batch) {
+  PolicyWork work;
+  footprint.charge(batch, work);
+  return work;
+}
+inline PolicyWork work_of(RecipeFootprint& footprint, const SeqState& seq) {
+  std::vector<SeqState> batch{seq};
+  return work_of(footprint, batch);
 }
 
 inline std::string words(const OpCall& c) {
@@ -169,11 +207,11 @@ inline ReplayResult replay_listed(const std::string& recipe, const AttentionTrac
 }
 
 // Without trained tensors the recipe computes nothing, but costs what it would: the operations of `op` for a prompt of 300 tokens.
-inline std::int64_t flops_without_weights(const std::string& recipe, std::string_view op) {
+inline std::int64_t flops_without_weights(const std::string& recipe, std::string_view op,
+                                          const ShapeRun::Seq& seq = {0, 300, 300, {0}, {}}) {
   const std::string name = "{recipe: " + recipe + "}", why = error_of([&] { replay_listed(name, sample({})); });
   EXPECT_TRUE(why.starts_with("recipe '" + recipe + "' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   ShapeRun run(recipe_of(name), {2, 8, 2, 64, 100});
-  const ShapeRun::Seq seq{0, 300, 300, {0}, {}};
   std::int64_t flops = 0;
   for (const OpCall& c : run.step(std::span(&seq, 1)).calls) flops += c.op == op ? c.flops : 0;
   return flops;

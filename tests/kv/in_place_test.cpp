@@ -1,18 +1,15 @@
 // Evictions of a few tokens in a decode step: what they cost, and that they keep what compaction keeps.
 #include "policies/kv/policy/in_place.h"
 
-#include <set>
-
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
 
 constexpr ModelShape kLlama{32, 32, 8, 128, 4096, 2};
-constexpr std::int64_t kRows = 32 * 8;
+constexpr std::int64_t kLlamaRows = 32 * 8;
 // Of one layer and KV head: K and V of a token read and written, with the index of a move (kernels/storage/compact/compact.h), position
 // read and written, and the place in the list of those that go.
 constexpr std::int64_t kMoved = 4 * 128 * 2 + 4 + 8 + 4;
@@ -35,7 +32,7 @@ Work decode_work(const std::string& recipe, const std::vector<std::int32_t>& hel
 // One token's K and V over all layers is 0.13 MB, which are read and written. Nothing of the other 1,024 is touched.
 TEST(InPlace, StreamingMovesOneToken) {
   const Work work = decode_work("streaming, budget_tokens: 1024", {1024});
-  EXPECT_EQ(work.bytes, kRows * (kMoved + 4)) << "and a position";
+  EXPECT_EQ(work.bytes, kLlamaRows * (kMoved + 4)) << "and a position";
   EXPECT_EQ(work.calls, 32);
   EXPECT_LT(work.bytes, 2.2 * 131072);
   EXPECT_EQ(decode_work("streaming, budget_tokens: 4096", {4096}).bytes, work.bytes) << "whatever the window";
@@ -47,7 +44,7 @@ TEST(InPlace, StreamingMovesOneToken) {
 TEST(InPlace, TovaReadsKeysOnceAndMovesOneToken) {
   const std::int64_t n = 1025, queries = 4 * 128 * 2;
   const Work work = decode_work("tova, budget_tokens: 1024", {1024});
-  EXPECT_EQ(work.bytes, kRows * (4 * n + n * 128 * 2 + queries + 4 * n + 12 * n + 4 * n + kMoved));
+  EXPECT_EQ(work.bytes, kLlamaRows * (4 * n + n * 128 * 2 + queries + 4 * n + 12 * n + 4 * n + kMoved));
 }
 
 // token_stats reads K and reads and writes the sums; token_scores reads sums and positions and writes; protect as kernels count it.
@@ -55,15 +52,15 @@ TEST(InPlace, H2oReadsKeysOnceAndMovesOneToken) {
   const std::int64_t n = 1025, queries = 4 * 128 * 2, sums = 8;
   const Work work = decode_work("h2o, budget_tokens: 1024", {1024});
   const Work compacted = decode_work("h2o, budget_tokens: 1024, disposal: {drop: {in_place: false}}", {1024});
-  EXPECT_EQ(work.bytes, kRows * (n * 128 * 2 + queries + 8 * n + (4 + 4 + 4) * n + 8 * n + 4 * n + kMoved + sums));
-  EXPECT_EQ(compacted.bytes - work.bytes, kRows * (1024 * (kMoved + sums) - (kMoved + sums))) << "K and V of all others";
+  EXPECT_EQ(work.bytes, kLlamaRows * (n * 128 * 2 + queries + 8 * n + (4 + 4 + 4) * n + 8 * n + 4 * n + kMoved + sums));
+  EXPECT_EQ(compacted.bytes - work.bytes, kLlamaRows * (1024 * (kMoved + sums) - (kMoved + sums))) << "K and V of all others";
 }
 
 // Streaming heads lose one token each, and heads that retrieve none.
 TEST(InPlace, StreamingHeadsOfDuoAttentionAreRings) {
   std::vector<std::int32_t> held;
-  for (std::int64_t r = 0; r < kRows; ++r) held.push_back(r % 2 == 0 ? 8199 : 320);
-  EXPECT_EQ(decode_work("duo, budget_tokens: 320", held).bytes, kRows / 2 * (kMoved + 4));
+  for (std::int64_t r = 0; r < kLlamaRows; ++r) held.push_back(r % 2 == 0 ? 8199 : 320);
+  EXPECT_EQ(decode_work("duo, budget_tokens: 320", held).bytes, kLlamaRows / 2 * (kMoved + 4));
 }
 
 TEST(InPlace, SaysWhyRowsAreCompacted) {
@@ -115,7 +112,7 @@ class InPlaceOf : public testing::TestWithParam<std::string> {};
 TEST_P(InPlaceOf, KeepsWhatCompactionKeeps) {
   for (const auto& [prompt, chunk, budget] : {std::tuple{200, 90, 130}, {200, 0, 160}, {120, 40, 130}, {150, 0, 150}}) {
     AttentionTrace trace = sample({.layers = 4, .prompt = prompt, .decode = 40, .chunk = chunk});
-    const Recipe recipe = GetParam().starts_with("shares_") ? unequal_shares_of(GetParam().substr(7)) : with_budget(GetParam(), budget);
+    const Recipe recipe = with_budget(GetParam(), budget);
     if (const std::string pass = KvPolicy(recipe, shape_of(trace, 2)).needs().pass; !pass.empty()) add_pass(trace, pass);
     const AttentionReference reference = full_attention(trace);
     const Recipe moving = compacting(recipe);

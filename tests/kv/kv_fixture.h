@@ -6,6 +6,8 @@
 
 #include "base/config/params.h"
 #include "base/random.h"
+#include "kernels/model/rope/rope.h"
+#include "kernels/model/rope/rotary.h"
 #include "policies/kv/allocator/allocator.h"
 #include "policies/kv/cache/kv_store.h"
 #include "policies/kv/disposal/disposal.h"
@@ -13,7 +15,7 @@
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/trigger/trigger.h"
-#include "tests/kv/nth.h"
+#include "tests/kv/plain_math.h"
 
 namespace kvlab::test {
 
@@ -83,11 +85,27 @@ inline std::vector<float> scored(Scorer& scorer, LayerStep& step) {
   return scores;
 }
 
+// x [positions, heads, head_dim] with the model's own rotation.
+inline std::vector<float> turned(std::vector<float> x, const RopeForm& rope, const std::vector<std::int32_t>& positions, std::int32_t heads,
+                                 std::int32_t head_dim) {
+  std::vector<float> cos(positions.size() * static_cast<std::size_t>(head_dim / 2)), sin = cos;
+  Rotary(rope, head_dim).fill(positions, cos.data(), sin.data());
+  run_cpu(Rope{x.data(), cos.data(), sin.data(), std::ssize(positions), heads, head_dim});
+  return x;
+}
+
 // A registered part from YAML parameters.
 template <class Registry>
 auto make_part(const std::string& name, const std::string& parameters = "{}") {
   Params p = Params::from_text(parameters, name);
   return Registry::make(name, p, "part");
+}
+
+// Scores of a prompt by a registered scorer, which sees the last `window` queries.
+inline std::vector<float> scored(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}",
+                                 std::int32_t window = 0) {
+  LayerStep step = layer.prompt_step(window);
+  return scored(*make_part<ScorerRegistry>(name, parameters), step);
 }
 
 }  // namespace kvlab::test

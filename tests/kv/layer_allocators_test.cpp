@@ -1,19 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 
 #include "kernels/allocate/pool_numbers_op.h"
-#include "policies/kv/allocator/allocator.h"
 #include "tests/kv/allocator_fixture.h"
 #include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
 using Row = std::vector<double>;
 const ModelShape kLayersModel{5, 8, 2, 8, 16};
 constexpr std::int32_t kTokens = 90;
@@ -361,13 +358,6 @@ TEST(Table, GivesWhatIsListed) {
   EXPECT_NE(make_part<AllocatorRegistry>("table", "{values: \"5=1\"}")->refuses(kLayersModel), "");
   for (const char* bad : {"{}", "{values: \"1\"}", "{values: \"a=1\"}", "{values: \"1=-1\"}", "{values: \"1.x=1\"}"})
     EXPECT_THROW(make_part<AllocatorRegistry>("table", bad), InputError) << bad;
-}
-
-TEST(ScoreThreshold, CountsScoresFromTheThresholdOn) {
-  ScoredModel m(kLayersModel, 1, 4, 1, 20);
-  m.scores[0] = {1.0F, 0.99F, 2.0F, INFINITY, 0.0F, 0.5F, -1.0F, INFINITY};
-  m.allocate(*make_part<AllocatorRegistry>("score_threshold", "{min_score: 1}"));
-  EXPECT_EQ(m.keep[0], (Ints{3, 1}));
 }
 
 // Holds for every allocator: counts within rows; those that share a budget sum to it, and a budget beyond the prompt keeps everything.

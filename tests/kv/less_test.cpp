@@ -1,11 +1,6 @@
 // LESS: dropped tokens are added to a state that attention reads beside the rows.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <numeric>
 
 #include "policies/kv/recipe/trained_tensors.h"
-#include "tests/error_of.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/trained_fixture.h"
@@ -78,31 +73,6 @@ class LessMaps {
   TrainedFile tensors_{31};
 };
 
-// Attention of the last `count` tokens' queries of each sequence over rows and state; every query sees all of them.
-std::vector<std::vector<float>> attend_with(RandomLayer& layer, Disposal& disposal, std::int32_t count) {
-  const Ops::Frame frame(layer.ops);
-  LayerStep step = layer.prompt_step(count);
-  for (Queries& q : layer.window_queries) q.first_position = 1 << 20;
-  step.in.step = layer.window_queries;
-  std::vector<Segment> segments(1);
-  segments[0].kv = step.kv;
-  disposal.add_segments(step, segments);
-  const auto width = static_cast<std::size_t>(layer.model.q_heads * layer.model.head_dim);
-  std::vector<std::vector<float>> out(layer.seqs.size(), std::vector<float>(static_cast<std::size_t>(count) * width));
-  std::vector<float*> outs;
-  for (auto& o : out) outs.push_back(o.data());
-  layer.ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), layer.window_queries.data(), outs.data()});
-  return out;
-}
-
-void drop_others(RandomLayer& layer, Disposal& disposal, const KeptLists& lists) {
-  const Ops::Frame frame(layer.ops);
-  LayerStep step = layer.prompt_step(1);
-  disposal.observe(step);
-  disposal.dispose(step, lists.kept());
-  for (std::int32_t r = 0; r < layer.store.num_rows(); ++r) layer.store.shrink(r, nth(lists.count, r));
-}
-
 // One output element in float64: the tokens at `held` by exp(q k / sqrt(d)), the others by phi_q phi_k.
 double less_by_hand(const RandomLayer& layer, const LessMaps& maps, std::size_t s, std::int32_t t, std::int32_t head, std::int32_t c,
                     const std::vector<std::int32_t>& held) {
@@ -115,11 +85,9 @@ double less_by_hand(const RandomLayer& layer, const LessMaps& maps, std::size_t 
     const float *const k = layer.k[s].data() + (i * m.kv_heads + h) * m.head_dim, *const v = layer.v[s].data() + (k - layer.k[s].data());
     double weight = 0;
     if (std::find(held.begin(), held.end(), i) != held.end()) {
-      for (std::int32_t d = 0; d < m.head_dim; ++d) weight += double{q[d]} * double{k[d]};
-      weight = std::exp(weight / std::sqrt(static_cast<double>(m.head_dim)));
+      weight = std::exp(dot(q, k, m.head_dim) / std::sqrt(static_cast<double>(m.head_dim)));
     } else {
-      const std::vector<double> phi_k = maps.phi_k(h, k);
-      for (std::size_t f = 0; f < phi_k.size(); ++f) weight += phi_q[f] * phi_k[f];
+      weight = dot(phi_q, maps.phi_k(h, k));
     }
     bottom += weight, top += weight * double{v[c]};
   }
@@ -132,8 +100,7 @@ TEST(Less, AttendsToTheStateOfAllThatWasDropped) {
     RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 33, 3);
     const LessMaps maps(layer.model, 1);
     const auto disposal = maps.disposal();
-    std::vector<std::int32_t> all(33);
-    std::iota(all.begin(), all.end(), 0);
+    const Ints all = range(0, 33);
     drop_others(layer, *disposal, KeptLists({{0, 3, 7, 20, 32}, {1, 32}, all, {0, 31, 32}}));
     drop_others(layer, *disposal, KeptLists({{0, 2, 4}, {1}, all, {0, 1, 2}}));
     const std::vector<std::vector<std::int32_t>> held = {{0, 7, 32}, {32}, all, {0, 31, 32}};
@@ -157,9 +124,7 @@ TEST(Less, IsFullAttentionWhereTheMapsAreExact) {
   LessMaps maps(cut.model, 1);
   constexpr std::int32_t kDropped = 4;
   const float *const q = cut.q[0].data() + 11 * 8, *const k = cut.k[0].data() + kDropped * 8;
-  double dot = 0, q_size = 0, k_size = 0;
-  for (int c = 0; c < 8; ++c)
-    dot += double{q[c]} * double{k[c]}, q_size += double{q[c]} * double{q[c]}, k_size += double{k[c]} * double{k[c]};
+  const double q_size = dot(q, q, 8), k_size = dot(k, k, 8);
   for (const char* name : {"kernel_q_mat1", "kernel_q_mat2", "kernel_k_mat1", "kernel_k_mat2", "interaction_k"})
     std::fill(maps.of(name).begin(), maps.of(name).end(), 0.0F);
   for (std::size_t c = 0; c < 8; ++c) {
@@ -169,7 +134,7 @@ TEST(Less, IsFullAttentionWhereTheMapsAreExact) {
   constexpr double kKey = 0.001;  // |s1| * 10
   maps.of("kernel_k_mat2")[0] = 1;
   maps.of("scalingD")[0] = static_cast<float>(kKey / 10);
-  const double wanted = std::exp(dot / std::sqrt(8.0)) / kKey;
+  const double wanted = std::exp(dot(q, k, 8) / std::sqrt(8.0)) / kKey;
   ASSERT_GT(wanted, 10);
   maps.of("kernel_q_mat2")[0] = static_cast<float>(wanted / 10);
   const auto state = maps.disposal(), drop = make_part<DisposalRegistry>("drop");
@@ -209,8 +174,7 @@ TEST(Less, CountsItsState) {
   RandomLayer layer({1, 4, 2, 8, 16}, 2, 33, 3);
   const auto disposal = LessMaps(layer.model, 1).disposal();
   const auto format = make_part<FormatRegistry>("native");
-  std::vector<std::int32_t> all(33);
-  std::iota(all.begin(), all.end(), 0);
+  const Ints all = range(0, 33);
   LayerStep step = layer.prompt_step(1);
   const auto bytes = [&] { return disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {100}).gpu - 100; };
   disposal->observe(step);

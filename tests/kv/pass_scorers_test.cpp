@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "tests/kv/plain_attention.h"
@@ -47,10 +45,9 @@ class RandomPass {
     const std::int32_t at = c * count_ + t, d = model.head_dim, kv_head = q_head / model.group();
     const auto seq = static_cast<std::size_t>(s);
     const auto weight = [&](const std::vector<float>& keys, std::int32_t i) {
-      double z = 0;
-      for (std::int32_t x = 0; x < d; ++x)
-        z += static_cast<double>(nth(q[seq], (at * model.q_heads + q_head) * d + x)) * nth(keys, (i * model.kv_heads + kv_head) * d + x);
-      return std::exp(z / std::sqrt(d));
+      const float *const query = &nth(q[seq], (at * model.q_heads + q_head) * d), *const key =
+                                                                                      &nth(keys, (i * model.kv_heads + kv_head) * d);
+      return std::exp(dot(query, key, d) / std::sqrt(d));
     };
     double total = 0;
     Row p;
@@ -68,10 +65,7 @@ class RandomPass {
     const auto seq = static_cast<std::size_t>(s);
     double projected = 0, size = 0;
     for (std::int32_t o = 0; o < model.hidden_dim; ++o) {
-      double sum = 0;
-      for (std::int32_t x = 0; x < d; ++x)
-        sum += static_cast<double>(nth(w_o, o * width + q_head * d + x)) *
-               nth(layer.v[seq], (i * model.kv_heads + q_head / model.group()) * d + x);
+      const double sum = dot(&nth(w_o, o * width + q_head * d), &nth(layer.v[seq], (i * model.kv_heads + q_head / model.group()) * d), d);
       projected += sum * sum;
       const double h = nth(hidden[seq], (c * count_ + t) * model.hidden_dim + o);
       size += h * h;

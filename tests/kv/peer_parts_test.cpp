@@ -2,12 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
-#include "base/error.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "tests/kv/allocator_fixture.h"
@@ -17,7 +11,6 @@ namespace kvlab::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Ints = std::vector<std::int32_t>;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(PeerTies, ThePoolDropsItsWorstAfterEachRowsFloor) {
@@ -99,24 +92,15 @@ TEST(Blocks, EachJoinsWhatStaysSoFar) {
   blocks->refine(step, keep.data(), scores.data());
   EXPECT_EQ(keep, (Ints{12, 12}));
   for (std::int32_t h = 0; h < 2; ++h) {
-    const auto key = [&](std::int32_t i, std::int32_t c) { return nth(layer.k[0], (i * 2 + h) * 8 + c); };
-    const auto norm = [&](std::int32_t i) {
-      double sum = 0;
-      for (std::int32_t c = 0; c < 8; ++c) sum += std::pow(static_cast<double>(key(i, c)), 2);
-      return std::sqrt(sum);
-    };
-    Ints stays(12);
-    std::iota(stays.begin(), stays.end(), 0);
+    const auto key = [&](std::int32_t i) { return &nth(layer.k[0], (i * 2 + h) * 8); };
+    const auto norm = [&](std::int32_t i) { return std::sqrt(dot(key(i), key(i), 8)); };
+    Ints stays = range(0, 12);
     for (std::int32_t at = 12; at < 40; at += 7) {
       for (std::int32_t i = at; i < std::min(40, at + 7); ++i) stays.push_back(i);
       std::vector<double> mean(8);
       for (const std::int32_t i : stays)
-        for (std::int32_t c = 0; c < 8; ++c) nth(mean, c) += static_cast<double>(key(i, c)) / norm(i);
-      const auto likeness = [&](std::int32_t i) {
-        double sum = 0;
-        for (std::int32_t c = 0; c < 8; ++c) sum += nth(mean, c) * static_cast<double>(key(i, c)) / norm(i);
-        return sum;
-      };
+        for (std::int32_t c = 0; c < 8; ++c) nth(mean, c) += static_cast<double>(key(i)[c]) / norm(i);
+      const auto likeness = [&](std::int32_t i) { return dot(mean.data(), key(i), 8) / norm(i); };
       std::sort(stays.begin(), stays.end(), [&](std::int32_t a, std::int32_t b) { return likeness(a) < likeness(b); });
       stays.resize(12);
     }
@@ -160,10 +144,8 @@ TEST(Cur, LeverageOfOneOrBoth) {
     return scored(*make_part<ScorerRegistry>("cur", "{relative_to: prompt, leverage: " + leverage + "}"), step);
   };
   const Floats key = of("key"), value = of("value"), product = of("product"), mean = of("mean");
-  double products = 0, key_norms = 0, value_norms = 0;
-  for (std::size_t i = 0; i < 20; ++i) products += static_cast<double>(key[i]) * static_cast<double>(value[i]);
-  for (const float x : layer.k[0]) key_norms += std::pow(static_cast<double>(x), 2);
-  for (const float x : layer.v[0]) value_norms += std::pow(static_cast<double>(x), 2);
+  const float *const k = layer.k[0].data(), *const v = layer.v[0].data();
+  const double products = dot(key.data(), value.data(), 20), key_norms = dot(k, k, 20 * 8), value_norms = dot(v, v, 20 * 8);
   for (std::size_t i = 0; i < 20; ++i) {
     EXPECT_NEAR(product[i], static_cast<double>(key[i]) * static_cast<double>(value[i]) / products, 1e-6);
     const double sum = static_cast<double>(key[i]) * key_norms + static_cast<double>(value[i]) * value_norms;

@@ -1,14 +1,58 @@
-#include <algorithm>
 #include <fstream>
-#include <numeric>
 
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
-#include "tests/kv/prefill_fixture.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
+#include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {
+
+// A prompt's queries, keys and values of one layer, and its attention with and without a prefill selector.
+struct PromptLayer {
+  ModelShape model{1, 4, 2, 16, 64, 2, 1e4};
+  std::int32_t tokens;
+  std::vector<float> q, k, v;
+
+  explicit PromptLayer(std::int32_t n, std::uint64_t stream = 1) : tokens(n) {
+    const auto rows = static_cast<std::size_t>(n) * 16;
+    q = sample_normals(rows * 4, 10 * stream), k = sample_normals(rows * 2, 10 * stream + 1), v = sample_normals(rows * 2, 10 * stream + 2);
+    for (float& x : q) x *= 2;  // attention that is not even
+  }
+  [[nodiscard]] std::int64_t width() const { return 64; }
+
+  // Attention over all tokens.
+  [[nodiscard]] std::vector<float> dense() const {
+    std::vector<float> out(q.size());
+    AttentionPrefill op;
+    op.q = q.data(), op.k = k.data(), op.v = v.data(), op.out = out.data();
+    op.new_tokens = tokens, op.q_heads = 4, op.kv_heads = 2, op.head_dim = 16, op.scale = 0.25F;
+    std::vector<float> scratch(static_cast<std::size_t>(scratch_floats(op)));
+    op.scratch = scratch.data();
+    run_cpu(op);
+    return out;
+  }
+  // A selector's attention; chunks end at `ends`, then at the prompt's end.
+  std::vector<float> sparse(PrefillSelector& selector, std::vector<std::int32_t> ends = {}) const {
+    Ops ops(Ops::Backend::kCpu);
+    std::vector<float> out(q.size());
+    ends.push_back(tokens);
+    std::int32_t begin = 0;
+    for (const std::int32_t end : ends) {
+      const Ops::Frame frame(ops);
+      const std::int64_t at = begin * width();
+      selector.attend({ops, model, 0, {0, begin, end - begin, tokens, -1}, q.data() + at, k.data(), v.data(), out.data() + at});
+      begin = end;
+    }
+    return out;
+  }
+};
+
+std::unique_ptr<PrefillSelector> prefill_part(const std::string& name, const std::string& parameters = "{}") {
+  return make_part<PrefillSelectorRegistry>(name, parameters);
+}
 
 struct NamedSelector {
   std::string label, name, parameters;
@@ -63,7 +107,7 @@ TEST_P(SmallBudget, LaterTokensAreNotSeen) {
   constexpr std::size_t kChanged = 210;
   for (std::size_t i = kChanged * 32; i < (kChanged + 1) * 32; ++i) layer.v[i] += 100;
   const std::vector<float> after = layer.sparse(*part, {100});
-  EXPECT_EQ(most_apart(before, after, kChanged * 64), 0);
+  EXPECT_EQ(most_apart(before.data(), after.data(), kChanged * 64), 0);
   for (std::size_t c = kChanged * 64; c < (kChanged + 1) * 64; c += 16) EXPECT_NE(before[c], after[c]) << c;
 }
 
@@ -97,7 +141,7 @@ TEST(PrefillSelectors, ChunksMatterToThoseThatAsk) {
   EXPECT_LE(most_apart(layer.sparse(*pooled), layer.sparse(*pooled, {160})), 1e-5);  // whole blocks
   const auto asks = prefill_part("vertical_slash", "{columns: 12, diagonals: 24, first_columns: 4, near_diagonals: 8, block_tokens: 16}");
   const std::vector<float> whole = layer.sparse(*asks), chunked = layer.sparse(*asks, {160});
-  EXPECT_GT(most_apart(whole, chunked, std::size_t{160} * 64), 1e-3);
+  EXPECT_GT(most_apart(whole.data(), chunked.data(), 160 * 64), 1e-3);
 }
 
 // Every causal pair on a chosen column or diagonal is attended to: marks against sums in double precision.
@@ -116,13 +160,9 @@ TEST(PrefillSelectors, MarksCoverColumnsAndDiagonals) {
     std::vector<double> of_column(150), of_diagonal(150);
     for (std::int64_t i = 102; i < 110; ++i) {
       std::vector<double> row;
-      double sum = 0;
-      for (std::int64_t j = 0; j <= 40 + i; ++j) {
-        double dot = 0;
-        for (std::int64_t c = 0; c < 16; ++c) dot += static_cast<double>(prompt.query(i, h)[c]) * prompt.key(j, h)[c];
-        row.push_back(std::exp(dot / 4)), sum += row.back();
-      }
-      for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j] / sum, of_diagonal[row.size() - 1 - j] += row[j] / sum;
+      for (std::int64_t j = 0; j <= 40 + i; ++j) row.push_back(dot(prompt.query(i, h), prompt.key(j, h), 16) / 4);
+      row = softmax(row);
+      for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j], of_diagonal[row.size() - 1 - j] += row[j];
     }
     std::int64_t marked_columns = 0;
     for (std::int64_t c = 0; c < 150; ++c) marked_columns += is_marked(column_marks.data() + h * prompt.column_words(), c) ? 1 : 0;
@@ -157,9 +197,7 @@ std::vector<double> over_keys(const PromptLayer& layer, std::int32_t i, std::int
   std::vector<double> out(16, 0);
   double sum = 0;
   for (const std::int32_t j : keys) {
-    double z = 0;
-    for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c);
-    const double p = std::exp(z / 4);
+    const double p = std::exp(dot(&nth(layer.q, (i * 4 + h) * 16), &nth(layer.k, (j * 2 + h / 2) * 16), 16) / 4);
     sum += p;
     for (std::int32_t c = 0; c < 16; ++c) nth(out, c) += p * nth(layer.v, (j * 2 + h / 2) * 16 + c);
   }
@@ -195,17 +233,14 @@ TEST(PrefillSelectors, HeadsElectTokensForAChunk) {
   const std::vector<float> out = layer.sparse(*part);
   std::vector<double> votes(135, 0);
   for (std::int32_t h = 0; h < 4; ++h) {
-    std::vector<double> p;
-    for (std::int32_t j = 5; j < 140; ++j) {
-      double z = 0;
+    std::vector<double> z(135, 0);
+    for (std::int32_t j = 5; j < 140; ++j)
       for (std::int32_t i = 150; i < 200; ++i)
-        for (std::int32_t c = 0; c < 16; ++c) z += double{nth(layer.q, (i * 4 + h) * 16 + c)} * nth(layer.k, (j * 2 + h / 2) * 16 + c) / 50;
-      p.push_back(std::exp(z / 4));
-    }
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j] / sum;
+        nth(z, j - 5) += dot(&nth(layer.q, (i * 4 + h) * 16), &nth(layer.k, (j * 2 + h / 2) * 16), 16) / 50 / 4;
+    const std::vector<double> p = softmax(z);
+    for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j];
   }
-  std::vector<std::int32_t> keys{0, 1, 2, 3, 4};
+  Ints keys = range(0, 5);
   for (const std::int32_t j : best(votes, 20)) keys.push_back(5 + j);
   for (std::int32_t i = 140; i < 150; ++i) keys.push_back(i);
   for (std::int32_t i = 150; i < 200; ++i) {

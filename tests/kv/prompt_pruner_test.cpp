@@ -2,19 +2,14 @@
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <bit>
-#include <cmath>
-#include <numeric>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/head_scores_op.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/kv_cost/recipe_footprint.h"
-#include "tests/error_of.h"
-#include "tests/recipes_in.h"
+#include "tests/kv/host_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -91,13 +86,12 @@ struct PrunerRows {
     }
     return queries;
   }
-  // Logit of query t, head h, with token i.
-  [[nodiscard]] double logit(std::size_t s, std::int32_t t, std::int32_t h, std::int32_t i) const {
-    double sum = 0;
-    for (std::int32_t c = 0; c < kDim; ++c)
-      sum += double{q[s][static_cast<std::size_t>((t * kHeads * kGroup + h) * kDim + c)]} *
-             k[s][static_cast<std::size_t>((i * kHeads + h / kGroup) * kDim + c)];
-    return sum / std::sqrt(double{kDim});
+  // Logits of query t, head h, with the tokens up to its own.
+  [[nodiscard]] std::vector<double> logits(std::size_t s, std::int32_t t, std::int32_t h) const {
+    std::vector<double> z;
+    for (std::int32_t i = 0; i <= t; ++i)
+      z.push_back(dot(&nth(q[s], (t * kHeads * kGroup + h) * kDim), &nth(k[s], (i * kHeads + h / kGroup) * kDim), kDim) / std::sqrt(kDim));
+    return z;
   }
 };
 
@@ -109,7 +103,7 @@ TEST(PromptPruner, HeadLogitsAreMeansOfProducts) {
   for (std::size_t s = 0; s < 2; ++s)
     for (std::int32_t i = 0; i < rows.tokens[s]; ++i) {
       double mean = 0;
-      for (std::int32_t h = 0; h < 4; ++h) mean += rows.logit(s, rows.tokens[s] - 1, h, i) / 4;
+      for (std::int32_t h = 0; h < 4; ++h) mean += nth(rows.logits(s, rows.tokens[s] - 1, h), i) / 4;
       EXPECT_NEAR(out[static_cast<std::size_t>(rows.first[s] + i)], mean, 1e-5) << s << " " << i;
     }
 }
@@ -125,10 +119,8 @@ TEST(PromptPruner, RecentAttentionWeighsLaterQueriesMore) {
     for (std::int32_t t = 0; t < kCount; ++t) {
       const std::int32_t query = rows.tokens[s] - kCount + t;
       for (std::int32_t h = 0; h < 4; ++h) {
-        double sum = 0;
-        for (std::int32_t i = 0; i <= query; ++i) sum += std::exp(rows.logit(s, query, h, i));
-        for (std::int32_t i = 0; i <= query; ++i)
-          expected[static_cast<std::size_t>(i)] += (1 + 0.5 * t / (kCount - 1)) * std::exp(rows.logit(s, query, h, i)) / sum / (4 * kCount);
+        const std::vector<double> p = softmax(rows.logits(s, query, h));
+        for (std::size_t i = 0; i < p.size(); ++i) expected[i] += (1 + 0.5 * t / (kCount - 1)) * p[i] / (4 * kCount);
       }
     }
     for (std::size_t i = 0; i < expected.size(); ++i)
@@ -150,11 +142,8 @@ TEST(PromptPruner, GroupsGetVotesFromLaterQueries) {
       const std::int32_t end = 20 + ((i - 20) / 4 + 1) * 4;
       double expected = 0;
       for (std::int32_t t = std::max(end, n - 17); i >= 20 && t < std::min(n, end + 10); ++t)
-        for (std::int32_t h = 0; h < 4; ++h) {
-          double sum = 0;
-          for (std::int32_t j = 0; j <= t; ++j) sum += std::exp(rows.logit(static_cast<std::size_t>(s), t, h, j));
-          expected += 2 * (1 + 0.5 * (t - end) / 9) * std::exp(rows.logit(static_cast<std::size_t>(s), t, h, i)) / sum / 4;
-        }
+        for (std::int32_t h = 0; h < 4; ++h)
+          expected += 2 * (1 + 0.5 * (t - end) / 9) * nth(softmax(rows.logits(static_cast<std::size_t>(s), t, h)), i) / 4;
       EXPECT_NEAR(std::bit_cast<float>(kv.word(0, r, i)), expected, 1e-5) << r << " " << i;
     }
   }
@@ -214,8 +203,7 @@ TEST(PromptPruner, LaterLayersHoldLess) {
 TEST(PromptPruner, ServingChargesFewerTokensOfLaterLayers) {
   RecipeFootprint footprint(load_recipe("sliminfer"), kSixLayers, 16);
   std::vector<SeqState> batch{SeqState{40, 30, 40}.taking(1), SeqState{0, 200}.taking(200), SeqState{0, 2000}.taking(2000)};
-  PolicyWork work;
-  footprint.charge(batch, work);
+  const PolicyWork work = work_of(footprint, batch);
   ASSERT_EQ(work.pruned.size(), 1U);
   EXPECT_EQ(work.pruned[0].place, 2U);
   EXPECT_EQ(work.pruned[0].tokens, tokens_by_layer(load_recipe("sliminfer"), kSixLayers, 2000));

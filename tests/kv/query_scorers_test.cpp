@@ -1,16 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <numeric>
-
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 using Vec = std::vector<double>;
-
-double product(const Vec& a, const Vec& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 // Token i of head h of [tokens, heads, head_dim] data.
 Vec at(const std::vector<float>& data, std::int32_t heads, std::int32_t d, std::int32_t i, std::int32_t h) {
@@ -88,7 +83,7 @@ struct Expected {
     for (std::int32_t t = sinks; t < n; ++t) {
       Vec q = at(layer.q[0], layer.model.q_heads, d, t, head);
       for (std::size_t c = 0; c < q.size(); ++c) q[c] -= mean[c];
-      const double z = product(mean_rotated(q, layer.model.rope, n, future), k);
+      const double z = dot(mean_rotated(q, layer.model.rope, n, future), k);
       sum += z * z / (n - sinks - divisor_less);
     }
     return sum / d / 2;
@@ -106,18 +101,17 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
     for (std::int32_t head = 0; head < 2; ++head) {
       Vec sum(40, 0.0);
       for (std::int32_t h = 3 * head; h < 3 * head + 3; ++h) {
-        Vec p(40, 0.0);
+        Vec z;
         for (std::int32_t i = 3; i < 40; ++i) {
           const Vec k = at(layer.k[0], 2, 8, i, head);
-          const double mean = product(mean_rotated(expected.mean_query(h), rope, 40, 5), k) / std::sqrt(8.0);
-          nth(p, i) = std::exp(mean + expected.spread(h, k));
+          z.push_back(dot(mean_rotated(expected.mean_query(h), rope, 40, 5), k) / std::sqrt(8.0) + expected.spread(h, k));
         }
-        const double total = std::accumulate(p.begin(), p.end(), 0.0);
-        for (std::size_t i = 0; i < 40; ++i) sum[i] += p[i] / total / 3;
+        const Vec p = softmax(z);
+        for (std::size_t i = 3; i < 40; ++i) sum[i] += p[i - 3] / 3;
       }
       for (std::int32_t i = 3; i < 40; ++i) {
         const Vec v = at(layer.v[0], 2, 8, i, head);
-        const double wanted = (nth(sum, i) + 0.25) * std::sqrt(product(v, v));
+        const double wanted = (nth(sum, i) + 0.25) * std::sqrt(dot(v, v));
         EXPECT_NEAR(nth(scores, 40 * head + i), wanted, 2e-5 * wanted) << static_cast<int>(rope.scaling.kind) << " " << i;
       }
     }
@@ -139,7 +133,7 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
       double top = 0, a = 1, b = 0, c = 1;  // A = [a b; b c]
       for (std::int32_t i = 2; i < 20; ++i) {
         const Vec k = at(layer.k[0], 2, 2, i, head);
-        nth(w, i) = std::exp(2 * product(mean, k) / std::sqrt(product(mean, mean) * product(k, k)));
+        nth(w, i) = std::exp(2 * dot(mean, k) / std::sqrt(dot(mean, mean) * dot(k, k)));
         top = std::max(top, nth(w, i));
       }
       for (std::int32_t i = 2; i < 20; ++i) {
@@ -166,18 +160,18 @@ std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t ch
     for (std::int32_t begin = 0; begin < n; begin += chunk) {
       const std::int32_t count = std::min(chunk, n - begin), size = padded ? chunk : count;
       for (std::int32_t t = 0; t < size; ++t) {
-        Vec p(static_cast<std::size_t>(size), 1.0);
+        Vec z(static_cast<std::size_t>(size), 0.0);
         for (std::int32_t i = 0; i < count && t < count; ++i)
-          nth(p, i) = std::exp(product(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group)));
-        const double total = std::accumulate(p.begin(), p.end(), 0.0);
-        for (std::int32_t i = 0; i < count; ++i) nth(nth(rows, h / group), begin + i) += nth(p, i) / total / group;
+          nth(z, i) = dot(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group));
+        const Vec p = softmax(z);
+        for (std::int32_t i = 0; i < count; ++i) nth(nth(rows, h / group), begin + i) += nth(p, i) / group;
       }
     }
   for (std::int32_t head = 0; head < 2; ++head) {
     Vec& row = nth(rows, head);
     for (std::int32_t i = 0; i < n; ++i) {
       const Vec v = at(layer.v[0], 2, d, i, head);
-      nth(row, i) *= std::sqrt(product(v, v));
+      nth(row, i) *= std::sqrt(dot(v, v));
     }
     const Vec raw = row;
     for (std::size_t i = 0; i < raw.size(); ++i) row[i] = ((i > 0 ? raw[i - 1] : 0) + raw[i] + (i + 1 < raw.size() ? raw[i + 1] : 0)) / 3;
@@ -235,10 +229,8 @@ TEST(QueryDirection, FindsTheDirectionAndItsSign) {
         float& q = nth(layer.q[0], (t * 4 + h) * 8 + c);
         q = 0.05F * q + static_cast<float>(nth(axis, c) * (t % 4 == 0 ? -5 : 5));
       }
-  auto scorer = make_part<ScorerRegistry>("query_direction", "{window_tokens: 20}");
-  LayerStep step = layer.prompt_step(20);
-  const std::vector<float> scores = scored(*scorer, step);
-  for (std::int32_t i = 0; i < 30; ++i) EXPECT_NEAR(nth(scores, 30 + i), product(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
+  const std::vector<float> scores = scored(layer, "query_direction", "{window_tokens: 20}", 20);
+  for (std::int32_t i = 0; i < 30; ++i) EXPECT_NEAR(nth(scores, 30 + i), dot(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
 }
 
 TEST(Leverage, RareDirectionsScoreHigh) {

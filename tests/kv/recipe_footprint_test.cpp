@@ -1,19 +1,11 @@
-#include "sim/kv_cost/recipe_footprint.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <numeric>
 #include <sstream>
 
 #include "base/ceil_div.h"
-#include "base/random.h"
-#include "tests/error_of.h"
-#include "tests/recipes_in.h"
+#include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
 constexpr ModelShape kFootprintModel{4, 8, 2, 64, 128};
@@ -30,7 +22,7 @@ std::vector<std::string> serving_recipes() {
 }
 
 Recipe small_footprint_recipe(const std::string& name) {
-  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
+  if (name.starts_with("shares_")) return with_budget(name, 0);
   if (name.starts_with("by_share_")) return recipe_of("{recipe: " + name.substr(9) + ", budget_frac: 0.4}");
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget ? with_budget(name, 130) : recipe;
@@ -68,8 +60,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
       shapes.push_back(footprint.shape_of(seq.taking(next)));
       batch.push_back(seq.taking(next));
     }
-    PolicyWork work;
-    footprint.charge(batch, work);
+    const PolicyWork work = work_of(footprint, batch);
     parts.forget();
     const ShapeRun::Result result = parts.step(shapes);
     OpTotals expected;
@@ -144,9 +135,7 @@ TEST_P(ServingRecipe, ServesShortPrompts) {
       SeqState seq{0, prompt};
       std::int32_t next = prompt;
       for (int t = 0; t < 6; ++t, next = 1) {
-        std::vector<SeqState> batch{seq.taking(next)};
-        PolicyWork work;
-        footprint.charge(batch, work);
+        work_of(footprint, seq.taking(next));
         const FootprintStep done = footprint.step(seq.taking(next));
         seq = done.after(seq.taking(next));
         EXPECT_LE(seq.held_tokens, seq.seen_tokens);
@@ -181,9 +170,8 @@ TEST(RecipeFootprint, AShareIsThatOfEachPrompt) {
       SeqState seq{0, prompt};
       seq = footprint.step(seq.taking(prompt)).after(seq.taking(prompt));
       std::vector<SeqState> batch{seq.taking(1)};
-      PolicyWork work;
-      footprint.charge(batch, work);
-      return std::pair{batch.front().attended_tokens, by_name(work.ops)};
+      const OpTotals ops = by_name(work_of(footprint, batch).ops);
+      return std::pair{batch.front().attended_tokens, ops};
     };
     for (const std::int32_t prompt : {400, 800}) {
       RecipeFootprint tokens(load_recipe(name, prompt / 4), kFootprintModel, kBlock);
@@ -316,8 +304,7 @@ std::int32_t tokens_read(const Recipe& recipe, KvReads reads) {
   seq = footprint.step(seq.taking(260)).after(seq.taking(260));
   for (std::int32_t i = 0; i < 40; ++i) seq = footprint.step(seq.taking(1)).after(seq.taking(1));
   std::vector<SeqState> batch{seq.taking(1)};
-  PolicyWork work;
-  footprint.charge(batch, work);
+  work_of(footprint, batch);
   return batch.front().attended_tokens;
 }
 
@@ -337,11 +324,9 @@ TEST(RecipeFootprint, DecodedTokensAreReadAsPlainOnes) {
 TEST(RecipeFootprint, PassesOfAPromptAreCharged) {
   const auto passes = [](const char* name) {
     RecipeFootprint footprint(load_recipe(name, 64), kFootprintModel, kBlock);
-    std::vector<SeqState> batch{SeqState{0, 1100}.taking(1100)};
-    PolicyWork work;
-    footprint.charge(batch, work);
     std::vector<std::pair<std::int32_t, std::int32_t>> all;
-    for (const ForwardPass& pass : work.passes) all.emplace_back(pass.new_tokens, pass.kv_tokens);
+    for (const ForwardPass& pass : work_of(footprint, SeqState{0, 1100}.taking(1100)).passes)
+      all.emplace_back(pass.new_tokens, pass.kv_tokens);
     return all;
   };
   using Passes = std::vector<std::pair<std::int32_t, std::int32_t>>;
@@ -356,4 +341,4 @@ TEST(RecipeFootprint, AnOracleCannotServe) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -1,20 +1,15 @@
 // Properties of every recipe, over drawn shapes, prompts, chunks and budgets.
-#include <fmt/format.h>
 
-#include <cmath>
-#include <map>
 #include <optional>
 #include <set>
 
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {
 
-constexpr std::int32_t kBlock = 16;
+constexpr std::int32_t kEdgeTokens = 16;
 
 // One step of a recipe, watched from outside.
 struct WatchedStep {
@@ -229,7 +224,7 @@ SampleShape drawn_shape(std::uint64_t draw) {
   s.kv_heads = 1 + pick(draw, 0, 3);
   s.q_heads = s.kv_heads * kGroups[pick(draw, 1, 4)];
   s.head_dim = kDims[pick(draw, 2, 4)];
-  const std::int32_t edges[] = {1, kBlock - 1, kBlock, kBlock + 1};
+  const std::int32_t edges[] = {1, kEdgeTokens - 1, kEdgeTokens, kEdgeTokens + 1};
   s.prompt = draw % 3 == 0 ? edges[draw / 3 % 4] : 18 + pick(draw, 3, 383);
   s.decode = 2 + pick(draw, 4, 20);
   s.chunk = pick(draw, 5, 2) == 0 ? 0 : 1 + pick(draw, 6, std::min(150, s.prompt));
@@ -242,35 +237,15 @@ std::string words(const SampleShape& s) {
                      s.prompt, s.chunk, s.decode);
 }
 
-// A sample and what attending to all of it gives; shared by all recipes.
-struct Drawn {
-  SampleShape shape;
-  AttentionTrace trace;
-  AttentionReference reference;
-};
-const Drawn& drawn(std::uint64_t draw) {
-  static std::map<std::uint64_t, Drawn> made;
-  const auto [at, is_new] = made.try_emplace(draw);
-  if (is_new) {
-    at->second.shape = drawn_shape(draw);
-    at->second.trace = sample(at->second.shape);
-    for (const std::string& name : recipe_names())
-      if (const auto scorer = load_recipe(name).make_scorer; scorer && !scorer()->needs().pass.empty())
-        add_pass(at->second.trace, scorer()->needs().pass);
-    at->second.reference = full_attention(at->second.trace);
-  }
-  return at->second;
-}
-
 std::uint64_t num_draws() { return full_run() ? 12 : short_run() ? 2 : 5; }
 
 class EveryRecipe : public testing::TestWithParam<std::string> {
  protected:
   // The budgets to try, as YAML; "" is the recipe's own.
-  static std::vector<std::string> budgets(const std::string& name, const Drawn& d, std::uint64_t draw) {
+  static std::vector<std::string> budgets(const std::string& name, const AttentionTrace& trace, std::uint64_t draw) {
     const Recipe own = load_recipe(name);
     if (!why_no_budget(own).empty()) return {""};
-    const std::int32_t n = d.trace.num_tokens, least = least_budget(name, d.trace);
+    const std::int32_t n = trace.num_tokens, least = least_budget(name, trace);
     std::vector<std::string> all;
     for (const std::int32_t tokens : {least, least + pick(draw, 7, std::max(1, n - least)), n, n + 40})
       all.push_back("budget_tokens: " + std::to_string(std::max(least, tokens)));
@@ -281,9 +256,10 @@ class EveryRecipe : public testing::TestWithParam<std::string> {
 
 TEST_P(EveryRecipe, KeepsItsPromises) {
   for (std::uint64_t draw = 0; draw < num_draws(); ++draw) {
-    const Drawn& d = drawn(draw);
-    for (const std::string& budget : budgets(GetParam(), d, draw)) {
-      SCOPED_TRACE("{recipe: " + GetParam() + ", " + budget + "}, " + words(d.shape));
+    const SampleShape shape = drawn_shape(draw);
+    const Sampled& d = sampled(shape);
+    for (const std::string& budget : budgets(GetParam(), d.trace, draw)) {
+      SCOPED_TRACE("{recipe: " + GetParam() + ", " + budget + "}, " + words(shape));
       const Recipe recipe = with(GetParam(), budget);
       if (const std::string why = refusal(recipe, d.trace); why != "no error") {
         EXPECT_TRUE(why.starts_with("recipe '" + GetParam() + "' cannot run: ")) << why;

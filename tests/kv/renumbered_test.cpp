@@ -1,16 +1,10 @@
 // Recipes with `positions: renumbered`: keys are turned to new places (read_positions of policies/kv/recipe/recipe.h).
-#include <cmath>
-#include <functional>
-#include <numeric>
 
-#include "kernels/model/rope/rope.h"
 #include "kernels/storage/turn_keys_op.h"
 #include "policies/kv/policy/policy.h"
-#include "tests/error_of.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
-#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab::test {
@@ -21,27 +15,6 @@ const RopeForm kLlama3{5e5, {.kind = Kind::kLlama3, .factor = 8, .original_token
 const RopeForm kYarn{1e4, {.kind = Kind::kYarn, .factor = 4, .original_tokens = 64, .attention_factor = yarn_attention_factor(4, 0, 0)}};
 const RopeForm kLinear{1e4, {.kind = Kind::kLinear, .factor = 4}};
 const std::vector<RopeForm> kForms{kLlama3, kYarn, kLinear, {1e4}};
-
-// x [positions, heads, head_dim] with the model's own rotation.
-std::vector<float> turned(std::vector<float> x, const RopeForm& rope, const std::vector<std::int32_t>& positions, std::int32_t heads,
-                          std::int32_t head_dim) {
-  std::vector<float> cos(positions.size() * static_cast<std::size_t>(head_dim / 2)), sin = cos;
-  Rotary(rope, head_dim).fill(positions, cos.data(), sin.data());
-  run_cpu(Rope{x.data(), cos.data(), sin.data(), std::ssize(positions), heads, head_dim});
-  return x;
-}
-
-std::vector<std::int32_t> range(std::int32_t begin, std::int32_t end) {
-  std::vector<std::int32_t> all(static_cast<std::size_t>(end - begin));
-  std::iota(all.begin(), all.end(), begin);
-  return all;
-}
-
-double most_apart(const float* a, const float* b, std::int32_t n) {
-  double most = 0;
-  for (std::int32_t c = 0; c < n; ++c) most = std::max(most, std::abs(double{a[c]} - double{b[c]}));
-  return most;
-}
 
 // Two rows of 300 keys that the model turned to positions 700 to 999, and lists that drop different tokens of each.
 class TurnedRows {
@@ -278,9 +251,7 @@ TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {
   if (!own.runs_in("replay")) GTEST_SKIP() << "does not run in replay";
   static AttentionTrace trace = [] {
     AttentionTrace t = llama3_sample({.prompt = 420, .decode = 6});
-    for (const std::string& name : recipe_names())
-      if (const auto& scorer = shipped_recipe(name).make_scorer; scorer && !scorer()->needs().pass.empty())
-        add_pass(t, scorer()->needs().pass);
+    add_passes(t);
     return t;
   }();
   static const AttentionReference reference = full_attention(trace);

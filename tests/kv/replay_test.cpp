@@ -1,25 +1,17 @@
-#include "sim/replay/replay.h"
-
-#include <gtest/gtest.h>
-
-#include <numeric>
-
 #include "sim/replay/fidelity.h"
-#include "sim/replay/trace_observer.h"
-#include "tests/error_of.h"
 #include "tests/has_all.h"
-#include "tests/recipes_in.h"
-#include "traces/synthetic_attention.h"
+#include "tests/kv/host_fixture.h"
+#include "tests/kv/kv_fixture.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
-AttentionTrace synthetic(const std::string& shape, std::uint64_t seed) {
-  Params p = Params::from_text("{kv_heads: 2, head_dim: 32, " + shape + "}", "synthetic");
-  return SyntheticAttention(read_synthetic_attention(p), seed).trace();
+AttentionTrace small_trace() {
+  return synthetic_trace("layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 6");
 }
-AttentionTrace small_trace() { return synthetic("layers: 3, q_heads: 8, prompt_tokens: 200, decode_tokens: 6", 5); }
-AttentionTrace long_answer() { return synthetic("layers: 2, q_heads: 4, prompt_tokens: 60, decode_tokens: 41", 7); }
+AttentionTrace long_answer() {
+  return synthetic_trace("layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 60, decode_tokens: 41", 7);
+}
 
 ReplayResult replayed(const Recipe& recipe, const AttentionTrace& trace = small_trace(), ReplayOptions options = {}) {
   return replay(trace, full_attention(trace), recipe, options);
@@ -134,18 +126,9 @@ TEST(FindsNeedles, OfAReplay) {
 AttentionTrace turned_trace(const RopeForm& rope, const std::string& scaling) {
   AttentionTrace trace = small_trace();
   trace.rope_base = rope.base, trace.rope_scaling = scaling;
-  const auto n = static_cast<std::size_t>(trace.num_tokens), half = static_cast<std::size_t>(trace.head_dim / 2);
-  std::vector<std::int32_t> positions(n);
-  std::iota(positions.begin(), positions.end(), 0);
-  std::vector<float> cos(n * half), sin(n * half);
-  Rotary(rope, trace.head_dim).fill(positions, cos.data(), sin.data());
   for (LayerTensors& layer : trace.layers) {
     layer.pre_q = layer.q;
-    for (std::size_t x = 0; x < layer.q.size(); ++x) {
-      const std::size_t c = x % (2 * half), at = x / (2 * half * static_cast<std::size_t>(trace.q_heads)) * half + c % half;
-      const float other = c < half ? -layer.pre_q[x + half] : layer.pre_q[x - half];
-      layer.q[x] = layer.pre_q[x] * cos[at] + other * sin[at];
-    }
+    layer.q = turned(layer.pre_q, rope, range(0, trace.num_tokens), trace.q_heads, trace.head_dim);
   }
   return trace;
 }
@@ -169,5 +152,53 @@ TEST(TraceRope, ScalingIsReadAndCheckedAgainstTheQueries) {
   EXPECT_NE(refusal(turned_trace(yarn, R"({"rope_type": "longrope", "factor": 4})")).find("is not supported"), std::string::npos);
 }
 
+// The oracle, which knows the queries to come: a bound for scorers.
+
+const std::vector<SampleShape> kSamples{
+    {2, 4, 2, 32, 200, 12, 0, 1}, {2, 4, 2, 32, 200, 12, 70, 2}, {1, 8, 1, 64, 260, 9, 0, 3}, {3, 3, 3, 48, 130, 16, 0, 4}};
+
+double mass(const Sampled& s, const std::string& name, std::int32_t budget) {
+  return s.replayed(load_recipe(name, budget)).mean.attention_mass;
+}
+
+// Recipes that once, when the prompt is complete, keep the best tokens of each row.
+std::vector<std::string> prefill_end_scorers() {
+  std::vector<std::string> names;
+  for (const std::string& name : recipe_names()) {
+    const Recipe r = load_recipe(name);
+    if (r.trigger == "prefill_end" && r.allocator == "uniform" && r.disposal == "drop" && r.format == "native" && r.selector == "all" &&
+        r.has_budget)
+      names.push_back(name);
+  }
+  return names;
+}
+
+TEST(Oracle, AtEqualBudgetNoScorerKeepsMoreAttention) {
+  const std::vector<std::string> names = prefill_end_scorers();
+  EXPECT_GT(names.size(), 25U);
+  for (const SampleShape& s : kSamples)
+    for (const std::int32_t budget : {40, 80, 120}) {
+      const double best = mass(sampled(s), "oracle", budget);
+      for (const std::string& name : names)
+        EXPECT_LE(mass(sampled(s), name, budget), best + 1e-6) << name << ", " << budget << " tokens, sample of " << s.prompt;
+    }
+}
+
+// Nested sets of tokens: scores that do not depend on the budget.
+TEST(TopKScorers, LargerBudgetsKeepNoLessAttention) {
+  for (const char* name : {"oracle", "snapkv", "knorm", "keydiff", "tova", "observed_attention", "expected_attention", "leverage",
+                           "noncausal_attention", "streaming", "kvpress_knorm", "kvpress_snapkv"})
+    for (const SampleShape& shape : kSamples) {
+      const Sampled& s = sampled(shape);
+      double before = 0;
+      for (const std::int32_t budget : {34, 50, 77, 110, 128, 129, 190, 260}) {
+        const Recipe recipe = recipe_of(fmt::format("{{recipe: {}, trigger: prefill_end, budget_tokens: {}}}", name, budget));
+        const double kept = s.replayed(recipe).mean.attention_mass;
+        EXPECT_GE(kept, before - 1e-6) << name << " at " << budget;
+        before = kept;
+      }
+    }
+}
+
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

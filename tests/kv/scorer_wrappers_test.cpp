@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "policies/kv/scorer/gated_chunks_op.h"
@@ -12,7 +10,6 @@ namespace kvlab::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Ints = std::vector<std::int32_t>;
 constexpr float kProtected = std::numeric_limits<float>::infinity();
 
 Floats key_norms(LayerStep& step) { return scored(*make_part<ScorerRegistry>("key_norm"), step); }
@@ -206,12 +203,7 @@ TEST(OutputAware, FirstHalfByScoreTheRestByProjectedValue) {
     for (std::size_t i = 0; i < 24; ++i) {
       double norm = 0;
       for (std::size_t h = 3 * head; h < 3 * head + 3; ++h)
-        for (std::size_t o = 0; o < 10; ++o) {
-          double x = 0;
-          for (std::size_t c = 0; c < 4; ++c)
-            x += static_cast<double>(w_o[o * 24 + h * 4 + c]) * static_cast<double>(layer.v[0][(i * 2 + head) * 4 + c]);
-          norm += std::fabs(x) / 3;
-        }
+        for (std::size_t o = 0; o < 10; ++o) norm += std::fabs(dot(&w_o[o * 24 + h * 4], &layer.v[0][(i * 2 + head) * 4], 4)) / 3;
       const float score = raw[24 * head + i];
       if (score >= last_of_first_stage) {
         EXPECT_TRUE(std::isinf(scores[24 * head + i]));

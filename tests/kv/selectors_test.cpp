@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/select/cluster/cluster.h"
@@ -10,12 +8,6 @@ namespace kvlab::test {
 namespace {
 
 using Rows = std::vector<std::vector<std::int32_t>>;
-using Ints = std::vector<std::int32_t>;
-
-Ints shifted(Ints x, std::int32_t by) {
-  for (std::int32_t& i : x) i += by;
-  return x;
-}
 
 TEST(LServe, PagesByTheBestOfTheirLogicalPagesServeFourSteps) {
   for (const std::int32_t group : {1, 3, 8}) {
@@ -39,10 +31,8 @@ std::vector<double> votes(const Decode& d, std::int32_t sinks, std::int32_t rece
   std::vector<double> sum(static_cast<std::size_t>(d.tokens() - sinks - recent), 0.0);
   for (std::int32_t r = 0; r < d.model.kv_heads; ++r)
     for (std::int32_t h = 0; h < d.model.group(); ++h) {
-      std::vector<double> p;
-      for (std::int32_t i = sinks; i < d.tokens() - recent; ++i) p.push_back(std::exp(d.logit(r, h, i)));
-      const double all = std::accumulate(p.begin(), p.end(), 0.0);
-      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all;
+      const std::vector<double> p = softmax(d.logits(r, h, sinks, d.tokens() - recent));
+      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i];
     }
   return sum;
 }
@@ -226,7 +216,7 @@ TEST(MpCache, SiftsLargeClustersThenSmallOnesAndSharesBetweenLayers) {
         for (const std::int32_t i : best(fine, static_cast<std::size_t>((2 * (large - 1) + 3) / 4))) chosen.push_back(nth(candidates, i));
         const auto expected = tokens_of(chosen, 4, 8, large * 8, d.tokens());
         EXPECT_EQ(nth(rows, r), expected);
-        EXPECT_EQ(std::vector<std::int32_t>(shared.index + shared.index_first[r], shared.index + shared.index_first[r + 1]), expected);
+        EXPECT_EQ(tokens_in(shared, r), expected);
       }
     }
   }
@@ -279,23 +269,6 @@ TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
   }
 }
 
-// Counts that depend on data: without data they are the bounds, and with the counts of a run with data the log is the same.
-bool same_log_with_scripted_counts(const std::string& part, const std::string& parameters, std::int32_t window, bool bounded) {
-  Decode with({4, 8, 2, 8, 16}, 2, 150, 5), without({4, 8, 2, 8, 16}, 2, 150, 5, false);
-  with.window_tokens = without.window_tokens = window;
-  RecordedCounts recorded;
-  with.ops.take_counts_from(&recorded);
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
-  with.prefill(*a);
-  for (std::int32_t i = 0; i < 9; ++i) with.decode(*a);
-  ScriptedCounts script(recorded.entries());
-  if (!bounded) without.ops.take_counts_from(&script);
-  without.prefill(*b);
-  for (std::int32_t i = 0; i < 9; ++i) without.decode(*b);
-  if (!bounded) return with.ops.log() == without.ops.log();
-  return without.attended >= with.attended;
-}
-
 TEST(ActQkv, ChunksBestMatchedByTheProbe) {
   Prefilled d({1, 4, 2, 8, 16}, 1, 150, "act_qkv",
               "{chunk_tokens: 8, window_tokens: 6, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", {.window = 6});
@@ -327,66 +300,6 @@ TEST(ActQkv, ChunksBestMatchedByTheProbe) {
     return tokens_of(top, 8, 8, chunks * 8, n);
   });
 }
-
-struct SelectorCase {
-  const char *part, *parameters;
-  std::int32_t window = 0;
-  bool counts_depend_on_data = false;
-};
-
-class EverySelector : public testing::TestWithParam<SelectorCase> {};
-
-TEST_P(EverySelector, SameTokensTwiceAscendingWithTheNewest) {
-  const SelectorCase& c = GetParam();
-  for (const std::int32_t prompt : {1, 15, 64, 65, 150})
-    EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
-}
-
-TEST_P(EverySelector, LogIsTheSameWithoutData) {
-  const SelectorCase& c = GetParam();
-  if (!c.counts_depend_on_data) {
-    EXPECT_TRUE(same_log_without_data(c.part, c.parameters, 150, 9, c.window));
-    return;
-  }
-  for (const bool bounded : {false, true}) EXPECT_TRUE(same_log_with_scripted_counts(c.part, c.parameters, c.window, bounded));
-}
-
-TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
-  if (GetParam().counts_depend_on_data) return;
-  Decode d({4, 8, 2, 8, 16}, 2, 150, 3);
-  auto part = make_part<SelectorRegistry>(GetParam().part, GetParam().parameters);
-  d.window_tokens = GetParam().window;
-  d.ids.assign(2, std::vector<std::int32_t>(200, 1));
-  part->set_budget({1000});
-  d.prefill(*part, 3);
-  for (std::int32_t t = 0; t < 3; ++t)
-    for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    DataDependent, EverySelector,
-    testing::Values(SelectorCase{"squeezed", "{clusters_frac: 0.1}", 100, true},
-                    SelectorCase{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9,
-                                 true},
-                    SelectorCase{"moba", "{chunk_tokens: 8, top_chunks: 4}", 0, true},
-                    SelectorCase{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}", 0, true},
-                    SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}", 0, true},
-                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}", 0, true},
-                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 0.1}", 0, true}),
-    [](const auto& info) { return std::string(info.param.part); });
-
-INSTANTIATE_TEST_SUITE_P(
-    Selectors, EverySelector,
-    testing::Values(SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}"},
-                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}"},
-                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}"},
-                    SelectorCase{
-                        "infllm2",
-                        "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
-                    SelectorCase{"hybrid_sparse", "{budget_tokens: 40}"}, SelectorCase{"retrieval_chunks", "{budget_tokens: 40}"},
-                    SelectorCase{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
-                    SelectorCase{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
-    [](const auto& info) { return std::string(info.param.part); });
 
 }  // namespace
 }  // namespace kvlab::test

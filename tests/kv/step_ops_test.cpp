@@ -6,19 +6,92 @@
 #include <optional>
 
 #include "base/random.h"
+#include "sim/kv_cost/shape_run.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
-constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
+constexpr ModelShape kRunModel{2, 8, 2, 64, 128};
+constexpr std::int64_t kTokenBytes = 2 * 2 * 2 * 64 * 2;  // K and V, 2 layers, 2 KV heads, 64 channels, fp16
 
-// The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
-Recipe small_step_recipe(const std::string& name) {
-  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
-  return with_budget(name, 130);
+TEST(ShapeRun, PrefillEndCutsAndCountsBoth) {
+  ShapeRun run(load_recipe("snapkv", 128), kRunModel);
+  const ShapeRun::Seq seq{0, 1000, 1000, {}, {}};
+  const ShapeRun::Result r = run.step(std::span(&seq, 1));
+  EXPECT_EQ(r.held, std::vector<std::int32_t>(4, 128));
+  EXPECT_EQ(r.before.gpu, 0);
+  EXPECT_EQ(r.after.gpu, 128 * (kTokenBytes + 4 * 4));              // and positions
+  EXPECT_EQ(r.peak.gpu, (1000 + 128) / 2 * (kTokenBytes + 4 * 4));  // one layer cut, the other not yet
+  EXPECT_EQ(r.attended_tokens, 0);
+  for (const SummedCall& s : summed(r.calls)) EXPECT_EQ(s.launches, 2) << s.call.op;
 }
+
+class ShapeRunOf : public testing::TestWithParam<std::string> {};
+
+std::int64_t bytes_of(const std::vector<OpCall>& calls) {
+  std::int64_t bytes = 0;
+  for (const OpCall& c : calls) bytes += c.bytes;
+  return bytes;
+}
+
+// A decode step at some length needs no history, and is the one that stepping there gives. Recycled attention drops one ranked token per
+// step since its last full step, which lengths do not tell.
+TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
+  const Recipe cut = with_budget(GetParam(), 160);
+  ShapeRun stepped(cut, kRunModel), fresh(cut, kRunModel);
+  ShapeRun::Seq seq{0, 300, 300, {}, {}};
+  if (!stepped.policy().needs().pass.empty()) seq.inputs.pass = {{32, 0, 0, 300}};
+  for (std::int32_t t = 0; t < 40; ++t) {
+    const ShapeRun::Result a = stepped.step(std::span(&seq, 1));
+    fresh.forget();
+    const ShapeRun::Result b = fresh.step(std::span(&seq, 1));
+    if (GetParam() == "recycled_attention") {
+      EXPECT_NEAR(static_cast<double>(bytes_of(a.calls)), static_cast<double>(bytes_of(b.calls)),
+                  0.02 * static_cast<double>(bytes_of(b.calls)))
+          << " step " << t;
+    } else {
+      EXPECT_TRUE(a.calls == b.calls) << " step " << t;
+    }
+    EXPECT_EQ(a.held, b.held) << " step " << t;
+    EXPECT_EQ(a.after, b.after) << " step " << t;
+    seq.seen_tokens += seq.new_tokens, seq.new_tokens = 1, seq.held = a.held;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ShapeRunOf, testing::ValuesIn(recipes_in({"cost"})), [](const auto& info) { return info.param; });
+
+TEST(ShapeRun, MixedBatchIsBothGroups) {
+  ShapeRun run(load_recipe("quest"), kRunModel);
+  const ShapeRun::Seq decode{3000, 1, 2000, {3000}, {}}, prompt{0, 700, 700, {}, {}};
+  const ShapeRun::Seq both[] = {decode, prompt};
+  const ShapeRun::Result mixed = run.step(both);
+  run.forget();
+  const ShapeRun::Result one = run.step(std::span(both, 1));
+  run.forget();
+  const ShapeRun::Result other = run.step(std::span(both + 1, 1));
+  EXPECT_EQ(mixed.calls.size(), one.calls.size() + other.calls.size());
+  EXPECT_EQ(mixed.attended_tokens, one.attended_tokens);
+  EXPECT_EQ(mixed.after.gpu, one.after.gpu + other.after.gpu);
+  EXPECT_EQ(mixed.held[0], 3001);
+  EXPECT_EQ(mixed.held[4], 700);
+}
+
+TEST(ShapeRun, RefusesRecipesThatDoNotClaimTheHost) {
+  Recipe recipe = load_recipe("full");
+  recipe.hosts = {"engine"};
+  EXPECT_THROW(ShapeRun(recipe, kRunModel), InputError);
+}
+
+TEST(ShapeRun, SumsCallsByOperation) {
+  const std::vector<OpCall> calls{{"a", 1, 2, 3, 4, 5}, {"b", 1, 1, 1, 1, 1}, {"a", 10, 20, 30, 40, 50}};
+  const std::vector<SummedCall> expected{{{"a", 11, 22, 33, 44, 55}, 2}, {{"b", 1, 1, 1, 1, 1}, 1}};
+  EXPECT_EQ(summed(calls), expected);
+}
+
+constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
+constexpr std::int32_t kStepBudget = 130;  // above what any recipe always keeps
 
 // States of sequences after a prompt and some decode steps, by their lengths alone.
 std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t count) {
@@ -69,7 +142,7 @@ class StepOpsOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(StepOpsOf, BatchIsTheExactSum) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  const Recipe recipe = small_step_recipe(GetParam());
+  const Recipe recipe = with_budget(GetParam(), kStepBudget);
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
   for (std::uint64_t draw = 0; draw < (short_run() ? 15 : 60); ++draw) {
@@ -112,7 +185,7 @@ ShapeRun::Seq before_step(const StepOps::Walk& walk, std::size_t step) {
 TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
   if (GetParam().find("kivi") != std::string::npos) GTEST_SKIP() << "calls for keys and for values have the same names";
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
-  const Recipe recipe = small_step_recipe(GetParam());
+  const Recipe recipe = with_budget(GetParam(), kStepBudget);
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
   for (std::uint64_t draw = 100; draw < (short_run() ? 102 : 106); ++draw) {
@@ -147,7 +220,7 @@ TEST(StepOps, LinesSpareRuns) {
 
 // Retrieval heads grow while streaming heads are cut: that, too, is a line, and another sequence of these lengths runs nothing.
 TEST(StepOps, LinesOfWholeRowsSpareRuns) {
-  const Recipe recipe = small_step_recipe("duo");
+  const Recipe recipe = with_budget("duo", kStepBudget);
   StepOps ops(recipe, kStepModel);
   ShapeRun parts(recipe, kStepModel);
   const auto decode_all = [&](std::int32_t prompt) {
@@ -171,7 +244,7 @@ TEST(StepOps, LinesOfWholeRowsSpareRuns) {
 
 // Below the budget all layers attend to everything, above it two do: what was found below is not taken for what happens above.
 TEST(StepOps, DenseLayersAreKnownBeforeTheyDiffer) {
-  const Recipe recipe = small_step_recipe("quest");
+  const Recipe recipe = with_budget("quest", kStepBudget);
   StepOps ops(recipe, kStepModel);
   ShapeRun parts(recipe, kStepModel);
   for (std::int32_t n = 3; n < 400; ++n) {
@@ -189,4 +262,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(recipes_in({"cost
 INSTANTIATE_TEST_SUITE_P(UnequalShares, StepOpsOf, testing::ValuesIn(unequal_shares_names()), [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

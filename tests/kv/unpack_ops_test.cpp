@@ -1,14 +1,9 @@
 #include "sim/kv_cost/unpack_ops.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
-
-#include "sim/kv_cost/recipe_footprint.h"
-#include "tests/recipes_in.h"
+#include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
 constexpr ModelShape kUnpackModel{4, 8, 2, 64, 128};
@@ -26,10 +21,8 @@ UnpackSums charged(const Recipe& recipe, KvReads reads, const std::vector<SeqSta
   RecipeFootprint footprint(recipe, kUnpackModel, 16, reads, at_rest);
   std::vector<SeqState> batch;
   for (const SeqState& seq : seqs) batch.push_back(seq.taking(1));
-  PolicyWork work;
-  footprint.charge(batch, work);
   UnpackSums all;
-  for (const PolicyOp& o : work.ops) all[std::string(o.name)] = {o.launches, o.bytes};
+  for (const PolicyOp& o : work_of(footprint, batch).ops) all[std::string(o.name)] = {o.launches, o.bytes};
   return all;
 }
 
@@ -182,8 +175,7 @@ bool unpacks(const Recipe& recipe, std::int32_t prompt) {
   bool adds = false;
   for (std::int32_t next = prompt; seq.seen_tokens < prompt + 3; next = 1) {
     std::vector<SeqState> a{seq.taking(next)}, b = a;
-    PolicyWork less, more;
-    decoded.charge(a, less), anew.charge(b, more);
+    const PolicyWork less = work_of(decoded, a), more = work_of(anew, b);
     adds |= more.ops.size() > less.ops.size();
     for (std::size_t i = 0; i < less.ops.size(); ++i) {
       EXPECT_EQ(more.ops.at(i).name, less.ops[i].name);
@@ -221,8 +213,7 @@ TEST(UnpackOps, MemoryAndAttentionAreThoseOfDecodedKv) {
         anew(load_recipe(name), kUnpackModel, 16, KvReads::kUnpacked);
     for (std::int32_t n = 300; n < 340; ++n) {
       std::vector<SeqState> a{whole_at(n).taking(1)}, b = a;
-      PolicyWork work;
-      decoded.charge(a, work), anew.charge(b, work);
+      work_of(decoded, a), work_of(anew, b);
       EXPECT_EQ(a.front().attended_tokens, b.front().attended_tokens) << name << " at " << n;
       EXPECT_EQ(decoded.step(whole_at(n).taking(1)).kept_pages, anew.step(whole_at(n).taking(1)).kept_pages) << name << " at " << n;
     }
@@ -233,4 +224,4 @@ TEST(UnpackOps, MemoryAndAttentionAreThoseOfDecodedKv) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -1,21 +1,15 @@
-// Trained and calibrated tensors that recipes name, and head labels.
-#include <gtest/gtest.h>
-
-#include <numeric>
-
 #include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/recipe/trained_tensors.h"
-#include "sim/replay/replay.h"
-#include "tests/error_of.h"
 #include "tests/has_all.h"
+#include "tests/kv/host_fixture.h"
 #include "tests/kv/trained_fixture.h"
-#include "tests/recipes_in.h"
 #include "tests/test_files.h"
-#include "traces/synthetic_attention.h"
 
 namespace kvlab::test {
 namespace {
+
+// Trained and calibrated tensors that recipes name, and head labels.
 
 class WeightFile : public testing::Test {
  protected:
@@ -36,14 +30,9 @@ class WeightFile : public testing::Test {
 };
 
 AttentionTrace weights_trace(std::vector<std::int32_t> chunk_ends = {}) {
-  Params p = Params::from_text("{layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4}", "synthetic");
-  AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  AttentionTrace trace = synthetic_trace("layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4");
   if (!chunk_ends.empty()) trace.chunk_ends = std::move(chunk_ends);
   return trace;
-}
-
-ReplayResult replayed(const std::string& recipe, const AttentionTrace& trace) {
-  return replay(trace, full_attention(trace), recipe_of(recipe), {.lists_kept = true});
 }
 
 TEST_F(WeightFile, APublishedTableOfGates) {
@@ -85,15 +74,13 @@ TEST_F(WeightFile, QFiltersByHand) {
   const std::vector<float> scores = scored(*scorer, step);
   for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
-      double dot = 0;
-      for (std::int32_t c = 0; c < 8; ++c) dot += double{step.kv.key(r, i)[c]} * double{nth(filters, (2 + r % 2) * 8 + c)};
-      EXPECT_NEAR(nth(scores, step.kv.first[r] + i), -dot, 1e-5);
+      EXPECT_NEAR(nth(scores, step.kv.first[r] + i), -dot(step.kv.key(r, i), &nth(filters, (2 + r % 2) * 8), 8), 1e-5);
     }
 }
 
 TEST_F(WeightFile, QFiltersRefuseAnotherModel) {
   const std::string path = tensors({{"q_filters", {4, 2, 32}}});
-  EXPECT_THAT(error_of([&] { replayed("{recipe: q_filters, budget_tokens: 40, weights: " + path + "}", weights_trace()); }),
+  EXPECT_THAT(error_of([&] { replay_listed("{recipe: q_filters, budget_tokens: 40, weights: " + path + "}", weights_trace()); }),
               has_all({"recipe 'q_filters' cannot run: tensor 'q_filters' of ", "has shape [4, 2, 32], the model needs [3, 2, 32]"}));
 }
 
@@ -145,7 +132,7 @@ std::vector<std::size_t> whole_rows(const ReplayResult& result, std::size_t toke
 TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
   const std::string recipe = "{recipe: duo, budget_tokens: 80, weights: " + text("g.tsv", "0.5 0.9\n0.4 0.1\n0.7 0.2\n") + "}";
   for (const std::vector<std::int32_t>& chunks : {std::vector<std::int32_t>{}, {100, 200}, {30, 60, 90, 120, 150, 180, 200}}) {
-    const ReplayResult result = replayed(recipe, weights_trace(chunks));
+    const ReplayResult result = replay_listed(recipe, weights_trace(chunks));
     EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{0, 1, 4}));
     for (const std::size_t row : {2U, 3U, 5U}) {
       std::vector<std::int32_t> ends(64);
@@ -159,7 +146,7 @@ TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
 TEST_F(WeightFile, RazorKeepsLabelledHeads) {
   const std::string path = tensors({{"kv_induction", {3, 2}}, {"kv_echo", {3, 2}}}, {{"kv_induction", {0, 0, 5, 0, 0, 0}}});
   for (const std::string recipe : {"razor", "razor_compensation"}) {
-    const ReplayResult result = replayed("{recipe: " + recipe + ", budget_tokens: 30, weights: " + path + "}", weights_trace());
+    const ReplayResult result = replay_listed("{recipe: " + recipe + ", budget_tokens: 30, weights: " + path + "}", weights_trace());
     EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{2})) << recipe;
   }
 }
@@ -171,11 +158,55 @@ TEST_F(WeightFile, CompressKvReadsLabelledHeads) {
   const std::string parts = "heads_per_layer: 2, window_tokens: 8, pool: avg, pool_tokens: 5";
   const AttentionTrace trace = weights_trace();
   const auto kept = [&](const std::string& more) {
-    return replayed("{recipe: compresskv, budget_tokens: 60" + more + "}", trace).kept_of_prompt;
+    return replay_listed("{recipe: compresskv, budget_tokens: 60" + more + "}", trace).kept_of_prompt;
   };
   const auto labelled = kept(", scorer: {retrieval_head_window: {" + parts + "}}, weights: " + path);
   EXPECT_EQ(labelled, kept(", scorer: {retrieval_head_window: {" + parts + ", heads: 0.1 0.6 1.0 1.3 2.4 2.7}}"));
   EXPECT_NE(labelled, kept(""));
+}
+
+// LU-KV: shares per head from curves found offline.
+
+// A recipe with curves that drop half of every head, but for the line of 60 %.
+std::string with_curves(std::int64_t heads, const std::vector<float>& at_60, const std::string& budget) {
+  std::vector<float> dropped(static_cast<std::size_t>(99 * 3 * heads), 0.5F);
+  std::copy(at_60.begin(), at_60.end(), dropped.begin() + 59 * 3 * heads);
+  TrainedFile curves;
+  curves.add("prune_ratios", {99, 3, heads}, dropped);
+  return "{recipe: lukv, weights: " + curves.file() + ", " + budget + "}";
+}
+const std::vector<float> kAt60{0.302F, 0.894F, 0.75F, 0.25F, 1.0F, 0.2F};
+
+// 60 % of 200 tokens are dropped: heads keep 139.6 and 21.2 in layer 0, together 161, and the larger remainder rounds up. A head that would
+// keep nothing keeps one token. The budget may be a share or tokens.
+TEST(UtilityCurves, HeadsKeepTheLinesShares) {
+  const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads
+  const std::vector<std::size_t> expected{140, 21, 50, 150, 1, 160};
+  for (const char* budget : {"compression_ratio: 0.6", "budget_frac: 0.4", "budget_tokens: 80"}) {
+    const auto kept = replay_listed(with_curves(2, kAt60, budget), trace).kept_of_prompt;
+    ASSERT_EQ(kept.size(), 6U);
+    for (std::size_t r = 0; r < 6; ++r) {
+      EXPECT_EQ(kept[r].size(), expected[r]) << budget << ", row " << r;
+      if (expected[r] < 5) continue;
+      for (std::int32_t t = 0; t < 4; ++t) EXPECT_EQ(nth(kept[r], t), t);
+      EXPECT_EQ(kept[r].back(), 199);
+    }
+  }
+  for (const auto& row : replay_listed(with_curves(2, kAt60, "compression_ratio: 0.61"), trace).kept_of_prompt) EXPECT_EQ(row.size(), 100U);
+}
+
+TEST(UtilityCurves, CostsWhatItComputes) {
+  const AttentionTrace trace = sample({});
+  expect_cost_is_replay(trace, recipe_of(with_curves(2, kAt60, "compression_ratio: 0.6")));
+}
+
+TEST(UtilityCurves, RefusesCurvesOfAnotherModel) {
+  const AttentionTrace trace = sample({});
+  const std::string why = error_of([&] { replay_listed(with_curves(4, {}, "budget_frac: 0.4"), trace); });
+  EXPECT_TRUE(why.find("'prune_ratios'") != std::string::npos && why.find("[99, 3, 2]") != std::string::npos) << why;
+
+  EXPECT_TRUE(error_of([&] { replay_listed("{recipe: lukv}", trace); }).starts_with("recipe 'lukv' cannot run: it needs trained tensors"));
+  EXPECT_TRUE(needs_weights("lukv"));
 }
 
 }  // namespace

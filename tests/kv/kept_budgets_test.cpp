@@ -1,12 +1,8 @@
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <numeric>
 #include <set>
 
-#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {
@@ -34,8 +30,8 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
   return pass;
 }
 
-const AttentionTrace& trace_with_passes() {
-  static const AttentionTrace trace = [] {
+const Sampled& with_passes() {
+  static const Sampled made = [] {
     AttentionTrace t = synthetic_trace("layers: 5, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6");
     t.hidden_dim = 48;
     std::int32_t stream = 0;
@@ -43,20 +39,15 @@ const AttentionTrace& trace_with_passes() {
     t.passes["reconstruct"] = pass_over(t, 2);
     t.passes["reconstruct_gradient"] = pass_over(t, 2);
     t.passes["lookahead"] = pass_over(t, 1);
-    return t;
+    return with_reference(t);
   }();
-  return trace;
-}
-
-const AttentionReference& reference() {
-  static const AttentionReference full = full_attention(trace_with_passes());
-  return full;
+  return made;
 }
 
 class AllocatorRecipe : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
-  const auto with = [](std::int32_t budget) { return replay(trace_with_passes(), reference(), load_recipe(GetParam(), budget)); };
+  const auto with = [](std::int32_t budget) { return with_passes().replayed(load_recipe(GetParam(), budget)); };
   for (const std::int32_t budget : {40, 128}) {
     const ReplayResult cut = with(budget);
     EXPECT_LE(cut.kept_tokens, budget);
@@ -77,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(KvGrad, RefusesRecordingsWithoutGradients) {
-  AttentionTrace trace = trace_with_passes();
+  AttentionTrace trace = with_passes().trace;
   const KvPolicy policy(load_recipe("kvgrad", 40), shape_of(trace, 2));
   const auto error = [&] { return error_of([&] { check_needs(policy.needs(), trace, "kvgrad"); }); };
   const std::string how = "record it with --pass reconstruct_gradient, or in an experiment with 'record: {gradients: true}'";
@@ -90,7 +81,7 @@ TEST(KvGrad, RefusesRecordingsWithoutGradients) {
 }
 
 ReplayResult replay_text(const std::string& text, CountSource* counts = nullptr) {
-  return replay(trace_with_passes(), reference(), recipe_of(text), {.counts = counts});
+  return replay(with_passes().trace, with_passes().reference, recipe_of(text), {.counts = counts});
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
@@ -193,6 +184,184 @@ TEST(LayerRecipes, ThresholdEvictionKeepsWhatReachesTheThreshold) {
   EXPECT_LT(some.kept_tokens, kPrompt);
   EXPECT_LT(some.mean.output_rel_err, most.mean.output_rel_err);
 }
+
+// A synthetic prompt; what the generator does not make is filled in: queries and keys before RoPE are the trace's own, W_o is a
+// simple pattern.
+const Sampled& whole() {
+  static const Sampled made = [] {
+    AttentionTrace t = synthetic_trace("layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6");
+    t.hidden_dim = 48;
+    t.question_begin = 380;
+    for (auto& layer : t.layers) {
+      if (layer.pre_q.empty()) layer.pre_q = layer.q;
+      if (layer.pre_k.empty()) layer.pre_k = layer.k;
+      for (std::size_t i = layer.w_o.size(); i < 48U * 8 * 32; ++i) layer.w_o.push_back(static_cast<float>(i * 37 % 101) / 101 - 0.5F);
+    }
+    return with_reference(t);
+  }();
+  return made;
+}
+
+class GeometryRecipe : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GeometryRecipe, KeepsItsBudget) {
+  const std::string name = GetParam();
+  const ReplayResult cut = whole().replayed(load_recipe(name, 128));
+  EXPECT_LE(cut.kept_tokens, name == "lagkv" ? 144 : 128);  // its first tokens and tail have 144
+  EXPECT_GT(cut.kept_tokens, 128 - 20) << "at most one chunk below";
+  EXPECT_GT(cut.mean.attention_mass, 0.1);
+  EXPECT_LT(cut.mean.attention_mass, 1);
+}
+
+// Two partitions are cut; 16 first tokens and a tail of 128 count in the budget.
+TEST(LagKv, HoldsWhatOthersHoldAtTheSameBudget) {
+  const auto kept = [](std::int32_t budget) { return whole().replayed(load_recipe("lagkv", budget)).kept_tokens; };
+  for (const std::int32_t budget : {160, 200, 256, 384}) EXPECT_EQ(kept(budget), 144 + (budget - 144) / 2 * 2) << budget;
+  for (const std::int32_t budget : {16, 128}) EXPECT_EQ(kept(budget), 144) << budget;
+  EXPECT_EQ(kept(0), 144 + 128) << "the paper's share";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GeometryRecipe,
+                         ::testing::Values("knorm", "keydiff", "lagkv", "expected_attention", "expected_attention_mean", "paged_eviction",
+                                           "cur", "leverage", "noncausal_attention", "compactor", "capkv", "q_filters", "quick_prefill",
+                                           "infinipot_v", "chunkkv", "windowkv", "vatp", "criticalkv", "graphkv", "kvcrush",
+                                           "fair_eviction"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Drives a recipe over one random sequence and looks at the rows after each step.
+class RecipeRun {
+ public:
+  RecipeRun(const std::string& recipe, const std::string& overrides, std::int32_t prompt, std::int32_t chunk)
+      : trace_(random_trace(prompt)), walk_(trace_, recipe_of("{recipe: " + recipe + overrides + "}"), 7), chunk_(chunk) {}
+
+  // Appends the next chunk or token; positions held by KV head 0 afterwards, ascending.
+  Ints step() {
+    const std::int32_t prompt = trace_.prompt_tokens, count = seen_ < prompt ? std::min(chunk_, prompt - seen_) : 1;
+    walk_.step({0, seen_, count, prompt, -1},
+               [&](const PolicyStep& step, std::int32_t l) { walk_.policy.before_attention(step, l, walk_.segments); });
+    seen_ += count;
+    return positions_of(walk_.stores[0].rows())[0];
+  }
+  [[nodiscard]] std::int32_t seen() const { return seen_; }
+
+ private:
+  static AttentionTrace random_trace(std::int32_t prompt) {
+    const RandomLayer layer({1, 6, 2, 8, 16}, 1, 160, 3);
+    AttentionTrace trace;
+    trace.num_layers = 1, trace.q_heads = 6, trace.kv_heads = 2, trace.head_dim = 8, trace.hidden_dim = 16;
+    trace.num_tokens = 160, trace.prompt_tokens = prompt;
+    LayerTensors& t = trace.layers.emplace_back();
+    t.q = layer.q[0], t.k = layer.k[0], t.v = layer.v[0];
+    return trace;
+  }
+  AttentionTrace trace_;
+  PolicyWalk walk_;
+  std::int32_t chunk_, seen_ = 0;
+};
+
+// Positions ascend, each once.
+bool ends_with_last(const std::vector<std::int32_t>& held, std::int32_t count, std::int32_t end) {
+  return held.back() == end - 1 && held[held.size() - static_cast<std::size_t>(count)] == end - count;
+}
+
+TEST(Streaming, HoldsSinksAndTheNewestTokens) {
+  RecipeRun run("streaming", ", budget_tokens: 20", 100, 30);
+  std::vector<std::int32_t> held;
+  while (run.seen() < 130) held = run.step();
+  std::vector<std::int32_t> expected = {0, 1, 2, 3};
+  for (std::int32_t i = 114; i < 130; ++i) expected.push_back(i);
+  EXPECT_EQ(held, expected);
+}
+
+// Half of the budget is recent, in every step, and what was once evicted does not come back.
+TEST(H2O, HalfOfTheBudgetIsRecent) {
+  RecipeRun run("h2o", "", 100, 30);
+  std::vector<std::int32_t> before;
+  while (run.seen() < 140) {
+    const std::vector<std::int32_t> held = run.step();
+    if (run.seen() < 100) continue;
+    EXPECT_EQ(held.size(), 20U);
+    EXPECT_TRUE(ends_with_last(held, 10, run.seen()));
+    for (const std::int32_t p : held)
+      EXPECT_TRUE(before.empty() || p == run.seen() - 1 || std::find(before.begin(), before.end(), p) != before.end());
+    before = held;
+  }
+  EXPECT_LT(before[0], 100);  // some heavy hitter of the prompt is left
+}
+
+TEST(Corm, KeepsItsWindowAndShrinksWithoutABudget) {
+  RecipeRun run("corm", ", scorer: {attention_recency_ring: {window_tokens: 8}}", 100, 100);
+  const std::vector<std::int32_t> held = run.step();
+  EXPECT_TRUE(ends_with_last(held, 8, 100));
+  EXPECT_LT(held.size(), 100U);
+  EXPECT_GT(held.size(), 8U);
+  while (run.seen() < 120) {
+    const std::vector<std::int32_t> later = run.step();
+    EXPECT_TRUE(ends_with_last(later, 8, run.seen()));
+    EXPECT_LT(later.size(), 110U);
+  }
+}
+
+TEST(ScopeSlide, NeverTouchesWhatIsLeftOfThePrompt) {
+  RecipeRun run("scope_slide",
+                ", budget_tokens: 30, trigger: {scope: {recent_tokens: 4, decode_tokens: 8}}, scorer: {scope: {prompt: {window_attention: "
+                "{window_tokens: 4}}}}",
+                100, 100);
+  const std::vector<std::int32_t> prompt = run.step();
+  EXPECT_EQ(prompt.size(), 30U);
+  std::vector<std::int32_t> held;
+  while (run.seen() < 140) held = run.step();
+  EXPECT_EQ(held.size(), 38U);
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), held.begin()));
+  EXPECT_TRUE(ends_with_last(held, 4, 140));
+}
+
+TEST(Citrus, TheNewestChunkStaysWhileOlderTokensCompete) {
+  RecipeRun run("citrus", ", budget_tokens: 50", 120, 30);
+  for (std::int32_t end = 30; end <= 120; end += 30) {
+    const std::vector<std::int32_t> held = run.step();
+    EXPECT_EQ(static_cast<std::int32_t>(held.size()), std::min(end, 50));
+    EXPECT_TRUE(ends_with_last(held, 30, end));
+  }
+}
+
+TEST(LazyEviction, OscillatesAboveTheBudget) {
+  RecipeRun run(
+      "lazy_eviction",
+      ", budget_tokens: 40, trigger: {every_n: {steps: 10}}, scorer: {recurrence_interval: {attention_frac: 0.02, recent_tokens: 10}}", 60,
+      60);
+  while (run.seen() < 100) {
+    const std::vector<std::int32_t> held = run.step();
+    EXPECT_EQ(static_cast<std::int32_t>(held.size()), 40 + (run.seen() - 60) % 10);
+    EXPECT_TRUE(ends_with_last(held, 10, run.seen()));
+  }
+}
+
+TEST(Tova, AllHeadsHoldTheSameTokens) {
+  const AttentionTrace trace = synthetic_trace("layers: 1, q_heads: 8, kv_heads: 4, head_dim: 32, prompt_tokens: 200, decode_tokens: 6");
+  const ReplayResult result = replay(trace, full_attention(trace), load_recipe("tova", 64));
+  EXPECT_EQ(result.kept_tokens, 64);
+  for (const Fidelity& head : result.by_head) EXPECT_EQ(head.attended_tokens, result.by_head[0].attended_tokens);
+}
+
+class DecodeRecipe : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(DecodeRecipe, CutsThePromptAndKeepsAttention) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
+  const AttentionTrace trace = synthetic_trace("layers: 2, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 700, decode_tokens: 40");
+  const std::int32_t budget = load_recipe(GetParam()).has_budget ? 320 : 0;
+  const ReplayResult cut = replay(trace, full_attention(trace), load_recipe(GetParam(), budget));
+  EXPECT_LT(cut.kept_tokens, 700);
+  EXPECT_LE(cut.kept_tokens, budget > 0 ? 320 : 700);
+  EXPECT_GT(cut.mean.attention_mass, 0.2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecodeRecipe,
+                         ::testing::Values("streaming", "sliding_window", "random", "oracle", "h2o", "h2o_decayed", "observed_attention",
+                                           "scissorhands", "tova", "sage_kv", "keyformer", "roco", "corm", "lazy_eviction", "scope_slide",
+                                           "scope_adaptive", "scope_discontinuous", "attendre_lra", "attendre_lfa", "attendre_fifo",
+                                           "citrus", "evict3r", "r_kv"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab::test
