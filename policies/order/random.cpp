@@ -11,9 +11,9 @@ namespace kvlab {
 namespace {
 
 // SGLang's `random` (python/sglang/srt/managers/schedule_policy.py, v0.5.9). Only places that a plan looks at are drawn, keyed by its time.
-class Random final : public Order {
+class RandomOrder final : public Order {
  public:
-  explicit Random(Params& p) : seed_(p.optional<std::uint64_t>("seed", 1, 0, std::uint64_t{1} << 62, "of the draws")) {}
+  explicit RandomOrder(Params& p) : seed_(p.optional<std::uint64_t>("seed", 1, 0, std::uint64_t{1} << 62, "of the draws")) {}
 
   [[nodiscard]] std::uint32_t size() const override { return static_cast<std::uint32_t>(queue_.size()); }
   [[nodiscard]] RequestId at(std::uint32_t position) const override {
@@ -69,7 +69,7 @@ class Random final : public Order {
   mutable std::uint64_t num_draws_ = 0;
 };
 
-KVLAB_REGISTER(Order, Random, "random", "a random order, drawn anew for every plan",
+KVLAB_REGISTER(Order, RandomOrder, "random", "a random order, drawn anew for every plan",
                "SGLang 'random', Zheng et al. 2023, arXiv:2312.07104");
 
 }  // namespace

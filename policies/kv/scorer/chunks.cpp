@@ -6,6 +6,7 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/tensor_memory.h"
+#include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 #include "policies/kv/scorer/whole_chunks_op.h"
 
@@ -126,6 +127,35 @@ class Chunks final : public ScorerWrapper {
 
 KVLAB_REGISTER(Scorer, Chunks, "chunks", "whole chunks of neighbouring tokens by another score",
                "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1");
+
+class EntropyChunks final : public ScorerWrapper {
+ public:
+  explicit EntropyChunks(Params& p)
+      : ScorerWrapper(p, "window_attention", {.wrapper = "entropy_chunks", .refines = false, .adds_scores = true}),
+        chunk_(p.optional<std::int32_t>("chunk_tokens", 10, 2, 1 << 20, "tokens of a chunk")),
+        peaked_(p.optional<std::int32_t>("peaked_tokens", 4, 1, 1 << 20, "tokens kept of a chunk whose scores are concentrated")) {
+    if (peaked_ >= chunk_) p.fail_at("peaked_tokens", "'peaked_tokens' must be smaller than 'chunk_tokens'");
+  }
+  // Protected in chunks, with the largest score + 1.
+  [[nodiscard]] Protected protects() const override { return {}; }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kFound; }
+
+  void score(LayerStep& step, float* scores) override {
+    inner().score(step, scores);
+    protect_ends(step, inner().protects(), scores, true);
+  }
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    step.ops(GatedChunks{step.kv, chunk_, peaked_, keep, scores});
+  }
+
+ private:
+  std::int32_t chunk_, peaked_;
+};
+
+KVLAB_REGISTER(Scorer, EntropyChunks, "entropy_chunks",
+               "chunks of neighbouring tokens, of those with concentrated scores a few tokens alone",
+               "kvpress's EntropyGatedChunkKVPress, version 0.5.5, over ChunkKV: Liu et al. 2025, arXiv:2502.00299");
 
 }  // namespace
 

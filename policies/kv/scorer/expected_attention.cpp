@@ -4,6 +4,7 @@
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/rope_turns.h"
+#include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
@@ -54,6 +55,39 @@ class ExpectedAttentionScore final : public Scorer {
 KVLAB_REGISTER(Scorer, ExpectedAttentionScore, "expected_attention",
                "attention expected from queries like the prompt's at future positions",
                "Expected Attention: Devoto et al. 2025, arXiv:2510.00636");
+
+class CapKv final : public Scorer {
+ public:
+  explicit CapKv(Params& p)
+      : num_future_(p.optional<std::int32_t>("future_tokens", 512, 1, 1 << 20, "positions after the prompt that RoPE is averaged over")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens: always kept, and left out of the statistics")),
+        tau_(p.optional<float>("tau", 5.0F, 0.0F, 1e3F, "sharpness of the weights exp(tau cos)")),
+        epsilon_(p.optional<float>("epsilon", 1e-6F, 0.0F, 1.0F, "added to the weights in the sum over values")) {}
+
+  [[nodiscard]] Needs needs() const override { return {.pre_rope_queries = true, .turns = true}; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    QueryMoments moments{step.in.pre_rope_queries.data(), kv.num_sequences(), kv.kv_heads * kv.group, kv.head_dim, sinks_, false, false};
+    const std::vector<float> frequencies = rope_frequencies(step, num_future_);
+    moments.frequencies = or_null(frequencies);
+    moments.magnitude = static_cast<float>(step.model.rope.scaling.attention_factor);
+    moments.future_begin = end_positions(step);
+    moments.num_future = num_future_;
+    moments.mean = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.group * kv.head_dim);
+    step.ops(moments);
+    step.ops(Leverage{
+        .kv = kv, .kind = Leverage::Kind::kValues, .mean = moments.mean, .sinks = sinks_, .tau = tau_, .epsilon = epsilon_, .out = scores});
+  }
+
+ private:
+  std::int32_t num_future_, sinks_;
+  float tau_, epsilon_;
+};
+
+KVLAB_REGISTER(Scorer, CapKv, "value_leverage", "leverage of values weighted by the fit of keys to the mean future query",
+               "CapKV: Yang et al. 2026, arXiv:2604.25975, as in kvpress 0.5.4");
 
 }  // namespace
 
