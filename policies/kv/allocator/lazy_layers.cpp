@@ -4,7 +4,7 @@
 #include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

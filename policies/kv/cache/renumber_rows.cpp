@@ -2,7 +2,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/storage/turn_keys_op.h"
-#include "policies/kv/rope_turns.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -11,9 +11,7 @@ namespace {
 constexpr std::int32_t kScratchPageTokens = 64;
 
 Places places_of(const LayerStep& step, const Selection& listed, const std::vector<float>& frequencies) {
-  std::int32_t* const end = step.ops.host_ints(std::ssize(step.seqs));
-  for (std::size_t s = 0; s < step.seqs.size(); ++s) end[s] = step.seqs[s].end();
-  return {listed.index_first, listed.index, end, or_null(frequencies)};
+  return {listed.index_first, listed.index, end_positions(step), or_null(frequencies)};
 }
 
 // On scratch pages.
@@ -27,9 +25,8 @@ KvRows scratch_rows(const LayerStep& step, const std::int64_t* first) {
     page_begin[r] = pages;
     pages += ceil_div(len[r], kScratchPageTokens);
   }
-  std::int32_t* const page = step.ops.host_ints(pages);
-  for (std::int32_t p = 0; p < pages; ++p) page[p] = p;
-  kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page;
+  kv.len = len, kv.first = first, kv.page_begin = page_begin;
+  kv.page = per_row(step.ops, pages, [](std::int32_t p) { return p; });
   kv.page_tokens = kScratchPageTokens, kv.pool_tokens = std::int64_t{pages} * kScratchPageTokens;
   kv.k = step.ops.floats(kv.pool_tokens * kv.head_dim), kv.v = step.ops.floats(kv.pool_tokens * kv.head_dim);
   kv.position = step.ops.ints(kv.pool_tokens);

@@ -16,14 +16,12 @@ class Compensation final : public CountingDisposal {
 
   void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = count_dropped(step, kept);
-    std::int32_t* const before = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) before[r] = dropped_before(step, r);
     step.ops(ChannelStats{.kv = rows.kv,
                           .kind = ChannelStats::Kind::kRunningMean,
                           .listed = {rows.kv, rows.dropped_first, rows.dropped},
                           .line = state_rows(step),
                           .out = k_mean_.lines(step, step.kv.head_dim),
-                          .before = before,
+                          .before = per_row(step, [&](std::int32_t r) { return dropped_before(step, r); }),
                           .values_out = v_mean_.lines(step, step.kv.head_dim)});
   }
 

@@ -5,7 +5,7 @@
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "policies/kv/disposal/merge_window_op.h"
 #include "policies/kv/disposal/merging.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

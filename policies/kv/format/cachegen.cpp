@@ -6,6 +6,7 @@
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -29,10 +30,9 @@ class Cachegen final : public Format {
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
-    std::int32_t* const bytes = step.ops.host_ints(step.kv.num_rows);
-    const bool computes = step.ops.computes();
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      bytes[r] = computes ? 0 : static_cast<std::int32_t>(bound(step.layer, keys.entries(r), step.kv.head_dim));
+    std::int32_t* const bytes = per_row(step, [&](std::int32_t r) {
+      return step.ops.computes() ? 0 : static_cast<std::int32_t>(bound(step.layer, keys.entries(r), step.kv.head_dim));
+    });
     step.ops(DeltaCode{keys, group_tokens_, levels(step.layer, false), bytes});
     step.ops(DeltaCode{keys.of_values(), group_tokens_, levels(step.layer, true), bytes});
     step.ops.settle("cachegen_bytes", step.layer, {bytes, static_cast<std::size_t>(step.kv.num_rows)});
@@ -71,10 +71,9 @@ class Dfloat11 final : public Format {
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
-    std::int32_t* const bytes = step.ops.host_ints(step.kv.num_rows);
     const std::int64_t d = step.kv.head_dim;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      bytes[r] = step.ops.computes() ? 0 : static_cast<std::int32_t>((2 * 11 * d * keys.entries(r) + 7) / 8);
+    std::int32_t* const bytes = per_row(
+        step, [&](std::int32_t r) { return step.ops.computes() ? 0 : static_cast<std::int32_t>((2 * 11 * d * keys.entries(r) + 7) / 8); });
     encode(step, keys, bytes);
     encode(step, keys.of_values(), bytes);
     step.ops.settle("dfloat11_bytes", step.layer, {bytes, static_cast<std::size_t>(step.kv.num_rows)});

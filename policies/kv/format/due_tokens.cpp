@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/storage/take_due_op.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -49,10 +50,7 @@ void DueTokens::forget(std::int32_t index) {
 }
 
 std::int32_t* state_rows(LayerStep& step) {
-  std::int32_t* const rows = step.ops.host_ints(step.kv.num_rows);
-  for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-    rows[r] = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].index * step.kv.kv_heads + r % step.kv.kv_heads;
-  return rows;
+  return per_row(step, [&](std::int32_t r) { return seq_of(step, r).index * step.kv.kv_heads + r % step.kv.kv_heads; });
 }
 
 std::int32_t* prompt_rows(LayerStep& step) {

@@ -7,7 +7,7 @@
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -8,6 +8,7 @@
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -105,8 +106,8 @@ class Zipcache final : public Format {
 
   Parted part(LayerStep& step, const ListedTokens& keys, const float* scores) {
     const std::int32_t rows = step.kv.num_rows;
-    std::int32_t* const salient = step.ops.host_ints(rows);
-    for (std::int32_t r = 0; r < rows; ++r) salient[r] = mass_frac_ > 0 ? keys.entries(r) : salient_of(keys.entries(r));
+    std::int32_t* const salient =
+        per_row(step, [&](std::int32_t r) { return mass_frac_ > 0 ? keys.entries(r) : salient_of(keys.entries(r)); });
     if (mass_frac_ > 0) {
       step.ops(CountScores{.num_rows = rows,
                            .first = keys.first,
@@ -118,13 +119,8 @@ class Zipcache final : public Format {
                            .word = first_word() + 1});
       step.ops.settle("zipvl_salient", step.layer, {salient, static_cast<std::size_t>(rows)});
     }
-    std::int64_t* const high_first = step.ops.host_longs(rows + 1);
-    std::int64_t* const low_first = step.ops.host_longs(rows + 1);
-    high_first[0] = low_first[0] = 0;
-    for (std::int32_t r = 0; r < rows; ++r) {
-      high_first[r + 1] = high_first[r] + salient[r];
-      low_first[r + 1] = keys.first[r + 1] - high_first[r + 1];
-    }
+    const std::int64_t* const high_first = prefix_sums(step, [&](std::int32_t r) { return salient[r]; });
+    const std::int64_t* const low_first = prefix_sums(step, [&](std::int32_t r) { return keys.entries(r) - salient[r]; });
     measured_.add(step.layer, high_first[rows], keys.total());
     std::int32_t* const high = step.ops.ints(high_first[rows]);
     std::int32_t* const low = step.ops.ints(low_first[rows]);
@@ -139,9 +135,7 @@ class Zipcache final : public Format {
   }
 
   ChannelScales value_scales(LayerStep& step, const ListedTokens& keys) {
-    std::int32_t* const line = step.ops.host_ints(step.kv.num_rows);
-    std::int32_t* const row = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) row[r] = r, line[r] = keys.entries(r) > 0 ? r : -1;
+    const std::int32_t* const line = per_row(step, [&](std::int32_t r) { return keys.entries(r) > 0 ? r : -1; });
     ChannelStats largest{.kv = step.kv,
                          .source = ChannelStats::Source::kValues,
                          .listed = keys,
@@ -149,7 +143,7 @@ class Zipcache final : public Format {
                          .out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim)};
     step.ops(largest);
     step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, line, ChannelDivisors::Kind::kSmooth, largest.out});
-    return {largest.out, row};
+    return {largest.out, per_row(step, [](std::int32_t r) { return r; })};
   }
 
   static void encode(LayerStep& step, const ListedTokens& tokens, GroupCodec codec, std::int32_t bits, const ChannelScales& scales) {

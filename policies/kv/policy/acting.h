@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policies/kv/step.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -7,14 +7,11 @@
 #include "base/error.h"
 #include "policies/kv/cache/renumber_rows.h"
 #include "policies/kv/policy/in_place.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
-
-bool all_decode(const PolicyStep& step) {
-  return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
-}
 
 constexpr std::int32_t kLongPrompt = 1 << 24;  // above any budget
 
@@ -83,7 +80,7 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
   segments.clear();
   Segment rows;
   rows.kv = view.kv;
-  const bool selects = !parts_.selector->selects_all() && all_decode(step);
+  const bool selects = !parts_.selector->selects_all() && all_decode(step.seqs);
   if (selects) {
     parts_.selector->update(view);
     const Selection selection = parts_.selector->select(view);
@@ -104,10 +101,10 @@ std::int64_t KvPolicy::attend_prompt(const PromptChunk& chunk) {
 }
 
 std::int64_t KvPolicy::stored_bytes(std::int32_t layer, const Segment& rows) const {
-  std::int64_t bytes = 0;
-  for (std::int32_t r = 0; r < rows.kv.num_rows; ++r)
-    if (const std::int32_t len = rows.kv.len[r]; len > 0) bytes += stored_bytes(layer, len, rows.tokens(r));
-  return bytes;
+  return sum_rows(rows.kv, [&](std::int32_t r) {
+    const std::int32_t len = rows.kv.len[r];
+    return len > 0 ? stored_bytes(layer, len, rows.tokens(r)) : 0;
+  });
 }
 
 void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
@@ -115,7 +112,7 @@ void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
   if (parts_.pruner != nullptr) prune(step, layer);
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
-  if (!parts_.selector->selects_all() && !all_decode(step)) {
+  if (!parts_.selector->selects_all() && !all_decode(step.seqs)) {
     parts_.selector->update(view);  // before new keys and values are encoded
     if (parts_.format->leaves_exact()) view.exact = parts_.selector->exact_tokens(view);
   }
@@ -148,8 +145,7 @@ Traffic KvPolicy::take_traffic() {
 }
 
 TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const {
-  TierBytes rows;
-  for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += parts_.format->row_bytes(model_, layer, kv.len[r]);
+  TierBytes rows{.gpu = sum_rows(kv, [&](std::int32_t r) { return parts_.format->row_bytes(model_, layer, kv.len[r]); })};
   rows = parts_.disposal->resident(model_, layer, seqs, kv, *parts_.format, rows);
   const bool needs_positions = (parts_.trigger->acts() && parts_.disposal->shrinks()) || prunes();
   TierBytes all = parts_.selector->resident_in_layer(layer, model_, kv, rows);

@@ -40,9 +40,7 @@ void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores)
 
 // [num_rows] from [num_sequences].
 const std::int32_t* KvPolicy::of_rows(const LayerStep& view, const std::int32_t* target) {
-  std::int32_t* rows = view.ops.host_ints(view.kv.num_rows);
-  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) rows[r] = target[view.kv.sequence(r)];
-  return rows;
+  return per_row(view, [&](std::int32_t r) { return target[view.kv.sequence(r)]; });
 }
 
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
@@ -66,8 +64,9 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
   std::vector<LayerStep> views;
   std::vector<ScoredLayer> scored;
   views.reserve(layers.size());
-  std::int32_t* full = step.ops.host_ints(std::ssize(acting.seqs));
-  for (std::size_t s = 0; s < acting.seqs.size(); ++s) full[s] = parts_.trigger->full(acting.seqs[s], recipe_.budget);
+  const std::int32_t* full = per_row(step.ops, std::ssize(acting.seqs), [&](std::int32_t s) {
+    return parts_.trigger->full(acting.seqs[static_cast<std::size_t>(s)], recipe_.budget);
+  });
   for (const std::int32_t l : layers) {
     views.push_back(acting.view(layer_step(step, l)));
     ScoredLayer s{.layer = l, .kv = views.back().kv, .target = acting.target.data(), .full = full};
@@ -124,9 +123,7 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
 
 void KvPolicy::compact(const PolicyStep& step, LayerStep& view, ScoredLayer& scored, const float* scores) {
   const KvRows& kv = scored.kv;
-  std::int64_t* first = step.ops.host_longs(kv.num_rows + 1);
-  first[0] = 0;
-  for (std::int32_t r = 0; r < kv.num_rows; ++r) first[r + 1] = first[r] + scored.keep[r];
+  const std::int64_t* first = prefix_sums(view, [&](std::int32_t r) { return scored.keep[r]; });
   std::int32_t* index = step.ops.ints(first[kv.num_rows]);
   step.ops(TopK{kv.num_rows, kv.first, scores, scored.keep, first, index, recipe_.peer_ties});
   parts_.disposal->dispose(view, {first, index, scored.keep});

@@ -29,7 +29,7 @@ bool KvPolicy::goes_by_position(const Acting& acting) const {
 
 // At most one token if the disposal depends on order across heads.
 bool KvPolicy::evicts_few(const LayerStep& view, const std::int32_t* keep) const {
-  if (!in_place_ || !std::all_of(view.seqs.begin(), view.seqs.end(), [](const SeqStep& s) { return s.decoding(); })) return false;
+  if (!in_place_ || !all_decode(view.seqs)) return false;
   const std::int32_t most = parts_.disposal->only_drops() ? EvictRows::kMost : 1;
   for (std::int32_t r = 0; r < view.kv.num_rows; ++r)
     if (view.kv.len[r] - keep[r] > most) return false;
@@ -62,10 +62,8 @@ void KvPolicy::evict_lowest(LayerStep& view, const std::int32_t* keep, const flo
 
 void KvPolicy::evict_in_place(LayerStep& view, const std::int32_t* keep, EvictRows op) {
   const KvRows& kv = view.kv;
-  std::int64_t *const first = view.ops.host_longs(kv.num_rows + 1), *const kept_first = view.ops.host_longs(kv.num_rows + 1);
-  first[0] = kept_first[0] = 0;
-  for (std::int32_t r = 0; r < kv.num_rows; ++r)
-    kept_first[r + 1] = kept_first[r] + keep[r], first[r + 1] = kv.first[r + 1] - kept_first[r + 1];
+  const std::int64_t* const kept_first = prefix_sums(view, [&](std::int32_t r) { return keep[r]; });
+  const std::int64_t* const first = prefix_sums(view, [&](std::int32_t r) { return kv.len[r] - keep[r]; });
   op.kv = kv, op.first = first, op.dropped = view.ops.ints(first[kv.num_rows]);
   op.moves = parts_.disposal->only_drops();
   view.ops(op);

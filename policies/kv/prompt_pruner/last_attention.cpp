@@ -11,6 +11,7 @@
 #include "kernels/score/pool1d_op.h"
 #include "kernels/score/score_map_op.h"
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -99,11 +100,9 @@ class PromptDistill final : public PromptPruner {
     const std::int32_t sequences = step.kv.num_sequences();
     step.ops(HeadScores{step.kv, step.in.step.data(), first, scores, HeadScores::Kind::kLogits});
     if (pool_ == 1) return;
-    std::int32_t *context = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
-    for (std::int32_t s = 0; s < sequences; ++s) {
-      end[s] = static_cast<std::int32_t>(first[s + 1] - first[s]);
-      context[s] = end[s] - 1;
-    }
+    const std::int32_t* end =
+        per_row(step.ops, sequences, [&](std::int32_t s) { return static_cast<std::int32_t>(first[s + 1] - first[s]); });
+    const std::int32_t* context = per_row(step.ops, sequences, [&](std::int32_t s) { return end[s] - 1; });
     step.ops(ScoreMap::fill(sequences, first, context, end, 0.0F, 0.0F, scores));
     step.ops(Pool1d{sequences, first, nullptr, context, scores, pool_, Pool1d::Kind::kAvg});
   }
@@ -140,12 +139,11 @@ class SlimInfer final : public PromptPruner {
   void score(LayerStep& step, const std::int64_t* first, float* scores) override {
     const std::int32_t sequences = step.kv.num_sequences();
     step.ops(HeadScores{step.kv, step.in.step.data(), first, scores, HeadScores::Kind::kLogits});
-    std::int32_t *begin = step.ops.host_ints(sequences), *len = step.ops.host_ints(sequences);
-    for (std::int32_t s = 0; s < sequences; ++s) {
-      const Ends always = ends(step.seqs[static_cast<std::size_t>(s)].end());
-      begin[s] = always.first;
-      len[s] = static_cast<std::int32_t>(first[s + 1] - first[s]) - always.first - always.last;
-    }
+    const auto ends_of = [&](std::int32_t s) { return ends(step.seqs[static_cast<std::size_t>(s)].end()); };
+    const std::int32_t* begin = per_row(step.ops, sequences, [&](std::int32_t s) { return ends_of(s).first; });
+    const std::int32_t* len = per_row(step.ops, sequences, [&](std::int32_t s) {
+      return static_cast<std::int32_t>(first[s + 1] - first[s]) - ends_of(s).first - ends_of(s).last;
+    });
     step.ops(Pool1d{sequences, first, begin, len, scores, block(), Pool1d::Kind::kBestUnit, false, unit_});
   }
 

@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -2,7 +2,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -57,8 +57,8 @@ class GumbelAttention final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {0, 0, false, recent_frac_}; }
 
   void observe(LayerStep& step) override {
-    std::int32_t* steps = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
-    for (std::size_t s = 0; s < step.seqs.size(); ++s) steps[s] = std::clamp(step.seqs[s].end() - step.seqs[s].prompt_tokens, 0, max_new_);
+    const std::int32_t* steps =
+        per_sequence(step, [&](const SeqStep& seq) { return std::clamp(seq.end() - seq.prompt_tokens, 0, max_new_); });
     step.ops(TokenStats{.kv = step.kv,
                         .queries = step.in.step.data(),
                         .first_word = first_word(),
@@ -102,8 +102,7 @@ class AttentionMeanSpread final : public Scorer {
     float* spread = step.ops.floats(step.kv.total());
     step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end_positions(step), nullptr, spread});
     protect_ends(step, protects(), spread);
-    std::int32_t* held = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) held[r] = held_tokens(step.kv.len[r], keep[r]);
+    const std::int32_t* held = per_row(step, [&](std::int32_t r) { return held_tokens(step.kv.len[r], keep[r]); });
     step.ops(MarkTop{step.kv.num_rows, step.kv.first, spread, held, scores});
   }
 

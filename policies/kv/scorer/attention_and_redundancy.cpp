@@ -3,8 +3,8 @@
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/row_state.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -61,9 +61,7 @@ class Chunks final : public ScorerWrapper {
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
     const Range range = chunked(step);
     KvRows reduced = kv;  // rows with chunks
-    std::int32_t* len = step.ops.host_ints(kv.num_rows);
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) len[r] = cuts_alone(kv.len[r]) ? 0 : kv.len[r];
-    reduced.len = len;
+    reduced.len = per_row(step, [&](std::int32_t r) { return cuts_alone(kv.len[r]) ? 0 : kv.len[r]; });
     if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
     step.ops(Pool1d{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
                     top_half_ ? Pool1d::Kind::kMeanOfTopHalf : Pool1d::Kind::kMean, peer_ties_});

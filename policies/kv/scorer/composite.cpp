@@ -40,8 +40,7 @@ class Graph final : public ScorerWrapper {
   [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     inner().refine(step, keep, scores);
-    std::int32_t* sources = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) sources[r] = static_cast<std::int32_t>(sources_ * keep[r]);
+    const std::int32_t* sources = per_row(step, [&](std::int32_t r) { return static_cast<std::int32_t>(sources_ * keep[r]); });
     step.ops(Diversify{step.kv, sources, product_, scores});
   }
 
@@ -69,9 +68,8 @@ class TextFirst final : public ScorerWrapper {
     inner().score(step, scores);
     if (image_id_ < 0) return;
     const std::int32_t sequences = step.kv.num_sequences();
-    std::int64_t* const first = step.ops.host_longs(sequences + 1);
-    first[0] = 0;
-    for (std::int32_t s = 0; s < sequences; ++s) first[s + 1] = first[s] + step.seqs[static_cast<std::size_t>(s)].end();
+    const std::int64_t* const first =
+        prefix_sums(step.ops, sequences, [&](std::int32_t s) { return step.seqs[static_cast<std::size_t>(s)].end(); });
     std::int32_t* const ids = step.ops.computes() ? step.ops.host_ints(first[sequences]) : nullptr;
     for (std::int32_t s = 0; s < sequences && ids != nullptr; ++s)
       std::copy_n(step.in.ids[static_cast<std::size_t>(s)], first[s + 1] - first[s], ids + first[s]);
@@ -93,10 +91,8 @@ class ProtectedSpan final : public ScorerWrapper {
 
   void score(LayerStep& step, float* scores) override {
     inner().score(step, scores);
-    const std::int32_t sequences = step.kv.num_sequences();
-    std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
-    std::fill_n(begin, sequences, begin_);
-    std::fill_n(end, sequences, begin_ + count_);
+    const std::int32_t* begin = per_sequence(step, [&](const SeqStep&) { return begin_; });
+    const std::int32_t* end = per_sequence(step, [&](const SeqStep&) { return begin_ + count_; });
     step.ops(Protect{step.kv, begin, end, scores, true});
   }
 

@@ -3,9 +3,9 @@
 #include "kernels/attention/query_moments/query_moments.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
-#include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -6,6 +6,7 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/token_model_op.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -50,8 +51,7 @@ class HiddenGate final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
 
   void observe(LayerStep& step) override {
-    std::int32_t* news = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
-    for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
+    const std::int32_t* news = per_sequence(step, [](const SeqStep& seq) { return seq.new_tokens; });
     TokenModel op{.kv = step.kv,
                   .kind = TokenModel::Kind::kGate,
                   .count = news,
@@ -122,9 +122,7 @@ class HiddenSurrogate final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
 
   void observe(LayerStep& step) override {
-    const auto sequences = static_cast<std::int64_t>(step.seqs.size());
-    std::int32_t* news = step.ops.host_ints(sequences);
-    for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
+    const std::int32_t* news = per_sequence(step, [](const SeqStep& seq) { return seq.new_tokens; });
     TokenModel op{.kv = step.kv,
                   .count = news,
                   .from_end = news,
@@ -194,23 +192,18 @@ class RetainingHeads final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {0, recent_}; }
 
   void observe(LayerStep& step) override {
-    const auto sequences = static_cast<std::int64_t>(step.seqs.size());
-    std::int32_t *begin = step.ops.host_ints(sequences), *news = step.ops.host_ints(sequences), *appended = step.ops.host_ints(sequences);
-    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
-      begin[s] = step.seqs[s].seen_tokens;
-      appended[s] = step.seqs[s].new_tokens;
-      news[s] = std::max(0, std::min(step.seqs[s].end(), step.seqs[s].prompt_tokens) - begin[s]);
-    }
-    if (std::all_of(news, news + sequences, [](std::int32_t n) { return n == 0; })) return;
+    const std::int32_t* news =
+        per_sequence(step, [](const SeqStep& seq) { return std::max(0, std::min(seq.end(), seq.prompt_tokens) - seq.seen_tokens); });
+    if (std::all_of(news, news + step.seqs.size(), [](std::int32_t n) { return n == 0; })) return;
     TokenModel op{.kv = step.kv,
                   .kind = TokenModel::Kind::kQkv,
                   .count = news,
-                  .from_end = appended,
+                  .from_end = per_sequence(step, [](const SeqStep& seq) { return seq.new_tokens; }),
                   .channel = first_word(),
                   .mid_dim = mid_dim_,
                   .queries = step.in.pre_rope_queries.data(),
                   .keys = step.in.pre_rope_keys.data(),
-                  .begin = begin};
+                  .begin = per_sequence(step, [](const SeqStep& seq) { return seq.seen_tokens; })};
     if (weights_ != nullptr && step.ops.computes()) {
       const auto data = [&](std::int32_t linear) { return placed_.floats(*weights_, name(step.layer, linear), step.memory()); };
       op.w1 = data(1), op.w2 = data(2);

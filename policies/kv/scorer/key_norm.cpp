@@ -8,6 +8,7 @@
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/scorer/scorer.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -77,9 +78,7 @@ class KeyDiversity final : public Scorer {
   explicit KeyDiversity(Params&) {}
 
   void score(LayerStep& step, float* scores) override {
-    std::int32_t* begin = step.ops.host_ints(step.kv.num_rows);
-    std::fill_n(begin, step.kv.num_rows, 0);
-    step.ops(AnchorCosine{step.kv, begin, step.kv.len, true, -1.0F, scores});
+    step.ops(AnchorCosine{step.kv, per_row(step, [](std::int32_t) { return 0; }), step.kv.len, true, -1.0F, scores});
   }
 };
 

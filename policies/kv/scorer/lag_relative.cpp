@@ -25,14 +25,11 @@ class LagRelative final : public Scorer {
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
-    std::int32_t *zero = step.ops.host_ints(kv.num_rows), *begin = step.ops.host_ints(kv.num_rows);
-    std::int32_t *partitions = step.ops.host_ints(kv.num_rows), *tail = step.ops.host_ints(kv.num_rows);
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      zero[r] = 0;
-      begin[r] = std::min(kv.len[r], std::max(sinks_, revisits_ ? 0 : settled_.at(step, r)));
-      partitions[r] = std::max(0, (kv.len[r] - begin[r]) / lag_ - 1);
-      tail[r] = begin[r] + partitions[r] * lag_;
-    }
+    const std::int32_t* zero = per_row(step, [](std::int32_t) { return 0; });
+    const std::int32_t* begin =
+        per_row(step, [&](std::int32_t r) { return std::min(kv.len[r], std::max(sinks_, revisits_ ? 0 : settled_.at(step, r))); });
+    const std::int32_t* partitions = per_row(step, [&](std::int32_t r) { return std::max(0, (kv.len[r] - begin[r]) / lag_ - 1); });
+    std::int32_t* tail = per_row(step, [&](std::int32_t r) { return begin[r] + partitions[r] * lag_; });
     step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, begin, recent_first_ ? kSettled : kTail, 0.0F, scores));
     step.ops(ScoreMap::fill(kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores));
     if (!recent_first_) {  // too short to score: sinks, then latest tokens

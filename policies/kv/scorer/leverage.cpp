@@ -11,8 +11,8 @@
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/standardize_op.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/step.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

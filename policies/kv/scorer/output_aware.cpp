@@ -40,11 +40,9 @@ class OutputAware final : public ScorerWrapper {
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
     if (!before_counts_) return;
     const KvRows& kv = step.kv;
-    std::int32_t *count = step.ops.host_ints(kv.num_rows), *zero = step.ops.host_ints(kv.num_rows);
-    std::fill_n(zero, kv.num_rows, 0);
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) count[r] = std::min(kv.len[r], of_budget(kv.len[r]));
+    const std::int32_t* count = per_row(step, [&](std::int32_t r) { return std::min(kv.len[r], of_budget(kv.len[r])); });
     float* marked = step.ops.floats(kv.total());
-    step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, marked));
+    clear_scores(step, marked);
     mark(step, scores, count, marked);
     weigh(step, scores);
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, marked, 1.0F, 0.0F, true, scores, nullptr, scores});

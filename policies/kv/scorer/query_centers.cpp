@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include "policies/kv/recipe/trained_tensors.h"
-#include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/row_state.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -1,8 +1,8 @@
 #include "kernels/score/token_norms_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/scorer/top_direction_op.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -2,7 +2,7 @@
 
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -1,7 +1,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "policies/kv/recent_groups.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

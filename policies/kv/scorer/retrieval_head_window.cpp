@@ -4,7 +4,7 @@
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -1,5 +1,5 @@
 #include "policies/kv/scorer/passed_on.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "policies/kv/scorer/passed_on.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

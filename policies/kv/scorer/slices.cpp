@@ -49,10 +49,8 @@ class Slices final : public ScorerWrapper {
     std::vector<std::int32_t> counts;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) keep[r] = cut_row(kv, r, keep[r], begin, counts);
     begin.push_back(kv.total());
-    std::int32_t* zero = step.ops.host_ints(kv.num_rows);
-    std::fill_n(zero, kv.num_rows, 0);
     float* chosen = step.ops.floats(kv.total());
-    step.ops(ScoreMap::fill(kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, chosen));
+    clear_scores(step, chosen);
     MarkTop best{static_cast<std::int32_t>(counts.size()), begin.data(), scores, counts.data(), chosen};
     best.peer_ties = peer_ties_;
     step.ops(best);

@@ -3,7 +3,7 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -118,8 +118,8 @@ class QuestionAttention final : public Scorer {
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     std::vector<Queries> asked;
     const auto sequences = static_cast<std::int64_t>(step.seqs.size());
-    std::int32_t *zero = step.ops.host_ints(sequences), *begin = step.ops.host_ints(sequences);
-    std::fill_n(zero, sequences, 0);
+    const std::int32_t* zero = per_sequence(step, [](const SeqStep&) { return 0; });
+    std::int32_t* begin = step.ops.host_ints(sequences);
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       begin[s] = step.seqs[s].question_begin;
       if (begin[s] < 0)

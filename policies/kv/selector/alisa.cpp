@@ -50,8 +50,7 @@ class Alisa final : public Budgeted<TierSelector> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], attended(kv.len[r], budget_.of(kv.len[r])));
+    const auto on_gpu = sum_rows(kv, [&](std::int32_t r) { return std::min(kv.len[r], attended(kv.len[r], budget_.of(kv.len[r]))); });
     return keep_on_gpu(held, on_gpu, kv.total());
   }
 

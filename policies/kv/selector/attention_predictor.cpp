@@ -60,9 +60,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * rows_ * ceil_div(kv.len[r], block_);
-    return bytes;
+    return held.with_gpu(sum_rows(kv, [&](std::int32_t r) { return 4LL * rows_ * ceil_div(kv.len[r], block_); }));
   }
 
  private:

@@ -60,7 +60,7 @@ class InfiniGen final : public Budgeted<TierSelector> {
       char& state = has_basis_.of_sequence(step, s);
       if (state == kNew) state = kKnown;
     }
-    if (!all_decode(step)) keep_query(step);
+    if (!all_decode(step.seqs)) keep_query(step);
   }
 
   Selection select(LayerStep& step) override {
@@ -98,8 +98,7 @@ class InfiniGen final : public Budgeted<TierSelector> {
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
-    std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r], budget_.of(kv.len[r])) + 1);
+    const auto on_gpu = sum_rows(kv, [&](std::int32_t r) { return std::min(kv.len[r], cap_tokens(kv.len[r], budget_.of(kv.len[r])) + 1); });
     const std::int64_t lines = kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1);
     return keep_on_gpu(held, on_gpu, kv.total()).with_gpu(lines * directions(model.head_dim) * model.kv_bytes);
   }

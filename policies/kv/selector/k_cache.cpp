@@ -43,9 +43,8 @@ class KCache final : public Budgeted<TierSelector> {
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
-    std::int64_t values = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      values += std::min<std::int64_t>(kv.len[r], 1LL + std::int64_t{budget_.of(kv.len[r])} * model.group());
+    const auto values = sum_rows(
+        kv, [&](std::int32_t r) { return std::min<std::int64_t>(kv.len[r], 1LL + std::int64_t{budget_.of(kv.len[r])} * model.group()); });
     return keep_on_gpu(held, kv.total() + values, 2 * kv.total());
   }
 

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "base/ceil_div.h"
+#include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
@@ -18,11 +20,19 @@ class KeySummaries {
     kind_ = kind, stride_ = stride_tokens, span_ = span_tokens;
   }
 
-  void update(LayerStep& step);
+  void update(LayerStep& step) {
+    const bool bounds = kind_ == Kind::kBounds;
+    step.ops(PageSummaries{step.kv, bounds ? stride_ : span_, stride_, progress_.advance(step), rows(step),
+                           bounds ? PageSummaries::Kind::kBounds : PageSummaries::Kind::kMeans});
+  }
   // [units, 1 or 2, head_dim] per row; valid until the next call.
-  float* const* rows(const LayerStep& step);
-  [[nodiscard]] std::int32_t units(std::int32_t tokens) const;
-  [[nodiscard]] std::int64_t bytes(const ModelShape& model, const KvRows& kv) const;
+  float* const* rows(const LayerStep& step) {
+    return summaries_.rows(step, [&](std::int32_t r) { return units(step.kv.len[r]) * vectors() * step.kv.head_dim; });
+  }
+  [[nodiscard]] std::int32_t units(std::int32_t tokens) const { return ceil_div(tokens, stride_); }
+  [[nodiscard]] std::int64_t bytes(const ModelShape& model, const KvRows& kv) const {
+    return sum_rows(kv, [&](std::int32_t r) { return units(kv.len[r]) * vectors() * model.head_dim * model.kv_bytes; });
+  }
 
  private:
   [[nodiscard]] std::int64_t vectors() const { return kind_ == Kind::kBounds ? 2 : 1; }

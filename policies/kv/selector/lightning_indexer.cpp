@@ -42,9 +42,7 @@ class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * estimate_bytes(model.head_dim, 8);
-    return bytes;
+    return held.with_gpu(kv.total() * estimate_bytes(model.head_dim, 8));
   }
 
  private:

@@ -43,10 +43,9 @@ class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // ranked lists and reference queries
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_.of(kv.len[r]));
-    bytes.gpu += dynamic_ ? 4LL * kv.num_sequences() * model.q_heads * model.head_dim : 0;
-    return bytes;
+    const auto lists = sum_rows(kv, [&](std::int32_t r) { return 4LL * std::min(kv.len[r], budget_.of(kv.len[r])); });
+    const std::int64_t references = dynamic_ ? 4LL * kv.num_sequences() * model.q_heads * model.head_dim : 0;
+    return held.with_gpu(lists + references);
   }
 
  private:

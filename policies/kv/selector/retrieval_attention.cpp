@@ -65,11 +65,10 @@ class RetrievalAttention final : public Budgeted<TierSelector> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    const auto on_gpu = sum_rows(kv, [&](std::int32_t r) {
       const AttendedParts size = sizes(budget_.of(kv.len[r]));
-      on_gpu += std::min(kv.len[r], size.sinks + size.recent);
-    }
+      return std::min(kv.len[r], size.sinks + size.recent);
+    });
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
     if (graph_) bytes.host += (kv.total() - on_gpu) * 2 * sizes_.links * 4;  // edges
     return bytes;

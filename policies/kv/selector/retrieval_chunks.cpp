@@ -35,10 +35,9 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // lists only: chunks are not copied
-    for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      bytes.gpu += kv.len[r] > budget_.of(kv.len[r]) ? 4LL * (budget_.of(kv.len[r]) / chunk_) : 0;
-    return bytes;
+    return held.with_gpu(sum_rows(kv, [&](std::int32_t r) {  // lists only: chunks are not copied
+      return kv.len[r] > budget_.of(kv.len[r]) ? 4LL * (budget_.of(kv.len[r]) / chunk_) : 0;
+    }));
   }
 
  private:

@@ -14,40 +14,9 @@
 // A row's head and tail are always attended to; units (pages, chunks, tokens) between them are chosen.
 namespace kvlab {
 
-template <class F>
-const std::int64_t* prefix_sums(Ops& ops, std::int32_t n, F&& count) {
-  std::int64_t* first = ops.host_longs(n + 1);
-  first[0] = 0;
-  for (std::int32_t i = 0; i < n; ++i) first[i + 1] = first[i] + count(i);
-  return first;
-}
-
-template <class F>
-std::int32_t* per_row(Ops& ops, std::int32_t n, F&& value) {
-  std::int32_t* x = ops.host_ints(n);
-  for (std::int32_t i = 0; i < n; ++i) x[i] = value(i);
-  return x;
-}
-
-template <class F>
-const std::int64_t* prefix_sums(const LayerStep& step, F&& count) {
-  return prefix_sums(step.ops, step.kv.num_rows, count);
-}
-
-template <class F>
-std::int32_t* per_row(const LayerStep& step, F&& value) {
-  return per_row(step.ops, step.kv.num_rows, value);
-}
-
 inline void settle_rows(const LayerStep& step, std::string_view purpose, std::int32_t* counts) {
   step.ops.settle(purpose, step.layer, {counts, static_cast<std::size_t>(step.kv.num_rows)});
 }
-
-inline bool all_decode(const LayerStep& step) {
-  return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); });
-}
-
-inline const SeqStep& seq_of(const LayerStep& step, std::int32_t row) { return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))]; }
 
 inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);

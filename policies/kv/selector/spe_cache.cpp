@@ -23,7 +23,7 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     const std::int32_t* coded = per_row(step, [&](std::int32_t r) { return covered(from[r], tokens_of(budget_, step, r)); });
     copy_ = rows_like(step);
     step.ops(LowBitCopy{.kv = step.kv, .code = code_, .coded = coded, .covered = covered_, .out = copy_});
-    if (!all_decode(step)) last_.keep(step);
+    if (!all_decode(step.seqs)) last_.keep(step);
   }
 
   Selection select(LayerStep& step) override {
@@ -54,8 +54,8 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     others.out = step.ops.ints(others.first[n]);
     step.ops(others);
     Segment segment{.kv = copy_, .index_first = others.first, .index = others.out};
-    segment.read_bytes = 0;  // codes are read in whole groups
-    for (std::int32_t r = 0; r < n; ++r) segment.read_bytes += code_.bytes(covered_[r], step.kv.head_dim);
+    // Codes are read in whole groups.
+    segment.read_bytes = sum_rows(step.kv, [&](std::int32_t r) { return code_.bytes(covered_[r], step.kv.head_dim); });
     segments.push_back(segment);
   }
 

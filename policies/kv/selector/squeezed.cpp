@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "kernels/select/cluster/cluster.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -71,12 +71,10 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    return held.with_gpu(sum_rows(kv, [&](std::int32_t r) {
       const auto clusters = static_cast<std::int64_t>(std::ceil(clusters_frac_ * kv.len[r]));
-      bytes.gpu += clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];
-    }
-    return bytes;
+      return clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];
+    }));
   }
 
  private:

@@ -1,6 +1,6 @@
 #include "policies/kv/scorer/score_pool.h"
-#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -46,10 +46,10 @@ class WindowChoice final : public Budgeted<Selector> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      if (const std::int32_t budget = budget_.of(kv.len[r]); kv.len[r] > budget) bytes.gpu += 2LL * budget * kv.head_dim * kv.kv_bytes;
-    return bytes;
+    return held.with_gpu(sum_rows(kv, [&](std::int32_t r) {
+      const std::int32_t budget = budget_.of(kv.len[r]);
+      return kv.len[r] > budget ? 2LL * budget * kv.head_dim * kv.kv_bytes : 0;
+    }));
   }
 
  private:
