@@ -20,8 +20,19 @@ struct StepBuilder {
     tokens += m;
   }
   // The latest admitted or the order's choice; drops it from the plan.
-  RequestId preempt_one();
-  void drop(RequestId r);
+  RequestId preempt_one() {
+    const RequestId victim = view.victim(view.running().back());
+    drop(victim);
+    view.preempt(victim, Preemption::kRecompute);
+    ++num_preempted;
+    return victim;
+  }
+  void drop(RequestId r) {
+    const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const StepEntry& e) { return e.request == r; });
+    if (planned == plan.entries.end()) return;
+    tokens -= planned->tokens;
+    plan.entries.erase(planned);
+  }
 };
 
 // preempt_one() returns the request it preempted. Returns false if that was r.
@@ -104,7 +115,15 @@ enum class Readiness : std::uint8_t {
 
 // Starts to swap in a swapped r, with room for all known tokens. Every scheduler that preempts must call this before it admits: orders and
 // KV policies (Footprint::on_preempt) may swap. joins: this plan admits r if ready, so its step may wait for the copy.
-Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins = true);
+inline Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins = true) {
+  const Request& info = view.info(r);
+  if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
+  const bool has_blocks = info.computed_tokens > 0 && !info.is_swapped;
+  if (!has_blocks && view.holds(r)) return Readiness::kNoRoom;
+  if (has_blocks) return Readiness::kReady;
+  if (!view.try_swap_in(r, info.known_tokens() - info.computed_tokens, joins)) return Readiness::kNoRoom;
+  return info.is_parked ? Readiness::kLater : Readiness::kReady;
+}
 
 // admit() returns false if r does not fit.
 template <class Admit>
@@ -115,7 +134,12 @@ Admission admit_if_ready(ReplicaView& view, RequestId r, Admit&& admit) {
 }
 
 // Contiguous memory for `reserved` tokens.
-Admission admit_reserved(StepBuilder& step, RequestId r, std::int32_t reserved);
+inline Admission admit_reserved(StepBuilder& step, RequestId r, std::int32_t reserved) {
+  if (!step.view.try_reserve(r, reserved)) return Admission::kStop;
+  step.view.admit(r);
+  step.add(r, step.view.info(r).prompt_tokens);
+  return Admission::kLeft;
+}
 
 // Share of blocks that admission leaves free, in whole blocks.
 class Watermark {

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Large GPUs; small ones: engine_defaults.cpp.
+// Large GPUs; small ones: layer_ranges.cpp.
 constexpr std::int32_t kLargeGpuTokens = 8192, kLargeGpuSeqs = 1024;
 
 // vLLM v0.19 (Kwon et al. 2023, arXiv:2309.06180; vllm/v1/core/sched/scheduler.py).

@@ -1,8 +1,7 @@
 // Evictions of a few tokens in a decode step: what they cost, and that they keep what compaction keeps.
-#include "policies/kv/policy/in_place.h"
-
 #include <set>
 
+#include "policies/kv/policy/policy.h"
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"

@@ -1,5 +1,3 @@
-#include "policies/kv/allocator/split_total.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -7,6 +5,8 @@
 #include <limits>
 #include <numeric>
 #include <vector>
+
+#include "policies/kv/allocator/counts.h"
 
 namespace kvlab {
 namespace {

@@ -1,6 +1,5 @@
 #include "kernels/attention/window_moments/window_moments.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/split_total.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

@@ -2,7 +2,6 @@
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/split_total.h"
 
 namespace kvlab {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/split_total.h"
 #include "policies/kv/recent_groups.h"
 
 namespace kvlab {

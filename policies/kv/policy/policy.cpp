@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "policies/kv/cache/renumber_rows.h"
-#include "policies/kv/policy/in_place.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

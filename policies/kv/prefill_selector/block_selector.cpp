@@ -4,19 +4,9 @@
 #include <cmath>
 
 #include "kernels/select/list_marked_op.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
-
-namespace {
-
-const std::int64_t* first_of_lists(Ops& ops, std::int64_t lists, const std::int32_t* counts) {
-  std::int64_t* const first = ops.host_longs(lists + 1);
-  first[0] = 0;
-  for (std::int64_t i = 0; i < lists; ++i) first[i + 1] = first[i] + counts[i];
-  return first;
-}
-
-}  // namespace
 
 BlockSelector::BlockSelector(Params& p, std::int32_t block_tokens)
     : block_(p.optional<std::int32_t>("block_tokens", block_tokens, 1, 1 << 16, "tokens of a block of queries and of keys")),
@@ -52,8 +42,9 @@ std::int64_t BlockSelector::attend(const PromptChunk& chunk) {
   if (has_columns()) marks.columns = zeros(prompt.q_heads * prompt.column_words());
   choose(chunk, prompt, marks);
   const Counts counts = count(chunk, prompt, marks);
-  SparseKeys keys{block_, first_of_lists(ops, prompt.num_lists(), counts.blocks), nullptr, nullptr, nullptr};
-  if (has_columns()) keys.column_first = first_of_lists(ops, prompt.num_lists(), counts.columns);
+  SparseKeys keys{block_, prefix_sums(ops, prompt.num_lists(), [&](std::int32_t i) { return counts.blocks[i]; }), nullptr, nullptr,
+                  nullptr};
+  if (has_columns()) keys.column_first = prefix_sums(ops, prompt.num_lists(), [&](std::int32_t i) { return counts.columns[i]; });
   std::int32_t* const blocks = ops.ints(keys.block_first[prompt.num_lists()]);
   std::int32_t* const columns = has_columns() ? ops.ints(keys.column_first[prompt.num_lists()]) : nullptr;
   ops(ListMarked{prompt, marks.blocks, marks.columns, has_columns(), nullptr, nullptr, keys.block_first, keys.column_first, blocks,
@@ -71,15 +62,8 @@ std::int64_t BlockSelector::attend(const PromptChunk& chunk) {
   return call(attention).flops / (4 * prompt.head_dim);
 }
 
-ExpectedShare::ExpectedShare(Params& p, double fallback)
-    : share_(p.optional<double>("cost_share", fallback, 0, 1, "share of causal key blocks that costs assume, where no tensors are read")) {}
-
-std::int32_t ExpectedShare::of(std::int32_t before) const { return static_cast<std::int32_t>(std::ceil(share_ * before)); }
-
 std::int32_t* for_heads(Ops& ops, std::int64_t q_heads, std::int32_t count) {
-  std::int32_t* const counts = ops.host_ints(q_heads);
-  std::fill_n(counts, q_heads, count);
-  return counts;
+  return per_row(ops, q_heads, [&](std::int32_t) { return count; });
 }
 
 }  // namespace kvlab

@@ -40,16 +40,6 @@ class BlockSelector : public PrefillSelector {
   std::int32_t block_, dense_layers_;
 };
 
-// Share of causal key blocks, for costs.
-class ExpectedShare {
- public:
-  ExpectedShare(Params& p, double fallback);
-  [[nodiscard]] std::int32_t of(std::int32_t before) const;
-
- private:
-  double share_;
-};
-
 // `count` per query head, in CPU memory.
 std::int32_t* for_heads(Ops& ops, std::int64_t q_heads, std::int32_t count);
 

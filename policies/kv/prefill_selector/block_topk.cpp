@@ -86,6 +86,13 @@ class VerticalSlashSelector final : public BlockSelector {
 KVLAB_REGISTER(PrefillSelector, VerticalSlashSelector, "vertical_slash",
                "columns and diagonals that the chunk's last queries attend to most", "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
+// Share of causal key blocks, for costs.
+double read_cost_share(Params& p) {
+  return p.optional<double>("cost_share", 0.3, 0, 1, "share of causal key blocks that costs assume, where no tensors are read");
+}
+
+std::int32_t blocks_of(double share, std::int32_t before) { return static_cast<std::int32_t>(std::ceil(share * before)); }
+
 class FlexPrefill final : public BlockSelector {
  public:
   explicit FlexPrefill(Params& p)
@@ -94,7 +101,7 @@ class FlexPrefill final : public BlockSelector {
         tau_(p.optional<double>("tau", 0.1, 0, 1, "distance of estimate and attention below which a head is query-aware; 0: none is")),
         min_tokens_(p.optional<std::int32_t>("min_budget_tokens", 1024, 1, 1 << 26, "of columns as of diagonals, at least")),
         max_tokens_(p.optional<std::int32_t>("max_budget_tokens", 1 << 26, 1, 1 << 26, "of columns as of diagonals, at most")),
-        expected_(p, 0.3) {}
+        cost_share_(read_cost_share(p)) {}
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
@@ -104,13 +111,13 @@ class FlexPrefill final : public BlockSelector {
     chunk.ops(op);
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks&, std::int64_t, std::int32_t before) const override {
-    return expected_.of(before);
+    return blocks_of(cost_share_, before);
   }
 
  private:
   double gamma_, tau_;
   std::int32_t min_tokens_, max_tokens_;
-  ExpectedShare expected_;
+  double cost_share_;
 };
 
 KVLAB_REGISTER(PrefillSelector, FlexPrefill, "flex_prefill", "per head a pattern and as many blocks as hold a share of the attention",
@@ -122,7 +129,7 @@ class XAttention final : public BlockSelector {
       : BlockSelector(p, 128),
         stride_(p.optional<std::int32_t>("stride_tokens", 16, 1, 1 << 16, "distance of the antidiagonals; divides block_tokens")),
         threshold_(p.optional<double>("threshold", 0.9, 0, 1, "share of a query block's estimated attention that its blocks hold")),
-        expected_(p, 0.3) {
+        cost_share_(read_cost_share(p)) {
     if (!p.is_describing() && block_tokens() % stride_ != 0)
       p.fail_at("stride_tokens", "'stride_tokens' must divide 'block_tokens', " + std::to_string(block_tokens()));
   }
@@ -134,13 +141,13 @@ class XAttention final : public BlockSelector {
     chunk.ops(op);
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks&, std::int64_t, std::int32_t before) const override {
-    return expected_.of(before);
+    return blocks_of(cost_share_, before);
   }
 
  private:
   std::int32_t stride_;
   double threshold_;
-  ExpectedShare expected_;
+  double cost_share_;
 };
 
 KVLAB_REGISTER(PrefillSelector, XAttention, "xattention", "key blocks by sums along antidiagonals, up to a share of the attention",

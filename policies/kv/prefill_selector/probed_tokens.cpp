@@ -9,6 +9,7 @@
 #include "policies/kv/format/probe_sums.h"
 #include "policies/kv/format/probes.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -112,9 +113,8 @@ class ProbedTokens final : public PrefillSelector {
     ops(ProbeSums{kv, 0, first, pieces.data(), end});
     float* const scores = ops.floats(kv.total());
     ops(TokenScores{.kv = kv, .kind = TokenScores::Kind::kProbeMean, .scores = scores, .probes = {first, from, to}});
-    std::int32_t *begin = ops.host_ints(kv.num_rows), *len = ops.host_ints(kv.num_rows);
-    std::fill_n(begin, kv.num_rows, chunk.seq.end() - newest), std::copy_n(kv.len, kv.num_rows, len);
-    ops(ScoreMap::fill(kv.num_rows, kv.first, begin, len, std::numeric_limits<float>::infinity(), 0.0F, scores));
+    const std::int32_t* begin = per_row(ops, kv.num_rows, [&](std::int32_t) { return chunk.seq.end() - newest; });
+    ops(ScoreMap::fill(kv.num_rows, kv.first, begin, kv.len, std::numeric_limits<float>::infinity(), 0.0F, scores));
     return scores;
   }
 
