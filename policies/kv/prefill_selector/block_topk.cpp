@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/block_selector.h"
 

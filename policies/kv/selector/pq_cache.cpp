@@ -42,9 +42,6 @@ class CodedSelector : public Budgeted<TierSelector> {
     std::int32_t centers = 0, coded = 0;  // of a part; end of the coded tokens
   };
 
-  // width: numbers of a token's code.
-  explicit CodedSelector(std::int32_t width) : width_(width) {}
-
   [[nodiscard]] virtual AttendedParts sizes(const LayerStep& step, std::int32_t r) const = 0;
   // keep[r] tokens of each row, from scores to be computed.
   virtual UnitLists choose(LayerStep& step, CodeScores scores, const std::int32_t* keep) = 0;
@@ -74,9 +71,9 @@ class CodedSelector : public Budgeted<TierSelector> {
 
   PerRow<Row> rows_{*this};
   RowProgress progress_{*this};
+  std::int32_t width_ = 1;  // numbers of a token's code
 
  private:
-  std::int32_t width_;
   RowMemory<float> centers_{*this};
   RowMemory<std::int32_t> code_{*this};
 };
@@ -85,8 +82,7 @@ class CodedSelector : public Budgeted<TierSelector> {
 class A2ats final : public CodedSelector {
  public:
   explicit A2ats(Params& p)
-      : CodedSelector(1),
-        sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
+      : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
         local_(p.optional<std::int32_t>("local_tokens", 64, 1, 1 << 20, "newest tokens, on the GPU and without a code")),
         top_frac_(p.optional<double>("top_frac", 0.03, 1e-5, 1, "share of the row chosen by each query head; a KV head reads the union")),
         max_codes_(p.optional<std::int32_t>("max_codes", 4096, 1, 4096, "centers of a KV head's codebook, at most")),
@@ -220,7 +216,9 @@ class PqCache final : public CodedSelector {
         shape_{p.optional<std::int32_t>("parts", 2, 1, 64, "equal parts of a key's channels"),
                p.optional<std::int32_t>("centers", 64, 2, 4096,
                                         "of a part; a sequence with fewer tokens beside the first ones is read whole")},
-        rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
+        rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {
+    width_ = shape_.parts;
+  }
 
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (model.head_dim % shape_.parts == 0) return "";
