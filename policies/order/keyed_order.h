@@ -1,7 +1,6 @@
 #pragma once
 
 #include <set>
-#include <tuple>
 #include <vector>
 
 #include "policies/order/order.h"

@@ -3,7 +3,6 @@
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "policies/kv/disposal/merge_gate_op.h"
-#include "policies/kv/disposal/merge_window_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/step_arrays.h"
 

@@ -1,15 +1,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/select/top_k/top_k.h"
+#include "kernels/select/unit_lists_op.h"
+#include "kernels/storage/evict_rows_op.h"
 #include "policies/kv/cache/renumber_rows.h"
 #include "policies/kv/policy/acting.h"
 #include "policies/kv/policy/policy.h"
 
 namespace kvlab {
+
+namespace {
+
+bool leaves_no_gaps(const Protected& stay) { return !stay.prompt && stay.before == 0; }
+
+// After the sinks, the window is a ring buffer from the prompt's end, or from when it is full.
+std::int32_t place_of_oldest(const SeqStep& seq, std::int32_t sinks, std::int32_t window, std::int32_t oldest) {
+  if (window == 0) return sinks;
+  const std::int32_t begin = std::max(sinks, seq.prompt_tokens - window);
+  return sinks + std::max(0, oldest - begin) % window;
+}
+
+bool is_whole_prompt(const SeqStep& seq) { return seq.seen_tokens == 0 && seq.completes_prompt(); }
+
+}  // namespace
 
 void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   if (needs_.weights && step.ops.computes())
@@ -136,6 +154,148 @@ void KvPolicy::compact(const PolicyStep& step, LayerStep& view, ScoredLayer& sco
   gather.start = kv.first, gather.index = index, gather.out = held.data();
   step.ops(gather);
   if (step.ops.computes()) held.resize(first[kv.num_rows]);
+}
+
+bool KvPolicy::goes_by_position(const Acting& acting) const {
+  if (!in_place_ || !parts_.scorer->keeps_latest()) return false;
+  if (parts_.allocator->reads_scores() || !leaves_no_gaps(parts_.scorer->protects())) return false;
+  return std::all_of(acting.seqs.begin(), acting.seqs.end(),
+                     [&](const SeqStep& seq) { return seq.decoding() && leaves_no_gaps(parts_.trigger->protects(seq)); });
+}
+
+// At most one token if the disposal depends on order across heads.
+bool KvPolicy::evicts_few(const LayerStep& view, const std::int32_t* keep) const {
+  if (!in_place_ || !all_decode(view.seqs)) return false;
+  const std::int32_t most = parts_.disposal->only_drops() ? EvictRows::kMost : 1;
+  for (std::int32_t r = 0; r < view.kv.num_rows; ++r)
+    if (view.kv.len[r] - keep[r] > most) return false;
+  return true;
+}
+
+// False: a row keeps fewer tokens than its sinks.
+bool KvPolicy::evict_oldest(LayerStep& view, const std::int32_t* keep) {
+  const KvRows& kv = view.kv;
+  std::int32_t *from = view.ops.host_ints(kv.num_rows), *guess = view.ops.host_ints(kv.num_rows);
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    const SeqStep& seq = view.seqs[static_cast<std::size_t>(kv.sequence(r))];
+    const std::int32_t sinks = std::max(parts_.scorer->protects().sinks, parts_.trigger->protects(seq).sinks);
+    if (keep[r] < sinks) return false;
+    from[r] = seq.end() - (kv.len[r] - sinks);
+    guess[r] = place_of_oldest(seq, sinks, keep[r] - sinks, from[r]);
+  }
+  EvictRows op;
+  op.choice = EvictRows::Choice::kPositions;
+  op.from = from, op.guess = guess;
+  evict_in_place(view, keep, op);
+  return true;
+}
+
+void KvPolicy::evict_lowest(LayerStep& view, const std::int32_t* keep, const float* scores) {
+  EvictRows op;
+  op.scores = scores;
+  evict_in_place(view, keep, op);
+}
+
+void KvPolicy::evict_in_place(LayerStep& view, const std::int32_t* keep, EvictRows op) {
+  const KvRows& kv = view.kv;
+  const std::int64_t* const kept_first = prefix_sums(view, [&](std::int32_t r) { return keep[r]; });
+  const std::int64_t* const first = prefix_sums(view, [&](std::int32_t r) { return kv.len[r] - keep[r]; });
+  op.kv = kv, op.first = first, op.dropped = view.ops.ints(first[kv.num_rows]);
+  op.moves = parts_.disposal->only_drops();
+  view.ops(op);
+  if (op.moves) return;
+  std::int32_t* const index = view.ops.ints(kept_first[kv.num_rows]);
+  view.ops(CopyUnits{kv.num_rows, {first, op.dropped}, CopyUnits::Kind::kOthers, nullptr, kept_first, nullptr, index});
+  parts_.disposal->let_go(view, {kept_first, index, keep});
+  op.choice = EvictRows::Choice::kListed, op.moves = true;
+  view.ops(op);
+}
+
+std::string why_compacts(const Recipe& r, const RecipeParts& parts) {
+  const char* const ordered = "takes tokens in the order of their positions";
+  const Disposal::Evicts evicts = parts.disposal->evicts();
+  if (evicts == Disposal::Evicts::kOrdered) return fmt::format("disposal '{}' {}", r.disposal, ordered);
+  if (evicts == Disposal::Evicts::kAsked) return fmt::format("disposal '{}' has 'in_place: false'", r.disposal);
+  if (!parts.trigger->cuts_few()) return fmt::format("trigger '{}' drops many tokens at once", r.trigger);
+  if (!parts.scorer->is_order_free({parts.allocator->is_uniform(), parts.trigger->unit()}))
+    return fmt::format("scorer '{}' {}", r.scorer, ordered);
+  if (parts.allocator->scope() == Allocator::Scope::kCascade)
+    return fmt::format("allocator '{}' comes back to earlier layers", r.allocator);
+  if (parts.format->encodes()) return fmt::format("format '{}' stores tokens in groups or in the order of their positions", r.format);
+  if (!r.selects_all) return fmt::format("selector '{}' {}", r.selector, ordered);
+  if (r.renumbers()) return "keys are renumbered in the order of their positions";
+  if (r.prunes()) return fmt::format("{} '{}' {}", r.pruning_part(), r.rewrites() ? r.prompt_rewriter : r.prompt_pruner, ordered);
+  if (r.peer_ties) return "ties are broken as a peer breaks them, by the tokens' order";
+  return "";
+}
+
+std::string why_compacts(const Recipe& r) {
+  const RecipeParts parts(r);
+  if (parts.scorer == nullptr || !parts.trigger->in_decode() || !parts.disposal->shrinks()) return "";
+  return why_compacts(r, parts);
+}
+
+std::int32_t KvPolicy::step_tokens(const SeqStep& seq, std::int32_t layer) const {
+  if (!prunes() || !is_whole_prompt(seq)) return seq.new_tokens;
+  if (parts_.rewriter != nullptr) {
+    const std::int32_t question_tokens = seq.question_begin < 0 ? 0 : seq.end() - seq.question_begin;
+    return std::min(seq.new_tokens, parts_.rewriter->kept(seq.end(), question_tokens));
+  }
+  const PromptPruner::Ends ends = parts_.pruner->ends(seq.end());
+  const std::int32_t always = ends.first + std::max(1, ends.last);
+  std::int32_t tokens = seq.new_tokens;
+  for (std::int32_t l = 0; l < layer; ++l) tokens = std::min(tokens, std::max(always, parts_.pruner->kept(model_, l, tokens, seq.end())));
+  return tokens;
+}
+
+void KvPolicy::refuse_part_of_prompt(const SeqStep& seq) const {
+  if (!prunes() || seq.decoding() || is_whole_prompt(seq)) return;
+  throw InputError(
+      fmt::format("recipe '{}' {} prompts and takes each in one piece, but a step has tokens {} to {} of a prompt of {}: use a scheduler "
+                  "that does not cut prompts (vllm_v0), a larger 'budget_tokens', or no 'chunk_tokens'",
+                  recipe_.name, parts_.rewriter != nullptr ? "rewrites" : "prunes", seq.seen_tokens, seq.end(), seq.prompt_tokens));
+}
+
+void KvPolicy::prune(const PolicyStep& step, std::int32_t layer) {
+  going_on_.assign(step.seqs.size(), {});
+  if (layer + 1 == model_.num_layers) return;
+  Acting acting;
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+    const std::int32_t left = step_tokens(step.seqs[s], layer + 1);
+    if (left == step_tokens(step.seqs[s], layer)) continue;
+    acting.which.push_back(static_cast<std::int32_t>(s));
+    acting.target.push_back(left);
+    acting.seqs.push_back(step.seqs[s]);
+  }
+  if (acting.which.empty()) return;
+  const Ops::Frame frame(step.ops);
+  LayerStep view = acting.view(layer_step(step, layer));
+  choose_going_on(view, acting);
+}
+
+// One score row per sequence: its KV heads hold the same tokens.
+void KvPolicy::choose_going_on(LayerStep& view, Acting& acting) {
+  const auto sequences = static_cast<std::int32_t>(acting.seqs.size());
+  std::int64_t *first = view.ops.host_longs(sequences + 1), *index_first = view.ops.host_longs(sequences + 1);
+  std::int32_t *begin = view.ops.host_ints(sequences), *end = view.ops.host_ints(sequences);
+  first[0] = index_first[0] = 0;
+  for (std::int32_t s = 0; s < sequences; ++s) {
+    const std::int32_t tokens = view.kv.len[s * view.kv.kv_heads], left = acting.target[static_cast<std::size_t>(s)];
+    const PromptPruner::Ends ends = parts_.pruner->ends(acting.seqs[static_cast<std::size_t>(s)].end());
+    first[s + 1] = first[s] + tokens;
+    index_first[s + 1] = index_first[s] + left;
+    begin[s] = ends.first;
+    end[s] = tokens - std::max(1, ends.last);
+  }
+  float* const scores = view.ops.floats(first[sequences]);
+  parts_.pruner->score(view, first, scores);
+  view.ops(ScoreMap::fill(sequences, first, begin, end, std::numeric_limits<float>::infinity(), 0.0F, scores, true));
+  std::int32_t* const index = view.ops.ints(index_first[sequences]);
+  view.ops(TopK{sequences, first, scores, acting.target.data(), index_first, index});
+  if (!view.ops.computes()) return;
+  for (std::int32_t s = 0; s < sequences; ++s)
+    going_on_[static_cast<std::size_t>(acting.which[static_cast<std::size_t>(s)])].assign(index + index_first[s],
+                                                                                          index + index_first[s + 1]);
 }
 
 }  // namespace kvlab

@@ -6,7 +6,6 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/tensor_memory.h"
-#include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 #include "policies/kv/scorer/whole_chunks_op.h"
 

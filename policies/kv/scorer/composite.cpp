@@ -7,7 +7,6 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms_op.h"
-#include "policies/kv/scorer/diversify_op.h"
 #include "policies/kv/scorer/representatives_op.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
 

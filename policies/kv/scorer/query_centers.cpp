@@ -4,7 +4,6 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/scorer.h"
-#include "policies/kv/scorer/top_direction_op.h"
 #include "policies/kv/selector/row_state.h"
 #include "policies/kv/step_arrays.h"
 

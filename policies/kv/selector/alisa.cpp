@@ -1,6 +1,5 @@
 #include "kernels/score/recent_attention_op.h"
 #include "kernels/score/token_scores_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

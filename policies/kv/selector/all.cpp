@@ -1,6 +1,5 @@
 #include <functional>
 
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selection.h"
 #include "policies/kv/selector/selector.h"
 

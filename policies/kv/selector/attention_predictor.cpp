@@ -1,8 +1,8 @@
 #include "base/ceil_div.h"
 #include "kernels/score/recent_attention_op.h"
 #include "policies/kv/recipe/trained_tensors.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/predict_blocks_op.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -1,5 +1,5 @@
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/halving_search_op.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -2,7 +2,6 @@
 #include "kernels/score/token_norms_op.h"
 #include "kernels/select/column_basis/column_basis.h"
 #include "kernels/select/query_gram_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/tiers.h"
 

@@ -4,7 +4,6 @@
 #include "base/ceil_div.h"
 #include "kernels/select/nearest_keys_op.h"
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/key_summaries.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/key_summaries.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -2,7 +2,6 @@
 
 #include "kernels/select/copy_queries_op.h"
 #include "kernels/select/query_gram_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/product_codes_op.h"

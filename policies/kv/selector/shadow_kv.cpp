@@ -1,5 +1,4 @@
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/chunk_outliers_op.h"
 #include "policies/kv/selector/tiers.h"
 

@@ -4,10 +4,8 @@
 
 #include "base/ceil_div.h"
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/paged_selector.h"
-#include "policies/kv/selector/sparq_rest_op.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -1,4 +1,3 @@
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "policies/kv/selector/tiers.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/select/cluster/cluster.h"
-#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

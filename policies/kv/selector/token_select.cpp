@@ -1,8 +1,8 @@
 #include "base/error.h"
 #include "kernels/score/head_scores_op.h"
 #include "kernels/select/query_drift_op.h"
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/estimate_keys_op.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

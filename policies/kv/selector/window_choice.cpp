@@ -1,5 +1,5 @@
 #include "policies/kv/scorer/score_pool.h"
-#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {
