@@ -4,12 +4,19 @@
 #include <span>
 
 #include "kernels/kv_rows.h"
+#include "kernels/model/rope/rotary.h"
 #include "kernels/ops.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "policies/kv/cache/kv_keeper.h"
-#include "policies/kv/model_shape.h"
 
 namespace kvlab {
+
+struct ModelShape {
+  std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0, hidden_dim = 0;
+  std::int32_t kv_bytes = 2;  // per element
+  RopeForm rope = {};
+  [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
+};
 
 struct SeqStep {
   std::int32_t index = 0;

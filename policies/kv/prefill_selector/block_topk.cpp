@@ -1,11 +1,111 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
+#include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
-#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/head_patterns.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
+
+// Lists key blocks, and optionally columns, per query head and query block (SparsePrefill).
+class BlockSelector : public PrefillSelector {
+ public:
+  std::int64_t attend(const PromptChunk& chunk) final;
+  [[nodiscard]] bool is_dense(std::int32_t layer) const override { return layer < dense_layers_; }
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
+
+ protected:
+  BlockSelector(Params& p, std::int32_t block_tokens);
+  // Bits that choose() adds, as in kernels/select. columns null: no has_columns().
+  struct Marks {
+    std::int32_t* blocks = nullptr;
+    std::int32_t* columns = nullptr;
+  };
+  virtual void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) = 0;
+  [[nodiscard]] virtual bool has_columns() const { return false; }
+  // For costs: blocks of a list with its own, and columns. before: blocks up to the own one.
+  [[nodiscard]] virtual std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t before) const = 0;
+  [[nodiscard]] virtual std::int32_t expected_columns(const PromptBlocks&, std::int64_t /*list*/, std::int32_t /*before*/) const {
+    return 0;
+  }
+  // False: list lengths follow from prompt lengths.
+  [[nodiscard]] virtual bool depends_on_data() const { return true; }
+  [[nodiscard]] std::int32_t block_tokens() const { return block_; }
+
+ private:
+  struct Counts {
+    std::int32_t *blocks, *columns;  // [num_lists]
+  };
+  Counts count(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) const;
+
+  std::int32_t block_, dense_layers_;
+};
+
+// `count` per query head, in CPU memory.
+std::int32_t* for_heads(Ops& ops, std::int64_t q_heads, std::int32_t count);
+
+BlockSelector::BlockSelector(Params& p, std::int32_t block_tokens)
+    : block_(p.optional<std::int32_t>("block_tokens", block_tokens, 1, 1 << 16, "tokens of a block of queries and of keys")),
+      dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1 << 16, "first layers in which prompts attend to every token")) {}
+
+// Counted on data; expected or recorded on shapes.
+BlockSelector::Counts BlockSelector::count(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) const {
+  const std::int64_t lists = prompt.num_lists();
+  Counts counts{chunk.ops.host_ints(lists), chunk.ops.host_ints(has_columns() ? lists : 0)};
+  for (std::int64_t i = 0; i < lists; ++i) {
+    const auto before = static_cast<std::int32_t>(prompt.first_block() + i % prompt.num_query_blocks()) + 1;
+    counts.blocks[i] = std::clamp(expected_blocks(prompt, i, before), 1, before);
+    if (has_columns()) counts.columns[i] = std::clamp(expected_columns(prompt, i, before), 0, (before - counts.blocks[i]) * prompt.block);
+  }
+  if (!depends_on_data()) return counts;
+  ListMarked op{prompt, marks.blocks, marks.columns, has_columns()};
+  op.num_blocks = counts.blocks, op.num_columns = has_columns() ? counts.columns : nullptr;
+  chunk.ops(op);
+  chunk.ops.settle("prefill_blocks", chunk.layer, {counts.blocks, static_cast<std::size_t>(lists)});
+  if (has_columns()) chunk.ops.settle("prefill_columns", chunk.layer, {counts.columns, static_cast<std::size_t>(lists)});
+  return counts;
+}
+
+std::int64_t BlockSelector::attend(const PromptChunk& chunk) {
+  Ops& ops = chunk.ops;
+  const PromptBlocks prompt = chunk.blocks(block_);
+  const auto zeros = [&](std::int64_t n) {
+    float* const words = ops.floats(n);
+    ops.zero(words, n);
+    return reinterpret_cast<std::int32_t*>(words);
+  };
+  Marks marks{zeros(prompt.num_lists() * prompt.mark_words()), nullptr};
+  if (has_columns()) marks.columns = zeros(prompt.q_heads * prompt.column_words());
+  choose(chunk, prompt, marks);
+  const Counts counts = count(chunk, prompt, marks);
+  SparseKeys keys{block_, prefix_sums(ops, prompt.num_lists(), [&](std::int32_t i) { return counts.blocks[i]; }), nullptr, nullptr,
+                  nullptr};
+  if (has_columns()) keys.column_first = prefix_sums(ops, prompt.num_lists(), [&](std::int32_t i) { return counts.columns[i]; });
+  std::int32_t* const blocks = ops.ints(keys.block_first[prompt.num_lists()]);
+  std::int32_t* const columns = has_columns() ? ops.ints(keys.column_first[prompt.num_lists()]) : nullptr;
+  ops(ListMarked{prompt, marks.blocks, marks.columns, has_columns(), nullptr, nullptr, keys.block_first, keys.column_first, blocks,
+                 columns});
+  keys.blocks = blocks, keys.columns = columns;
+  SparsePrefill attention;
+  attention.q = chunk.q, attention.k = chunk.k, attention.v = chunk.v, attention.out = chunk.out, attention.log_sum = chunk.log_sum;
+  attention.new_tokens = prompt.new_tokens, attention.kv_before = prompt.kv_before;
+  attention.q_heads = prompt.q_heads, attention.kv_heads = prompt.kv_heads, attention.head_dim = prompt.head_dim;
+  attention.scale = 1.0F / std::sqrt(static_cast<float>(prompt.head_dim));
+  attention.window = chunk.window;
+  attention.keys = keys;
+  attention.activation_bytes = prompt.activation_bytes, attention.kv_bytes = prompt.kv_bytes;
+  ops(attention);
+  return call(attention).flops / (4 * prompt.head_dim);
+}
+
+std::int32_t* for_heads(Ops& ops, std::int64_t q_heads, std::int32_t count) {
+  return per_row(ops, q_heads, [&](std::int32_t) { return count; });
+}
 
 // In whole blocks. After StreamingLLM.
 class AShape final : public BlockSelector {
@@ -154,6 +254,87 @@ class XAttention final : public BlockSelector {
 
 KVLAB_REGISTER(PrefillSelector, XAttention, "xattention", "key blocks by sums along antidiagonals, up to a share of the attention",
                "XAttention: Xu et al. 2025, arXiv:2503.16428");
+
+class MInference final : public BlockSelector {
+ public:
+  explicit MInference(Params& p)
+      : BlockSelector(p, 64),
+        others_{HeadPattern::Kind::kVerticalSlash,
+                p.optional<std::int32_t>("columns", 1000, 0, 1 << 26, "of heads without a pattern: columns"),
+                p.optional<std::int32_t>("diagonals", 6096, 1, 1 << 26, "of heads without a pattern: diagonals")},
+        cost_spread_(
+            p.optional<double>("cost_spread", 1, 1, 128,
+                               "key blocks that costs assume for 64 diagonals, where no tensors are read; 1: adjacent, the fewest")) {
+    const std::string file = p.text("file", "", "patterns per layer and query head, as the authors' JSON files have them");
+    const std::string heads =
+        p.text("heads", "", "patterns as LAYER.HEAD=PATTERN:NUMBER:NUMBER, separated by spaces; go before the file's");
+    if (p.is_describing()) return;
+    if (!heads.empty()) patterns_ = p.reading("heads", [&] { return parse_head_patterns(heads); });
+    if (!file.empty()) set_patterns(p.reading("file", [&] { return read_head_patterns(p.resolve_file(file)); }));
+  }
+
+  [[nodiscard]] bool takes_patterns() const override { return true; }
+  void set_patterns(const PatternTable& table) override {
+    patterns_.insert(table.patterns.begin(), table.patterns.end());
+    tables_.push_back(table);
+  }
+
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
+    return patterns_.empty() || is_dense(layer) ? BlockSelector::layer_kind(layer) : layer + 2;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    for (const PatternTable& table : tables_)
+      if (std::string why = table.refuses(model.num_layers, model.q_heads); !why.empty()) return why;
+    for (const auto& [place, pattern] : patterns_)
+      if (place.first >= model.num_layers || place.second >= model.q_heads)
+        return "prefill selector 'minference' has a pattern for layer " + std::to_string(place.first) + ", query head " +
+               std::to_string(place.second) + ", and the model has " + std::to_string(model.num_layers) + " layers of " +
+               std::to_string(model.q_heads) + " query heads";
+    return "";
+  }
+
+ protected:
+  void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
+    layer_ = chunk.layer;
+    using Kind = HeadPattern::Kind;
+    for (const auto& [kind, op] : {std::pair{Kind::kVerticalSlash, MarkBlocks::Kind::kVerticalSlash},
+                                   {Kind::kAShape, MarkBlocks::Kind::kLocal},
+                                   {Kind::kBlocks, MarkBlocks::Kind::kPooled}}) {
+      std::int32_t *const first = for_heads(chunk.ops, prompt.q_heads, 0), *const second = for_heads(chunk.ops, prompt.q_heads, 0);
+      bool any = false;
+      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
+        if (const HeadPattern& p = pattern(h); p.kind == kind)
+          any = true, first[h] = p.first, second[h] = kind == Kind::kBlocks ? 0 : p.second;
+      if (any) chunk.ops(MarkBlocks{prompt, op, marks.blocks, marks.columns, first, second});
+    }
+  }
+  [[nodiscard]] bool has_columns() const override { return true; }
+  [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t) const override {
+    const HeadPattern& p = pattern(static_cast<std::int32_t>(list / prompt.num_query_blocks()));
+    if (p.kind == HeadPattern::Kind::kBlocks) return p.first;
+    if (p.kind == HeadPattern::Kind::kAShape) return ceil_div(p.first, prompt.block) + ceil_div(p.second, prompt.block) + 1;
+    return static_cast<std::int32_t>(cost_spread_ * ceil_div(p.second, prompt.block)) + 1;
+  }
+  [[nodiscard]] std::int32_t expected_columns(const PromptBlocks& prompt, std::int64_t list, std::int32_t) const override {
+    const HeadPattern& p = pattern(static_cast<std::int32_t>(list / prompt.num_query_blocks()));
+    return p.kind == HeadPattern::Kind::kVerticalSlash ? p.first : 0;
+  }
+
+ private:
+  [[nodiscard]] const HeadPattern& pattern(std::int32_t head) const {
+    const auto at = patterns_.find({layer_, head});
+    return at == patterns_.end() ? others_ : at->second;
+  }
+
+  HeadPattern others_;
+  double cost_spread_;
+  HeadPatterns patterns_;
+  std::vector<PatternTable> tables_;
+  std::int32_t layer_ = 0;
+};
+
+KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",
+               "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
 }  // namespace
 

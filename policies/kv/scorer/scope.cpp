@@ -1,4 +1,4 @@
-#include "policies/kv/scorer/passed_on.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {
