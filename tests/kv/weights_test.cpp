@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "policies/kv/allocator/head_labels.h"
+#include "policies/kv/allocator/counts.h"
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "sim/replay/replay.h"

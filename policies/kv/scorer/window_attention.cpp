@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "kernels/attention/window_moments/window_moments.h"
 #include "kernels/score/reduce_heads_op.h"
-#include "policies/kv/allocator/head_labels.h"
+#include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/scorer.h"
