@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "kernels/tensor_memory.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/needs.h"
 
 namespace kvlab {

@@ -9,7 +9,6 @@
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/protect_op.h"
 #include "kernels/score/score_map_op.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/step.h"
 
 // From lengths and positions only.

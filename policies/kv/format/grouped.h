@@ -7,7 +7,6 @@
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
-#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/storage/evict_rows_op.h"
-#include "policies/kv/cache/renumber_rows.h"
+#include "policies/kv/policy/acting.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

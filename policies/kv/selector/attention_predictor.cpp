@@ -4,7 +4,6 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/predict_blocks_op.h"
 #include "policies/kv/selector/selection.h"
-#include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
 

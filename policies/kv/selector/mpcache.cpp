@@ -2,7 +2,7 @@
 
 #include "base/ceil_div.h"
 #include "policies/kv/selector/halving_search_op.h"
-#include "policies/kv/selector/key_summaries.h"
+#include "policies/kv/selector/paged_selector.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {

@@ -5,7 +5,7 @@
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/product_codes_op.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

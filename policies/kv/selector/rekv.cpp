@@ -1,7 +1,7 @@
 #include "kernels/score/reduce_heads_op.h"
 #include "kernels/select/mean_query_op.h"
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

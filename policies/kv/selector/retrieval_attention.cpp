@@ -1,7 +1,7 @@
 #include "kernels/select/nearest_keys_op.h"
 #include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -6,7 +6,7 @@
 #include "kernels/select/page_summaries_op.h"
 #include "policies/kv/selector/channel_scores_op.h"
 #include "policies/kv/selector/paged_selector.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -4,7 +4,7 @@
 #include "kernels/select/query_gram_op.h"
 #include "policies/kv/selector/code_scores_op.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 
