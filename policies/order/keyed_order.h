@@ -1,8 +1,10 @@
 #pragma once
 
+#include <iterator>
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "policies/order/order.h"
 
 namespace kvlab {
@@ -11,15 +13,49 @@ namespace kvlab {
 class KeyedOrder : public Order {
  public:
   [[nodiscard]] std::uint32_t size() const final { return static_cast<std::uint32_t>(sorted_.size()); }
-  [[nodiscard]] RequestId at(std::uint32_t position) const override;
-  void insert(RequestId r, Entry entry) override;
-  void erase(RequestId r) override;
+
+  [[nodiscard]] RequestId at(std::uint32_t position) const override {
+    if (!has_cursor_ || position < cursor_position_) {
+      cursor_ = sorted_.begin();
+      cursor_position_ = 0;
+      has_cursor_ = true;
+    }
+    for (; cursor_position_ < position; ++cursor_position_) ++cursor_;
+    return cursor_->request;
+  }
+
+  void insert(RequestId r, Entry /*entry*/) override {
+    ++changes_;
+    const Key key = slot(keys_, r) = key_of(r);
+    sorted_.insert(key);
+    if (has_cursor_ && key < *cursor_) ++cursor_position_;
+  }
+
+  void erase(RequestId r) override {
+    if (!is_waiting(r)) throw InternalError("request is not waiting");
+    ++changes_;
+    const auto place = sorted_.find(keys_[index(r)]);
+    keys_[index(r)] = {};
+    if (has_cursor_ && place == cursor_) {
+      cursor_ = std::next(place);
+      has_cursor_ = cursor_ != sorted_.end();
+    } else if (has_cursor_ && *place < *cursor_) {
+      --cursor_position_;
+    }
+    sorted_.erase(place);
+  }
+
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return key_of(a) < key_of(b); }
   void on_tokens(RequestId r, std::int32_t /*count*/) override { renew(r); }
 
  protected:
   [[nodiscard]] virtual std::int64_t rank(RequestId r) const = 0;
-  void renew(RequestId r);
+
+  void renew(RequestId r) {
+    if (!is_waiting(r) || rank(r) == keys_[index(r)].rank) return;
+    KeyedOrder::erase(r);  // bypasses the derived order
+    KeyedOrder::insert(r, Entry::kArrival);
+  }
 
   struct Key {
     std::int64_t rank = 0;
@@ -28,7 +64,12 @@ class KeyedOrder : public Order {
     RequestId request = kNoRequest;
     auto operator<=>(const Key&) const = default;
   };
-  [[nodiscard]] Key key_of(RequestId r) const;
+
+  [[nodiscard]] Key key_of(RequestId r) const {
+    const Request& request = info(r);
+    return {rank(r), request.arrival, request.number, r};
+  }
+
   // Insertions and removals, renew() included.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   [[nodiscard]] bool is_waiting(RequestId r) const { return index(r) < keys_.size() && keys_[index(r)].request == r; }
