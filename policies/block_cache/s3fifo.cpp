@@ -92,7 +92,18 @@ class Arc final : public BlockCache {
     has_ghost_hit_ = false;
   }
 
-  void on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) override;
+  // The paper trims the ghosts first; the lists are equal.
+  void on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) override {
+    const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || take_ghost(key);
+    has_ghost_hit_ = false;
+    const List list = was_ghost ? kT2 : kT1;
+    blocks_.inserted(index(block)) = {key, list, false};
+    lists_.make_room(index(block));
+    ++size_[list];
+    while (size_[kT1] + ghosts_[kT1].size() > num_blocks_) ghosts_[kT1].drop_oldest();
+    while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();
+  }
+
   void on_hit(BlockId block) override {
     Block& b = blocks_[index(block)];
     --size_[b.list];
@@ -111,7 +122,22 @@ class Arc final : public BlockCache {
     b.is_candidate = true;
     lists_.push_back(b.list, index(block));
   }
-  BlockId victim(std::uint64_t incoming) override;
+
+  // REPLACE; the other list if its choice has no candidate.
+  BlockId victim(std::uint64_t incoming) override {
+    const bool was_in_b2 = incoming != 0 && ghosts_[kT2].contains(incoming);
+    has_ghost_hit_ = incoming != 0 && take_ghost(incoming);
+    ghost_hit_ = incoming;
+    const double t1 = size_[kT1];
+    List list = t1 > target_ || (was_in_b2 && t1 == target_) ? kT1 : kT2;
+    if (lists_.is_empty(list)) list = list == kT1 ? kT2 : kT1;
+    const std::uint32_t oldest = lists_.front(list);
+    lists_.remove(oldest);
+    blocks_[oldest].is_candidate = false;
+    --size_[list];
+    ghosts_[list].add(blocks_[oldest].key);
+    return BlockId{oldest};
+  }
 
  private:
   enum List : std::uint32_t { kT1, kT2, kNumLists };
@@ -121,7 +147,20 @@ class Arc final : public BlockCache {
     bool is_candidate = false;
   };
 
-  bool take_ghost(std::uint64_t key);
+  // True if the key was a ghost; adapts p (Fig. 4, cases II and III).
+  bool take_ghost(std::uint64_t key) {
+    const double b1 = ghosts_[kT1].size();
+    const double b2 = ghosts_[kT2].size();
+    if (ghosts_[kT1].erase(key)) {
+      target_ = std::min(target_ + std::max(b2 / b1, 1.0), static_cast<double>(num_blocks_));
+      return true;
+    }
+    if (ghosts_[kT2].erase(key)) {
+      target_ = std::max(target_ - std::max(b1 / b2, 1.0), 0.0);
+      return true;
+    }
+    return false;
+  }
 
   std::uint32_t num_blocks_ = 0;  // C
   PerBlock<Block> blocks_;
@@ -132,49 +171,6 @@ class Arc final : public BlockCache {
   std::uint64_t ghost_hit_ = 0;         // incoming key if victim() found it as a ghost
   bool has_ghost_hit_ = false;
 };
-
-// True if the key was a ghost; adapts p (Fig. 4, cases II and III).
-bool Arc::take_ghost(std::uint64_t key) {
-  const double b1 = ghosts_[kT1].size();
-  const double b2 = ghosts_[kT2].size();
-  if (ghosts_[kT1].erase(key)) {
-    target_ = std::min(target_ + std::max(b2 / b1, 1.0), static_cast<double>(num_blocks_));
-    return true;
-  }
-  if (ghosts_[kT2].erase(key)) {
-    target_ = std::max(target_ - std::max(b1 / b2, 1.0), 0.0);
-    return true;
-  }
-  return false;
-}
-
-// The paper trims the ghosts first; the lists are equal.
-void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
-  const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || take_ghost(key);
-  has_ghost_hit_ = false;
-  const List list = was_ghost ? kT2 : kT1;
-  blocks_.inserted(index(block)) = {key, list, false};
-  lists_.make_room(index(block));
-  ++size_[list];
-  while (size_[kT1] + ghosts_[kT1].size() > num_blocks_) ghosts_[kT1].drop_oldest();
-  while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();
-}
-
-// REPLACE; the other list if its choice has no candidate.
-BlockId Arc::victim(std::uint64_t incoming) {
-  const bool was_in_b2 = incoming != 0 && ghosts_[kT2].contains(incoming);
-  has_ghost_hit_ = incoming != 0 && take_ghost(incoming);
-  ghost_hit_ = incoming;
-  const double t1 = size_[kT1];
-  List list = t1 > target_ || (was_in_b2 && t1 == target_) ? kT1 : kT2;
-  if (lists_.is_empty(list)) list = list == kT1 ? kT2 : kT1;
-  const std::uint32_t oldest = lists_.front(list);
-  lists_.remove(oldest);
-  blocks_[oldest].is_candidate = false;
-  --size_[list];
-  ghosts_[list].add(blocks_[oldest].key);
-  return BlockId{oldest};
-}
 
 KVLAB_REGISTER(BlockCache, Arc, "arc", "balances recency and frequency by what it regrets to have evicted", "Megiddo and Modha, FAST 2003");
 
@@ -213,7 +209,30 @@ class S3Fifo final : public BlockCache {
     if (b.is_parked) queues_.push_front(b.queue, index(block));
     b.is_parked = false;
   }
-  BlockId victim(std::uint64_t incoming) override;
+
+  BlockId victim(std::uint64_t incoming) override {
+    // The eviction below can push this key out of the ghost list.
+    incoming_was_ghost_ = incoming != 0 && ghost_.erase(incoming);
+    incoming_ = incoming;
+    for (;;) {
+      const bool prefers_main = size_[kMain] > main_share_ || size_[kSmall] == 0;
+      Queue queue = prefers_main ? kMain : kSmall;
+      if (!park_referenced(queue)) queue = queue == kMain ? kSmall : kMain;
+      if (!park_referenced(queue)) throw InternalError("block cache 's3fifo': a victim was asked for, and every block is referenced");
+      const std::uint32_t oldest = queues_.front(queue);
+      const Block& b = blocks_[oldest];
+      queues_.remove(oldest);
+      --size_[queue];
+      if (queue == kMain && b.hits > 0) {
+        move_to_main(oldest, std::min(b.hits, 3U) - 1);
+      } else if (queue == kSmall && b.hits >= promote_hits_) {
+        move_to_main(oldest, 0);
+      } else {
+        if (queue == kSmall) ghost_.add(b.key);
+        return BlockId{oldest};
+      }
+    }
+  }
 
  private:
   enum Queue : std::uint32_t { kSmall, kMain, kNumQueues };
@@ -225,8 +244,23 @@ class S3Fifo final : public BlockCache {
     bool is_parked = false;
   };
 
-  bool park_referenced(Queue queue);
-  void move_to_main(std::uint32_t block, std::uint32_t hits);
+  // False: no candidate left.
+  bool park_referenced(Queue queue) {
+    while (!queues_.is_empty(queue)) {
+      const std::uint32_t oldest = queues_.front(queue);
+      if (!blocks_[oldest].is_referenced) return true;
+      queues_.remove(oldest);
+      blocks_[oldest].is_parked = true;
+    }
+    return false;
+  }
+
+  void move_to_main(std::uint32_t block, std::uint32_t hits) {
+    queues_.push_back(kMain, block);
+    blocks_[block].queue = kMain;
+    blocks_[block].hits = hits;
+    ++size_[kMain];
+  }
 
   double small_frac_, ghost_frac_;
   std::uint32_t promote_hits_;
@@ -238,48 +272,6 @@ class S3Fifo final : public BlockCache {
   std::uint64_t incoming_ = 0;           // the key that room was made for; 0: none
   bool incoming_was_ghost_ = false;      // and is no ghost any more
 };
-
-// False: no candidate left.
-bool S3Fifo::park_referenced(Queue queue) {
-  while (!queues_.is_empty(queue)) {
-    const std::uint32_t oldest = queues_.front(queue);
-    if (!blocks_[oldest].is_referenced) return true;
-    queues_.remove(oldest);
-    blocks_[oldest].is_parked = true;
-  }
-  return false;
-}
-
-void S3Fifo::move_to_main(std::uint32_t block, std::uint32_t hits) {
-  queues_.push_back(kMain, block);
-  blocks_[block].queue = kMain;
-  blocks_[block].hits = hits;
-  ++size_[kMain];
-}
-
-BlockId S3Fifo::victim(std::uint64_t incoming) {
-  // The eviction below can push this key out of the ghost list.
-  incoming_was_ghost_ = incoming != 0 && ghost_.erase(incoming);
-  incoming_ = incoming;
-  for (;;) {
-    const bool prefers_main = size_[kMain] > main_share_ || size_[kSmall] == 0;
-    Queue queue = prefers_main ? kMain : kSmall;
-    if (!park_referenced(queue)) queue = queue == kMain ? kSmall : kMain;
-    if (!park_referenced(queue)) throw InternalError("block cache 's3fifo': a victim was asked for, and every block is referenced");
-    const std::uint32_t oldest = queues_.front(queue);
-    const Block& b = blocks_[oldest];
-    queues_.remove(oldest);
-    --size_[queue];
-    if (queue == kMain && b.hits > 0) {
-      move_to_main(oldest, std::min(b.hits, 3U) - 1);
-    } else if (queue == kSmall && b.hits >= promote_hits_) {
-      move_to_main(oldest, 0);
-    } else {
-      if (queue == kSmall) ghost_.add(b.key);
-      return BlockId{oldest};
-    }
-  }
-}
 
 KVLAB_REGISTER(BlockCache, S3Fifo, "s3fifo", "small, main and ghost FIFO queues: blocks used once leave early", "Yang et al., SOSP 2023");
 
