@@ -133,7 +133,18 @@ class Belady final : public RankedCache<NextUse> {
     set_future({});
   }
   [[nodiscard]] bool needs_future() const override { return true; }
-  void set_future(std::span<const std::uint64_t> keys) override;
+
+  void set_future(std::span<const std::uint64_t> keys) override {
+    if (keys.size() >= kUnknown) throw InputError("block cache 'belady' can look ahead at most 4,294,967,293 block lookups");
+    later_.assign(keys.size(), kNeverAgain);
+    uses_.reset(1024);
+    for (auto i = static_cast<Position>(keys.size()); i-- > 0;) {
+      if (uses_.size() == uses_.max_keys()) uses_.reserve(2 * uses_.max_keys());
+      Uses& uses = uses_.add(keys[i]).value;
+      if (uses.next != kUnknown) later_[i] = uses.next;
+      uses.next = i;
+    }
+  }
 
   void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double) override {
     keys_.inserted(index(block)) = key;
@@ -167,38 +178,23 @@ class Belady final : public RankedCache<NextUse> {
     bool operator==(const Uses&) const = default;
   };
 
-  Uses* use(std::uint64_t key);
-  void rank_found(const Uses& uses);
+  Uses* use(std::uint64_t key) {
+    auto* slot = uses_.find(key);
+    if (!slot) return nullptr;
+    Position& next = slot->value.next;
+    if (next != kNeverAgain) next = later_[next];
+    return &slot->value;
+  }
+
+  void rank_found(const Uses& uses) {
+    ranks_[index(uses.found)].sooner = ~uses.next;
+    renew(index(uses.found));
+  }
 
   PerBlock<std::uint64_t> keys_;
   std::vector<Position> later_;  // [length of the future]
   KeyMap<Uses> uses_;            // key -> its first remaining use
 };
-
-void Belady::set_future(std::span<const std::uint64_t> keys) {
-  if (keys.size() >= kUnknown) throw InputError("block cache 'belady' can look ahead at most 4,294,967,293 block lookups");
-  later_.assign(keys.size(), kNeverAgain);
-  uses_.reset(1024);
-  for (auto i = static_cast<Position>(keys.size()); i-- > 0;) {
-    if (uses_.size() == uses_.max_keys()) uses_.reserve(2 * uses_.max_keys());
-    Uses& uses = uses_.add(keys[i]).value;
-    if (uses.next != kUnknown) later_[i] = uses.next;
-    uses.next = i;
-  }
-}
-
-Belady::Uses* Belady::use(std::uint64_t key) {
-  auto* slot = uses_.find(key);
-  if (!slot) return nullptr;
-  Position& next = slot->value.next;
-  if (next != kNeverAgain) next = later_[next];
-  return &slot->value;
-}
-
-void Belady::rank_found(const Uses& uses) {
-  ranks_[index(uses.found)].sooner = ~uses.next;
-  renew(index(uses.found));
-}
 
 KVLAB_REGISTER(BlockCache, Belady, "belady", "oracle: farthest next use, deeper first; the best for a given order of lookups",
                "Belady 1966");
