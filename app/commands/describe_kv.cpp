@@ -5,7 +5,7 @@
 
 #include "app/commands/describe.h"
 #include "base/text.h"
-#include "policies/kv/policy/in_place.h"
+#include "policies/kv/policy/policy.h"
 #include "sim/kv_cost/shape_run.h"
 
 namespace kvlab {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policies/kv/tier_bytes.h"
+#include "policies/kv/part.h"
 
 namespace kvlab {
 

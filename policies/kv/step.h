@@ -4,12 +4,19 @@
 #include <span>
 
 #include "kernels/kv_rows.h"
+#include "kernels/model/rope/rotary.h"
 #include "kernels/ops.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "policies/kv/cache/kv_keeper.h"
-#include "policies/kv/model_shape.h"
 
 namespace kvlab {
+
+struct ModelShape {
+  std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0, hidden_dim = 0;
+  std::int32_t kv_bytes = 2;  // per element
+  RopeForm rope = {};
+  [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
+};
 
 struct SeqStep {
   std::int32_t index = 0;
@@ -76,6 +83,27 @@ struct LayerStep {
   void decode(const Op& op) const {
     ops(op);
     if (keeper != nullptr) keeper->keep(*this, DecodeOpOf<Op>(op));
+  }
+};
+
+struct Budget {
+  std::int32_t tokens = 0;  // 0: not given
+  double frac = 0;          // share of the prompt; 0: not given
+  bool truncates = true;    // frac * n rounds down, else half to even
+  double dropped = -1;      // of the prompt, as given; < 0: 1 - frac
+  [[nodiscard]] double dropped_frac() const { return dropped < 0 ? 1 - frac : dropped; }
+  // Tokens per KV head; >= 1 for a share.
+  [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
+};
+
+// Never evicted.
+struct Protected {
+  std::int32_t sinks = 0, recent = 0;
+  bool prompt = false;      // all that is left of the prompt
+  double recent_frac = 0;   // share of a row's kept tokens added to `recent`, rounded down
+  std::int32_t before = 0;  // all that is left before this position
+  [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
+    return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
   }
 };
 

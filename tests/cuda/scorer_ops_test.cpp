@@ -13,12 +13,12 @@
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
 #include "policies/kv/prompt_rewriter/quota_select_op.h"
-#include "policies/kv/scorer/gated_chunks_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "policies/kv/scorer/leverage/leverage.h"
 #include "policies/kv/scorer/query_centers_op.h"
 #include "policies/kv/scorer/token_lists_op.h"
 #include "policies/kv/scorer/token_model_op.h"
+#include "policies/kv/scorer/whole_chunks_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

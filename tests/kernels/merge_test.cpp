@@ -8,7 +8,6 @@
 #include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
-#include "policies/kv/disposal/merge_window_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

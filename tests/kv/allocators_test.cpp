@@ -1,6 +1,6 @@
 #include <rapidcheck.h>
 
-#include "policies/kv/allocator/split_total.h"
+#include "policies/kv/allocator/counts.h"
 #include "tests/kv/allocator_fixture.h"
 #include "tests/kv/selector_fixture.h"
 

@@ -1,6 +1,5 @@
 // Evictions of a few tokens in a decode step: what they cost, and that they keep what compaction keeps.
-#include "policies/kv/policy/in_place.h"
-
+#include "policies/kv/policy/policy.h"
 #include "sim/kv_cost/step_ops.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "policies/kv/scorer/gated_chunks_op.h"
+#include "policies/kv/scorer/whole_chunks_op.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

@@ -1,4 +1,4 @@
-#include "policies/kv/allocator/head_labels.h"
+#include "policies/kv/allocator/counts.h"
 #include "policies/kv/policy/policy.h"
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/has_all.h"

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "base/config/registration.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

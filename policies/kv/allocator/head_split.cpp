@@ -2,8 +2,8 @@
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/allocator/head_labels.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/allocator/counts.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

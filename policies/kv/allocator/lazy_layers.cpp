@@ -2,8 +2,11 @@
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/pool_numbers_op.h"
+#include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/score/protect_op.h"
+#include "policies/kv/allocator/allocator.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -68,6 +71,88 @@ class LazyLayers final : public Allocator {
 
 KVLAB_REGISTER(Allocator, LazyLayers, "lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
                "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846");
+
+// The paper samples queries. A layer's heads keep equal counts, by their mean at each rank, and at least the budget.
+class AttentionMassShare final : public Allocator {
+ public:
+  explicit AttentionMassShare(Params& p)
+      : tau_(p.optional<double>("tau", 0.975, 0, 1, "share of the attention that stays")),
+        window_(p.optional<std::int32_t>("window_tokens", 128, 1, 4096, "last prompt queries that are looked at")) {}
+
+  [[nodiscard]] Needs needs() const override { return {.window_queries = window_}; }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers) {
+      const Ops::Frame frame(ops);
+      const std::int32_t sequences = l.kv.num_sequences();
+      const std::vector<Queries> window = last_queries(l.in->window, window_, model);
+      LayerStep step{ops, model, l.layer, seqs, l.kv, *l.in};
+      float* sums = ops.floats(l.kv.total());
+      sum_attention(step, window.data(), sums);
+      std::int64_t* first = ops.host_longs(sequences + 1);
+      std::int32_t* counts = ops.host_ints(sequences);
+      first[0] = 0;
+      for (std::int32_t s = 0; s < sequences; ++s) {
+        counts[s] = shortest_row(l.kv, s);  // bound
+        first[s + 1] = first[s] + counts[s];
+      }
+      float* ranked = ops.floats(first[sequences]);
+      ops(RankMeans{sequences, l.kv.kv_heads, l.kv.first, sums, first, ranked});
+      ops(CountScores{sequences, first, ranked, CountScores::Kind::kLeadingMass, tau_, counts});
+      for (std::int32_t s = 0; s < sequences; ++s) keep_alike(l, s, std::max(counts[s], l.target[s]));
+      ops.settle("attention_mass_share", l.layer, all_counts(l));
+    }
+  }
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
+    return n;
+  }
+
+ private:
+  double tau_;
+  std::int32_t window_;
+};
+
+KVLAB_REGISTER(Allocator, AttentionMassShare, "attention_mass_share", "a layer keeps as many tokens as hold a share of its attention",
+               "ZipVL: He et al. 2024, arXiv:2410.08584");
+
+// Ignores the budget. With waiting tokens protected, like DMS without training (Lancucki et al. 2025, arXiv:2506.05345).
+class ScoreThreshold final : public Allocator {
+ public:
+  explicit ScoreThreshold(Params& p)
+      : min_score_(static_cast<float>(
+            p.optional<double>("min_score", 1.0, -1e30, 1e30, "least score of a token that stays; protected ones always do"))),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "last tokens that stay whatever their score")) {}
+  [[nodiscard]] bool layers_alike() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers) {
+      const Ops::Frame frame(ops);
+      if (recent_ > 0) {
+        const auto sequences = static_cast<std::int64_t>(seqs.size());
+        std::int32_t *begin = ops.host_ints(sequences), *end = ops.host_ints(sequences);
+        for (std::size_t s = 0; s < seqs.size(); ++s) begin[s] = 0, end[s] = seqs[s].end() - recent_;
+        ops(Protect{l.kv, begin, end, l.marks});
+      }
+      std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // bound
+      ops(CountScores{l.kv.num_rows, l.kv.first, l.scores, CountScores::Kind::kAtLeast, min_score_, l.keep});
+      ops.settle("score_threshold", l.layer, {l.keep, static_cast<std::size_t>(l.kv.num_rows)});
+    }
+  }
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
+    return n;
+  }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] FixesTokens fixes_tokens() const override { return recent_ > 0 ? FixesTokens::kSome : FixesTokens::kNone; }
+  [[nodiscard]] bool splits_heads() const override { return true; }
+
+ private:
+  float min_score_;
+  std::int32_t recent_;
+};
+
+KVLAB_REGISTER(Allocator, ScoreThreshold, "score_threshold", "all tokens whose score reaches a threshold",
+               "CORM: Dai et al. 2024, arXiv:2404.15949");
 
 }  // namespace
 

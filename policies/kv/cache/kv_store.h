@@ -7,7 +7,7 @@
 
 #include "kernels/attention/append_kv/append_rows.h"
 #include "policies/kv/cache/kv_pages.h"
-#include "policies/kv/model_shape.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 

@@ -8,7 +8,6 @@
 #include "kernels/attention/attend/attend.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/part.h"
-#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 

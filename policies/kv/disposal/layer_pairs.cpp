@@ -29,8 +29,7 @@ class LayerPairs final : public Disposal {
     const std::int32_t place = place_in_pair(step.model, step.layer);
     if (place < 0 || step.seqs.empty()) return;
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it
-      const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
-      done_.at(step, r) = done_at(seq.decoding(), step.kv.len[r] - seq.new_tokens);
+      done_.at(step, r) = done_at(seq_of(step, r).decoding(), step.kv.len[r] - seq_of(step, r).new_tokens);
     }
     KvRows& first = first_[step.seqs.front().index];
     if (place == 0) {

@@ -8,6 +8,7 @@
 #include "kernels/storage/take_due_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -55,13 +56,11 @@ class LowPrecision final : public Disposal {
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
-    first[0] = 0;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // they are dropped again
-      std::int32_t& low = low_.at(step, r);
-      first[r + 1] = first[r] + std::max(0, rows.num_dropped(r) - low);
-      low = std::max(low, rows.num_dropped(r));
-    }
+    const std::int64_t* const first = prefix_sums(step, [&](std::int32_t r) {  // they are dropped again
+      const std::int32_t before = low_.at(step, r);
+      low_.at(step, r) = std::max(before, rows.num_dropped(r));
+      return std::max(0, rows.num_dropped(r) - before);
+    });
     ListedTokens listed{step.kv, first, nullptr, false};
     if (listed.total() == 0) return;
     std::int32_t* const index = step.ops.ints(listed.total());

@@ -4,7 +4,7 @@
 #include "kernels/score/token_stats/token_stats.h"
 #include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/compact/compact_rows.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "policies/kv/rope_turns.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -15,10 +15,8 @@ namespace {
 class ExactTokens {
  public:
   ExactTokens(LayerStep& step, const ListedTokens& tokens, const std::int32_t* completed, std::int32_t count) {
-    std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
-    first[0] = 0;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      first[r + 1] = first[r] + (completed == nullptr || completed[r] < 0 ? 0 : std::min(count, tokens.entries(r)));
+    const std::int64_t* const first = prefix_sums(
+        step, [&](std::int32_t r) { return completed == nullptr || completed[r] < 0 ? 0 : std::min(count, tokens.entries(r)); });
     tokens_ = {step.kv, first, nullptr, tokens.values};
     if (tokens_.total() == 0) return;
     std::int32_t* const index = step.ops.ints(tokens_.total());

@@ -4,7 +4,7 @@
 #include "base/quantile.h"
 #include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
-#include "policies/kv/format/side_bits.h"
+#include "policies/kv/format/due_tokens.h"
 
 namespace kvlab {
 

@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/attention/attend/attend.h"
 #include "policies/kv/step.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -64,5 +66,9 @@ struct Acting {
     return some;
   }
 };
+
+// `positions: renumbered` (kernels/storage/renumber): points `rows` to scratch copies of its listed tokens, rotated to consecutive
+// positions, without lists.
+void place_selected(const LayerStep& step, Segment& rows);
 
 }  // namespace kvlab

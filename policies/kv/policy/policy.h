@@ -171,9 +171,16 @@ class KvPolicy {
   };
   mutable std::array<Raised, 64> known_raised_;
   mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;
-  bool in_place_ = false;                        // in_place.h
+  bool in_place_ = false;
   bool protects_share_ = false;                  // protected tokens depend on counts: held scores are unprotected
   std::vector<TensorArray<float>> held_scores_;  // per layer, if allocators revisit layers
 };
+
+// In decode a row's last tokens overwrite few evicted ones (EvictRows) and break position order; needs Scorer::is_order_free,
+// Trigger::cuts_few, Disposal::evicts. Other cuts compact (CompactRows).
+// Why decode cuts compact rows (sentence end); "": in place. `parts` has a scorer.
+std::string why_compacts(const Recipe& recipe, const RecipeParts& parts);
+// "" also without decode evictions.
+std::string why_compacts(const Recipe& recipe);
 
 }  // namespace kvlab

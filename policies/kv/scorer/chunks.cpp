@@ -60,9 +60,7 @@ class Chunks final : public ScorerWrapper {
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
     const Range range = chunked(step);
     KvRows reduced = kv;  // rows with chunks
-    std::int32_t* len = step.ops.host_ints(kv.num_rows);
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) len[r] = cuts_alone(kv.len[r]) ? 0 : kv.len[r];
-    reduced.len = len;
+    reduced.len = per_row(step, [&](std::int32_t r) { return cuts_alone(kv.len[r]) ? 0 : kv.len[r]; });
     if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
     step.ops(Pool1d{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
                     top_half_ ? Pool1d::Kind::kMeanOfTopHalf : Pool1d::Kind::kMean, peer_ties_});
@@ -126,6 +124,35 @@ class Chunks final : public ScorerWrapper {
 
 KVLAB_REGISTER(Scorer, Chunks, "chunks", "whole chunks of neighbouring tokens by another score",
                "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1");
+
+class EntropyChunks final : public ScorerWrapper {
+ public:
+  explicit EntropyChunks(Params& p)
+      : ScorerWrapper(p, "window_attention", {.wrapper = "entropy_chunks", .refines = false, .adds_scores = true}),
+        chunk_(p.optional<std::int32_t>("chunk_tokens", 10, 2, 1 << 20, "tokens of a chunk")),
+        peaked_(p.optional<std::int32_t>("peaked_tokens", 4, 1, 1 << 20, "tokens kept of a chunk whose scores are concentrated")) {
+    if (peaked_ >= chunk_) p.fail_at("peaked_tokens", "'peaked_tokens' must be smaller than 'chunk_tokens'");
+  }
+  // Protected in chunks, with the largest score + 1.
+  [[nodiscard]] Protected protects() const override { return {}; }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kFound; }
+
+  void score(LayerStep& step, float* scores) override {
+    inner().score(step, scores);
+    protect_ends(step, inner().protects(), scores, true);
+  }
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    step.ops(GatedChunks{step.kv, chunk_, peaked_, keep, scores});
+  }
+
+ private:
+  std::int32_t chunk_, peaked_;
+};
+
+KVLAB_REGISTER(Scorer, EntropyChunks, "entropy_chunks",
+               "chunks of neighbouring tokens, of those with concentrated scores a few tokens alone",
+               "kvpress's EntropyGatedChunkKVPress, version 0.5.5, over ChunkKV: Liu et al. 2025, arXiv:2502.00299");
 
 }  // namespace
 

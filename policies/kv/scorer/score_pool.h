@@ -6,6 +6,7 @@
 #include "base/config/param_reader.h"
 #include "kernels/score/pool1d_op.h"
 #include "policies/kv/step.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -24,8 +25,7 @@ class ScorePool {
   template <class NewestOf>
   void smooth(LayerStep& step, NewestOf&& newest_of, float* scores) const {
     if (pooling_ == ScorePooling::kNone) return;
-    std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - newest_of(r));
+    const std::int32_t* older = per_row(step, [&](std::int32_t r) { return std::max(0, step.kv.len[r] - newest_of(r)); });
     const Pool1d::Kind kind = pooling_ == ScorePooling::kAvg ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax;
     step.ops(Pool1d{step.kv.num_rows, step.kv.first, nullptr, older, scores, tokens_, kind});
   }

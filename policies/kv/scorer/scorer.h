@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "base/config/registration.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -2,10 +2,25 @@
 
 #include <memory>
 
-#include "policies/kv/scorer/passed_on.h"
-#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/scorer/scorer.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
+
+// Inputs that a wrapper gives its inner scorer.
+struct PassedOn {
+  std::string wrapper;
+  bool whole_step = true;  // false: only `needs` of LayerStep::in, no token statistics
+  Needs needs = {};        // `turns`, `cpu_only`, `weights` are always met
+  bool refines = true;
+  bool adds_scores = false;  // infinite scores hide others
+};
+
+// First tensor of `needs` that `given` lacks, or ""; not `turns`, `cpu_only` or `weights`.
+std::string first_not_given(const Needs& needs, const Needs& given);
+
+// "" or why the wrapper cannot build on the scorer `name`, then scorers that fit and `or_else`.
+std::string why_not_inside(const PassedOn& passed, const Scorer& inner, const std::string& name, const std::string& or_else = "");
 
 // A scorer around `of`. Wrappers decide cuts_affinely, keeps_no_state, is_order_free and keeps_latest themselves.
 class ScorerWrapper : public Scorer {

@@ -4,8 +4,7 @@
 #include "base/ceil_div.h"
 #include "kernels/select/nearest_keys_op.h"
 #include "kernels/select/page_summaries_op.h"
-#include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -4,7 +4,7 @@
 #include "base/random.h"
 #include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/lsh_tables/lsh_tables.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 

@@ -1,17 +1,71 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/key_summaries.h"
+#include "base/ceil_div.h"
+#include "kernels/select/page_summaries_op.h"
+#include "policies/kv/selector/row_state.h"
+#include "policies/kv/selector/selection.h"
 
 namespace kvlab {
+
+// Unit j is a row's tokens [j * stride, j * stride + span). Restarts after an eviction.
+class KeySummaries {
+ public:
+  // kBounds: each channel's minimum and maximum, span = stride; kMeans: mean key.
+  enum class Kind : std::uint8_t { kBounds, kMeans };
+  explicit KeySummaries(KvPart& part, Kind kind = Kind::kBounds, std::int32_t stride_tokens = 1)
+      : kind_(kind), stride_(stride_tokens), span_(stride_tokens), progress_(part), summaries_(part) {}
+  // Before update().
+  void set_units(Kind kind, std::int32_t stride_tokens, std::int32_t span_tokens) {
+    kind_ = kind, stride_ = stride_tokens, span_ = span_tokens;
+  }
+
+  void update(LayerStep& step) {
+    const bool bounds = kind_ == Kind::kBounds;
+    step.ops(PageSummaries{step.kv, bounds ? stride_ : span_, stride_, progress_.advance(step), rows(step),
+                           bounds ? PageSummaries::Kind::kBounds : PageSummaries::Kind::kMeans});
+  }
+  // [units, 1 or 2, head_dim] per row; valid until the next call.
+  float* const* rows(const LayerStep& step) {
+    return summaries_.rows(step, [&](std::int32_t r) { return units(step.kv.len[r]) * vectors() * step.kv.head_dim; });
+  }
+  [[nodiscard]] std::int32_t units(std::int32_t tokens) const { return ceil_div(tokens, stride_); }
+  [[nodiscard]] std::int64_t bytes(const ModelShape& model, const KvRows& kv) const {
+    return sum_rows(kv, [&](std::int32_t r) { return units(kv.len[r]) * vectors() * model.head_dim * model.kv_bytes; });
+  }
+
+ private:
+  [[nodiscard]] std::int64_t vectors() const { return kind_ == Kind::kBounds ? 2 : 1; }
+
+  Kind kind_;
+  std::int32_t stride_, span_;
+  RowProgress progress_;
+  RowMemory<float> summaries_;
+};
 
 class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
-  void update(LayerStep& step) override;
-  Selection select(LayerStep& step) override;
+  void update(LayerStep& step) override {
+    if (!is_dense(step.layer)) summaries_.update(step);
+  }
+  Selection select(LayerStep& step) override {
+    if (is_dense(step.layer)) return {};
+    const std::int32_t n = step.kv.num_rows;
+    std::vector<Plan> plans;
+    for (std::int32_t r = 0; r < n; ++r) plans.push_back(plan(step, r));
+    const auto each = [&](std::int32_t Plan::*number) {
+      return per_row(step, [&](std::int32_t r) { return plans[static_cast<std::size_t>(r)].*number; });
+    };
+    const std::int32_t* const end = each(&Plan::units);
+    if (all_whole(step, end)) return {};
+    const std::int32_t* const tail = per_row(step, [&](std::int32_t r) { return end[r] * unit_; });
+    const std::int64_t* const first = prefix_sums(step, [&](std::int32_t r) { return end[r]; });
+    const RowPlans rows{first, each(&Plan::keep), each(&Plan::head), end};
+    return read(step, choose(step, rows), tail, rows.head);
+  }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     return held.with_gpu(summaries_.bytes(model, kv));
   }
@@ -46,9 +100,22 @@ class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] std::int32_t tokens(const LayerStep& step, std::int32_t row) const { return tokens_of(budget_, step, row); }
   [[nodiscard]] std::int32_t full_units(const LayerStep& step, std::int32_t row) const { return older_tokens(step, row) / unit_; }
   // each_head: query heads choose separately and the union is read.
-  UnitLists best_by(LayerStep& step, PageScores scores, bool each_head, const RowPlans& rows);
+  UnitLists best_by(LayerStep& step, PageScores scores, bool each_head, const RowPlans& rows) {
+    const std::int32_t n = step.kv.num_rows, lists = each_head ? step.kv.group : 1;
+    if (each_head) scores.heads = PageScores::Heads::kEach;
+    scores.scores = step.ops.floats(scores.first[n] * lists);
+    step.ops(scores);
+    const UnitLists best = best_units(step.ops, n, lists, rows.first, scores.scores, rows.keep);
+    return each_head ? united(step, best, rows.first, rows.keep) : best;
+  }
   // Tokens of the listed units, head[r] units (null: none) and the tail from token tail[r]. Counts traffic.
-  Selection read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head);
+  Selection read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head) {
+    traffic_.track(step, lists);
+    CopyUnits units{.lists = lists, .unit_tokens = unit_};
+    if (head != nullptr) units.head = per_row(step, [&](std::int32_t r) { return head[r] * unit_; });
+    units.tail = tail;
+    return expand(step, units);
+  }
 
   KeySummaries summaries_{*this};
 

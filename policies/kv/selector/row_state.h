@@ -6,6 +6,7 @@
 
 #include "kernels/tensor_memory.h"
 #include "policies/kv/part.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 
@@ -14,10 +15,7 @@ template <class T>
 class PerRow final : public PartState {
  public:
   using PartState::PartState;
-  T& at(const LayerStep& step, std::int32_t row) {
-    const std::int32_t sequence = step.kv.sequence(row);
-    return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, row % step.kv.kv_heads);
-  }
+  T& at(const LayerStep& step, std::int32_t row) { return get(step.layer, seq_of(step, row).index, row % step.kv.kv_heads); }
   T& of_sequence(const LayerStep& step, std::int32_t sequence) {
     return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, 0);
   }
@@ -90,16 +88,15 @@ class RowProgress {
   explicit RowProgress(KvPart& part) : marks_(part) {}
   // First token per row not covered by summaries, 0 after an eviction. Marks all as covered.
   const std::int32_t* advance(const LayerStep& step) {
-    std::int32_t* from = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
-      const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
+    return per_row(step, [&](std::int32_t r) {
+      const SeqStep& seq = seq_of(step, r);
       RowMark& mark = marks_.at(step, r);
       // Runs at least once a step: any other end means that another sequence took the place.
       const bool follows = seq.seen_tokens > 0 && (mark.end == seq.seen_tokens || mark.end == seq.end());
-      from[r] = follows && mark.grew_to(seq, step.kv.len[r]) ? mark.len : 0;
+      const std::int32_t from = follows && mark.grew_to(seq, step.kv.len[r]) ? mark.len : 0;
       mark = {step.kv.len[r], seq.end()};
-    }
-    return from;
+      return from;
+    });
   }
 
  private:

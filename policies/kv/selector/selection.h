@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -14,40 +15,9 @@
 // A row's head and tail are always attended to; units (pages, chunks, tokens) between them are chosen.
 namespace kvlab {
 
-template <class F>
-const std::int64_t* prefix_sums(Ops& ops, std::int32_t n, F&& count) {
-  std::int64_t* first = ops.host_longs(n + 1);
-  first[0] = 0;
-  for (std::int32_t i = 0; i < n; ++i) first[i + 1] = first[i] + count(i);
-  return first;
-}
-
-template <class F>
-std::int32_t* per_row(Ops& ops, std::int32_t n, F&& value) {
-  std::int32_t* x = ops.host_ints(n);
-  for (std::int32_t i = 0; i < n; ++i) x[i] = value(i);
-  return x;
-}
-
-template <class F>
-const std::int64_t* prefix_sums(const LayerStep& step, F&& count) {
-  return prefix_sums(step.ops, step.kv.num_rows, count);
-}
-
-template <class F>
-std::int32_t* per_row(const LayerStep& step, F&& value) {
-  return per_row(step.ops, step.kv.num_rows, value);
-}
-
 inline void settle_rows(const LayerStep& step, std::string_view purpose, std::int32_t* counts) {
   step.ops.settle(purpose, step.layer, {counts, static_cast<std::size_t>(step.kv.num_rows)});
 }
-
-inline bool all_decode(const LayerStep& step) {
-  return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); });
-}
-
-inline const SeqStep& seq_of(const LayerStep& step, std::int32_t row) { return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))]; }
 
 inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);
@@ -167,6 +137,96 @@ class QuerySelector : public Selector {
 
  protected:
   Counter traffic_{*this};
+};
+
+inline bool is_given(const Budget& budget) { return budget.tokens > 0 || budget.frac > 0; }
+
+inline std::int32_t tokens_of(const Budget& budget, const LayerStep& step, std::int32_t row) {
+  return budget.of(seq_of(step, row).prompt_tokens);
+}
+
+struct AttendedParts {
+  std::int32_t sinks, recent, top;
+};
+
+// `own` if no budget is given; otherwise at most 1/4 first and 1/2 latest tokens.
+inline AttendedParts parts_of(const AttendedParts& own, const Budget& given, std::int32_t tokens) {
+  if (!is_given(given)) return own;
+  const std::int32_t sinks = std::min(own.sinks, tokens / 4), recent = std::min(own.recent, std::max(1, tokens / 2));
+  return {sinks, recent, std::max(0, tokens - sinks - recent)};
+}
+
+template <class Base>
+class Budgeted : public Base {
+ public:
+  [[nodiscard]] bool takes_budget() const final { return true; }
+  void set_budget(const Budget& budget) final { budget_ = budget, is_set_ = true; }
+
+ protected:
+  explicit Budgeted(const Budget& own = {}) : budget_(own) {}
+  Budget budget_;  // the experiment's or the selector's own; not given: other parameters apply
+  bool is_set_ = false;
+};
+
+// The GPU holds the last step's tokens, CPU memory the rest.
+class TierTraffic : public ReuseTraffic {
+ public:
+  explicit TierTraffic(KvPart& part) : ReuseTraffic(part), held_(part) {}
+  // When a prompt completes, units from(r) and later stay on the GPU.
+  template <class From>
+  void begin(const LayerStep& step, From&& from) {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      if (seq_of(step, r).completes_prompt()) hold_from(step, r, from(r));
+  }
+  // After the last tracked step.
+  void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
+  // all: rows are read whole. Returns it.
+  bool reads_all(const LayerStep& step, bool all) {
+    for (std::int32_t r = 0; all && r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+    return all;
+  }
+  // asked: units that may need a fetch; now: all read, with this step's token. unit_bytes: transferred per unit of a row (keys, values or
+  // both); disk_unit_bytes: of these from disk, on average.
+  void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes, std::int64_t disk_unit_bytes = 0);
+
+ private:
+  struct Held {
+    std::int32_t from = std::numeric_limits<std::int32_t>::max();
+  };
+  PerRow<Held> held_;
+};
+
+inline UnitLists lists_of(const Selection& selection) { return {.first = selection.index_first, .unit = selection.index}; }
+
+// After the first head[r].
+UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
+
+// Of a completed prompt, [0, head_of(r)) and [held_from(r), end) stay on the GPU.
+class TierSelector : public QuerySelector<TierTraffic> {
+ public:
+  Selection stays(LayerStep& step) override;
+
+ protected:
+  virtual std::int32_t head_of(const LayerStep&, std::int32_t /*row*/) { return 0; }
+  virtual std::int32_t held_from(const LayerStep& step, std::int32_t row) = 0;
+};
+
+TierBytes to_host(const TierBytes& held, std::int64_t bytes);
+
+TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole);
+
+// For methods that fetch before this step's query is known.
+class LastQueries {
+ public:
+  explicit LastQueries(KvPart& part) : memory_(part), known_(part) {}
+  // Kept queries, or this step's if none.
+  std::span<const Queries> before(const LayerStep& step);
+  void keep(LayerStep& step);
+
+ private:
+  RowMemory<float> memory_;
+  PerRow<char> known_;
+  std::vector<Queries> view_;
 };
 
 }  // namespace kvlab

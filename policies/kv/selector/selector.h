@@ -5,9 +5,7 @@
 
 #include "base/config/registration.h"
 #include "kernels/attention/attend/attend.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/part.h"
-#include "policies/kv/tier_bytes.h"
 
 namespace kvlab {
 

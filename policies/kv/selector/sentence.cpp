@@ -3,10 +3,9 @@
 #include "base/ceil_div.h"
 #include "kernels/score/pool1d_op.h"
 #include "kernels/select/mean_query_op.h"
-#include "policies/kv/scorer/step_arrays.h"
-#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/selector/sentences_op.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/step_arrays.h"
 
 namespace kvlab {
 

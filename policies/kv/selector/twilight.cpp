@@ -1,6 +1,5 @@
-#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/estimate_keys_op.h"
-#include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/selection.h"
 #include "policies/kv/selector/top_mass_op.h"
 
 namespace kvlab {

@@ -8,7 +8,6 @@
 
 #include "base/config/registration.h"
 #include "policies/kv/allocator/allocator.h"
-#include "policies/kv/budget.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "policies/kv/scorer/passed_on.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
