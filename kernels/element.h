@@ -7,8 +7,10 @@
 // Round to nearest even, the same on CPU and GPU.
 #ifdef __CUDACC__
 #define KVLAB_BOTH __host__ __device__
+#define KVLAB_BODY __device__  // in a .cu unit the body of a row operation is device code
 #else
 #define KVLAB_BOTH
+#define KVLAB_BODY
 #endif
 
 namespace kvlab {

@@ -9,7 +9,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/dot_tiles_cpu.h"
+#include "kernels/packets_cpu.h"
 
 // For *_cpu.cpp files only, like Eigen.
 namespace kvlab {

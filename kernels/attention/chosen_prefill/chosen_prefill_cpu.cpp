@@ -5,7 +5,7 @@
 
 #include "base/parallel.h"
 #include "kernels/attention/chosen_prefill/chosen_prefill.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 

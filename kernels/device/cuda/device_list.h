@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/device/cuda/device_rows.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 
 namespace kvlab {
 

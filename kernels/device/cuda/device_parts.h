@@ -2,7 +2,7 @@
 
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/upload.h"
-#include "kernels/parted_rows.h"
+#include "kernels/kv_rows.h"
 
 namespace kvlab {
 

@@ -4,7 +4,6 @@
 
 #include "base/ceil_div.h"
 #include "base/parallel.h"
-#include "kernels/dot_tiles_cpu.h"
 #include "kernels/model/linear/linear.h"
 #include "kernels/packets_cpu.h"
 

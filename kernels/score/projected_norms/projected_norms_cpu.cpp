@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 
 namespace kvlab {

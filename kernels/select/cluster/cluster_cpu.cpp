@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/select/cluster/cluster.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/select/mark_blocks/mark_blocks_body.h"
 
 namespace kvlab {

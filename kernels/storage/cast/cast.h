@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 #include "kernels/storage/cast/stored_type.h"
 

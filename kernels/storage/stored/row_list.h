@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
 namespace kvlab {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/expected_attention/expected_attention.h"
 
 namespace kvlab {

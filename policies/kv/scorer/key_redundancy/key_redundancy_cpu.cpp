@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 
 namespace kvlab {

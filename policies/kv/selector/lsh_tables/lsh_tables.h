@@ -4,7 +4,6 @@
 
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "kernels/select/unit_lists.h"
 
 // Hashing by the signs of random projections (Charikar 2002). A key is sampled if it is in the query's bucket in at least two tables.
 // MagicPIG, section 4.
