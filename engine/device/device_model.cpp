@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/device/cuda/download.h"
 #include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/upload.h"
 #include "kernels/model/convert/convert_cuda.h"
 #include "kernels/model/sampling/sampling_cuda.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 
 namespace kvlab::attending {
 

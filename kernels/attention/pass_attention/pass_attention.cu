@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/attention/pass_attention/pass_attention.h"
-#include "kernels/device/cuda/query_lines.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/score/projected_norms/head_norms.h"
 
 namespace kvlab {

@@ -1,5 +1,4 @@
-#include "kernels/device/cuda/graph.h"
-
+#include "kernels/device/cuda/events.h"
 #include "kernels/device/emulated/device_memory.h"
 #include "kernels/device/emulated/stream.h"
 

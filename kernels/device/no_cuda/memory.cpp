@@ -2,7 +2,6 @@
 #include "kernels/device/cuda/copy_ranges.h"
 #include "kernels/device/cuda/events.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/device/cuda/graph.h"
 
 namespace kvlab {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/device/cuda/device_parts.h"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/device/cuda/token_walk.cuh"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/model/rope/rope_cuda.h"
 
 namespace kvlab {

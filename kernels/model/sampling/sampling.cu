@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/ordered_key.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling_cuda.h"
 

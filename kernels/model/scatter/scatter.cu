@@ -1,4 +1,4 @@
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/model/scatter/scatter_cuda.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/model/silu_mul/silu_mul_cuda.h"
 
 namespace kvlab {

@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/score/projected_norms/head_norms.h"
 

@@ -1,4 +1,3 @@
-#include "kernels/device/cuda/block_choose.cuh"
 #include "kernels/device/cuda/block_team.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/upload.h"

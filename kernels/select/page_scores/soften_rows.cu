@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/select/page_scores/soften_rows.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/device/cuda/ordered_key.cuh"
+#include "kernels/device/cuda/device.cuh"
 
 namespace kvlab {
 

@@ -1,8 +1,7 @@
-#include "kernels/device/cuda/device_list.h"
+#include "kernels/device/cuda/device.cuh"
+#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/tile_walk.cuh"
-#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/storage/cast/cast.h"
 
 namespace kvlab {

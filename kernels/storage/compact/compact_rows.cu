@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/storage/compact/compact_rows.h"
 
 namespace kvlab {

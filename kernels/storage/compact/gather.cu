@@ -1,6 +1,5 @@
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/tile_walk.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/compact/compact_cuda.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/device/cuda/copy_ranges.h"
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/page_copy/page_copy.h"
 
 namespace kvlab {

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device/cuda/device_list.h"
+#include "kernels/device/cuda/device.cuh"
+#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/tile_walk.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
 namespace kvlab {
