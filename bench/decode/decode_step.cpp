@@ -9,15 +9,11 @@
 #include "base/ceil_div.h"
 #include "engine/device/device_model.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/device/cuda/events.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

@@ -4,9 +4,7 @@
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/append_kv/append_rows.h"
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/device/cuda/device_rows.h"
 
 namespace kvlab {

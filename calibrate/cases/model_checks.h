@@ -7,12 +7,8 @@
 
 #include "calibrate/cases/op_case.h"
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 // Float64 references, for the CPU's structs and the GPU's.
 namespace kvlab {

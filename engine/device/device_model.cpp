@@ -8,8 +8,8 @@
 #include "engine/device/plain_decoder.h"
 #include "kernels/device/cuda/gpu_memory.h"
 #include "kernels/device/cuda/upload.h"
-#include "kernels/model/convert/convert_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

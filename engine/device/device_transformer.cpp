@@ -7,12 +7,7 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/model/convert/convert_cuda.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

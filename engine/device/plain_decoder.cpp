@@ -7,12 +7,12 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/device/cuda/gpu_memory.h"
 #include "kernels/device/cuda/upload.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/scatter/scatter_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

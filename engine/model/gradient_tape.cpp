@@ -3,10 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention_gradient/attention_gradient.h"
-#include "kernels/model/gradients/gradients.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

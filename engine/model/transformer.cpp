@@ -7,11 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/model/embedding/embedding.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
-#include "kernels/model/silu_mul/silu_mul.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

@@ -1,4 +1,4 @@
-#include "kernels/model/embedding/embedding_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "kernels/device/cuda/blas.h"
-#include "kernels/model/linear/linear_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

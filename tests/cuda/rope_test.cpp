@@ -1,6 +1,6 @@
 #include <random>
 
-#include "kernels/model/rope/rope_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

@@ -1,7 +1,8 @@
+#include "kernels/model/sampling/sampling.h"
+
 #include <algorithm>
 
 #include "kernels/model/sampling/gumbel.h"
-#include "kernels/model/sampling/sampling_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/storage/quantize/group_codec.h"
+#include "kernels/storage/quantize/quantize.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

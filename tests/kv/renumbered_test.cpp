@@ -3,7 +3,7 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 #include "kernels/storage/turn_keys_op.h"
 #include "policies/kv/policy/policy.h"
 #include "tests/error_of.h"

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/cast/cast.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "tests/kv/tier_fixture.h"
 

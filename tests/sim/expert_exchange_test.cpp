@@ -1,7 +1,7 @@
 // Experts of a group of ranks: the tokens of all ranks, and the bytes that cross between them, by hand.
 #include <cmath>
 
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 #include "sim/cost/collectives.h"
 #include "tests/sim/cost_support.h"
 

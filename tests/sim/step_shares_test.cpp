@@ -1,8 +1,7 @@
 // Step time by part and basis: sums and splits of costs by hand, waits for the host, and the same with fast-forward on and off.
 #include <memory>
 
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 #include "sim/cost/step_cost_model.h"
 #include "sim/cost/step_sums.h"
 #include "tests/sim/cost_support.h"

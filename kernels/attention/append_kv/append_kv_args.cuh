@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "kernels/attention/append_kv/append_kv_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/rows/search.h"
 #include "kernels/storage/quantize/group_codec.cuh"

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/attention/attention_prefill/prefill_launch.cuh"
+#include "kernels/attention/attention_prefill/prefill_kernel.cuh"
 #include "kernels/attention/sparse_prefill/sparse_kernel.cuh"
-#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
-#include "kernels/model/convert/convert_cuda.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

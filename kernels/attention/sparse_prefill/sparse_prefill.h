@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/ops.h"
 
 namespace kvlab {
@@ -53,5 +54,17 @@ OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);
 // block_first and column_first are in CPU memory. block % 16 == 0; head_dim 64, 128 or 256. Rounds to f16 (magnitudes below 65,504).
 void run_cuda(const SparsePrefill&, CudaContext&);
+
+// Several prompts over pages, on tensor cores. Lists [q_heads, query blocks] per prompt; a prompt's KV heads have equal kv_before.
+struct DeviceSparsePrefill {
+  DevicePrefill prefill;  // causal; tuning: index into sparse_prefill_variants(head_dim); no splits or parts
+  SparseKeys keys;        // block % 16 == 0
+};
+
+// Rows: queries of one head and block.
+std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim);
+
+// Throws CudaError for unsupported shapes and types.
+void run_cuda(const DeviceSparsePrefill& a, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include "kernels/device/emulated/device_heap.h"
-
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,6 +13,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/device/cuda/memory.h"
+#include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab::emulated {
 

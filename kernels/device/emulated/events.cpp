@@ -3,8 +3,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "kernels/device/emulated/device_heap.h"
-#include "kernels/device/emulated/stream.h"
+#include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab {
 
@@ -31,5 +30,30 @@ void copy_on_device(void* to, const void* from, std::int64_t bytes, CudaStream) 
 void launch_nothing(CudaStream) {}
 
 }  // namespace cuda
+
+struct CudaGraph::State {
+  std::vector<emulated::Work> work;
+  DeviceBuffer<std::uint8_t> memory{emulated::kGraphBytes};
+};
+
+namespace emulated {
+namespace {
+std::int64_t recorded = 0;
+}
+std::int64_t recorded_graphs() { return recorded; }
+}  // namespace emulated
+
+CudaGraph::CudaGraph(CudaContext&, const std::function<void()>& work) {
+  auto state = std::make_shared<State>();
+  emulated::Recording recording;
+  work();
+  state->work = recording.take();
+  state_ = std::move(state);
+  ++emulated::recorded;
+}
+
+void CudaGraph::launch(CudaContext&) const {
+  for (const emulated::Work& w : state_->work) emulated::enqueue(w);
+}
 
 }  // namespace kvlab

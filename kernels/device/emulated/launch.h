@@ -2,9 +2,8 @@
 
 #include <tuple>
 
-#include "kernels/device/emulated/device_heap.h"
+#include "kernels/device/emulated/device_memory.h"
 #include "kernels/device/emulated/emulator.h"
-#include "kernels/device/emulated/stream.h"
 
 namespace kvlab::emulated {
 

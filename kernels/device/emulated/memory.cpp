@@ -4,9 +4,7 @@
 
 #include "kernels/device/cuda/copy_ranges.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/device/emulated/device_heap.h"
 #include "kernels/device/emulated/device_memory.h"
-#include "kernels/device/emulated/stream.h"
 
 namespace kvlab {
 

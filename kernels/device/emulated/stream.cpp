@@ -1,5 +1,3 @@
-#include "kernels/device/emulated/stream.h"
-
 #include <cstring>
 #include <map>
 #include <memory>
@@ -7,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "kernels/device/emulated/device_heap.h"
 #include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab::emulated {

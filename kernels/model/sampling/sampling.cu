@@ -4,7 +4,7 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/model/sampling/gumbel.h"
-#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

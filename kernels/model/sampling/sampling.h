@@ -2,6 +2,9 @@
 
 #include <cstdint>
 
+#include "kernels/device/cuda/memory.h"
+#include "kernels/element.h"
+
 namespace kvlab {
 
 // One pass over logits [rows, vocabulary] (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax").
@@ -29,5 +32,19 @@ constexpr SamplingShape shape(const Sampling& a) { return {a.rows, a.vocabulary,
 void run_cpu(const Sampling& a);
 
 std::uint64_t sampling_key(std::uint64_t seed, std::uint64_t request, std::uint64_t step);
+
+// The same draws as Sampling.
+struct DeviceSampling {
+  const void* logits = nullptr;        // row r begins at r * stride
+  const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy
+  const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read if greedy
+  std::int32_t* token = nullptr;       // [rows] out
+  std::int64_t rows = 0, vocabulary = 0;
+  std::int64_t stride = 0;  // 0: vocabulary
+  ElementType type = ElementType::kBf16;
+};
+
+constexpr SamplingShape shape(const DeviceSampling& a) { return {a.rows, a.vocabulary, element_bytes(a.type)}; }
+void run_cuda(const DeviceSampling& a, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/score/projected_norms/head_norms.h"
+#include "kernels/score/projected_norms/projected_norms.h"
 
 namespace kvlab {
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/attention/attention_stats/query_lines.h"
 #include "kernels/attention/attention_stats/stats_queries.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/row_tools.cuh"

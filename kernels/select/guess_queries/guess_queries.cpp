@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/parallel.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "kernels/select/page_scores/page_scores.h"
-#include "kernels/select/page_scores/soften_rows.h"
 #include "kernels/select/page_scores/unit_scores.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/select/page_scores/soften_rows.h"
+#include "kernels/select/page_scores/unit_scores.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/cast/cast.h"
 #include "kernels/storage/low_rank/low_rank.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/compact/compact.h"
 #include "policies/kv/disposal/disposal.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/storage/quantize/group_codec.h"
+#include "kernels/storage/quantize/quantize.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"
 #include "policies/kv/format/side_bits.h"

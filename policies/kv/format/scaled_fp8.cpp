@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/cast/cast.h"
 #include "policies/kv/format/coded_vectors.h"
 
 namespace kvlab {

@@ -1,9 +1,8 @@
-#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/compact/compact.h"
 
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "kernels/storage/compact/compact.h"
 
 namespace kvlab {
 

@@ -1,6 +1,6 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/model/rope/rope_cuda.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

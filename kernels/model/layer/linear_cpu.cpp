@@ -4,7 +4,7 @@
 
 #include "base/ceil_div.h"
 #include "base/parallel.h"
-#include "kernels/model/linear/linear.h"
+#include "kernels/model/layer/layer.h"
 #include "kernels/packets_cpu.h"
 
 namespace kvlab {

@@ -4,7 +4,7 @@
 
 #include "base/ceil_div.h"
 #include "base/parallel.h"
-#include "kernels/model/gradients/gradients.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
