@@ -1,22 +1,20 @@
 #pragma once
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/kv_rows.h"
+#include "kernels/lanes_cpu.h"
 
 // For *_cpu.cpp files only.
 namespace kvlab {
-
-using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // p [count, tokens], 0 where masked.
 struct HeadRows {
   std::int32_t head = 0;
   std::int32_t count = 0;
-  HeadMatrix p;
+  RowMatrix p;
 };
 
 inline void softmax_line(float* line, std::int32_t visible, std::int32_t columns) {
@@ -31,7 +29,6 @@ inline void softmax_line(float* line, std::int32_t visible, std::int32_t columns
 // Calls use(rows) per query head of the group and block of queries; fp32.
 template <class Use>
 void for_each_head_rows(const KvRows& kv, std::int32_t row, const Queries& q, Use&& use) {
-  using Map = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
   constexpr std::int32_t kBlock = 64;
   const std::int32_t d = kv.head_dim, head0 = row % kv.kv_heads * kv.group, n = kv.len[row];
   const std::int64_t stride = static_cast<std::int64_t>(kv.kv_heads) * kv.group * d;
@@ -41,9 +38,9 @@ void for_each_head_rows(const KvRows& kv, std::int32_t row, const Queries& q, Us
     for (std::int32_t t0 = 0; t0 < q.count; t0 += kBlock) {
       rows.head = head, rows.count = std::min(kBlock, q.count - t0);
       rows.p.resize(rows.count, n);
-      const Map queries(q.data + t0 * stride + static_cast<std::int64_t>(head) * d, rows.count, d, Eigen::OuterStride<>(stride));
+      const RowMap queries(q.data + t0 * stride + static_cast<std::int64_t>(head) * d, rows.count, d, Eigen::OuterStride<>(stride));
       for_each_run(kv, row, [&](const KvRun& run) {
-        const Map keys(kv.k + run.slot * d, run.count, d, Eigen::OuterStride<>(d));
+        const RowMap keys(kv.k + run.slot * d, run.count, d, Eigen::OuterStride<>(d));
         rows.p.middleCols(run.begin, run.count).noalias() = scale * (queries * keys.transpose());
       });
       std::int32_t visible = 0;

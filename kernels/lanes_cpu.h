@@ -7,6 +7,9 @@
 // For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
 
+using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using RowMap = Eigen::Map<const RowMatrix, 0, Eigen::OuterStride<>>;
+
 // For any vector width. Results of Eigen's variable-length expressions depend on addresses.
 using Lanes = Eigen::Array<float, 16, 1>;
 constexpr std::int64_t kLanes = 16;

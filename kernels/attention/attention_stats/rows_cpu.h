@@ -1,6 +1,5 @@
 #pragma once
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,8 +12,6 @@
 
 // For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
-
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Others take (logit, query head, query position, token).
 struct NoLogitChange {

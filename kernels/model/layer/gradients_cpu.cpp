@@ -1,16 +1,15 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
 #include "base/ceil_div.h"
 #include "base/parallel.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
 namespace {
 
-using GradientMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
 using Row = Eigen::Map<Eigen::ArrayXf>;
 
@@ -28,10 +27,10 @@ void for_token_blocks(std::int64_t tokens, Part&& part) {
 }  // namespace
 
 void run_cpu(const LinearGradient& a) {
-  const Eigen::Map<const GradientMatrix> w(a.w, a.out_dim, a.in_dim);
+  const Eigen::Map<const RowMatrix> w(a.w, a.out_dim, a.in_dim);
   for_token_blocks(a.tokens, [&](std::int64_t first, std::int64_t count) {
-    const Eigen::Map<const GradientMatrix> dy(a.dy + first * a.out_dim, count, a.out_dim);
-    Eigen::Map<GradientMatrix>(a.dx + first * a.in_dim, count, a.in_dim).noalias() += dy * w;
+    const Eigen::Map<const RowMatrix> dy(a.dy + first * a.out_dim, count, a.out_dim);
+    Eigen::Map<RowMatrix>(a.dx + first * a.in_dim, count, a.in_dim).noalias() += dy * w;
   });
 }
 

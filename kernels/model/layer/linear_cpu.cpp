@@ -1,4 +1,3 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <optional>
 
@@ -10,8 +9,6 @@
 namespace kvlab {
 
 namespace {
-
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 constexpr bool kManyRegisters = kPacket == 16;                               // AVX-512
 constexpr std::int64_t kFewTokens = 12;                                      // up to these, a lane has a channel
@@ -102,8 +99,8 @@ void some_tokens(const LinearPart& part, const Panels& p, std::int64_t begin, st
 
 void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t token, std::int64_t tokens, std::int64_t out,
                  std::int64_t outs) {
-  const Eigen::Map<const Matrix> x(a.x + token * a.in_dim, tokens, a.in_dim), w(part.w + out * a.in_dim, outs, a.in_dim);
-  Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(part.y + token * part.out_dim + out, tokens, outs, Eigen::OuterStride<>(part.out_dim))
+  const Eigen::Map<const RowMatrix> x(a.x + token * a.in_dim, tokens, a.in_dim), w(part.w + out * a.in_dim, outs, a.in_dim);
+  Eigen::Map<RowMatrix, 0, Eigen::OuterStride<>>(part.y + token * part.out_dim + out, tokens, outs, Eigen::OuterStride<>(part.out_dim))
       .noalias() = x * w.transpose();
 }
 

@@ -1,4 +1,3 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -42,17 +41,15 @@ KVLAB_WITHOUT_CUDA(ClusterThreshold)
 
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 void scale_to_one(float* x, std::int64_t d) {
   const float length = std::sqrt(lane_dot(x, x, d));
   if (length > 0.0F)
     for (std::int64_t c = 0; c < d; ++c) x[c] /= length;
 }
 
-void assign(const Matrix& keys, const Matrix& centres, std::int32_t* cluster_of) {
+void assign(const RowMatrix& keys, const RowMatrix& centres, std::int32_t* cluster_of) {
   constexpr Eigen::Index kBlock = 256;
-  Matrix z;
+  RowMatrix z;
   for (Eigen::Index i0 = 0; i0 < keys.rows(); i0 += kBlock) {
     z.noalias() = keys.middleRows(i0, std::min(kBlock, keys.rows() - i0)) * centres.transpose();
     for (Eigen::Index i = 0; i < z.rows(); ++i) {
@@ -62,7 +59,7 @@ void assign(const Matrix& keys, const Matrix& centres, std::int32_t* cluster_of)
   }
 }
 
-void add_up(const Matrix& keys, const std::int32_t* cluster_of, Matrix& sums, std::vector<std::int32_t>& sizes) {
+void add_up(const RowMatrix& keys, const std::int32_t* cluster_of, RowMatrix& sums, std::vector<std::int32_t>& sizes) {
   sums.setZero();
   std::fill(sizes.begin(), sizes.end(), 0);
   for (Eigen::Index i = 0; i < keys.rows(); ++i) {
@@ -74,9 +71,9 @@ void add_up(const Matrix& keys, const std::int32_t* cluster_of, Matrix& sums, st
 
 void cluster_row(const ClusterKeys& a, std::int32_t row) {
   const std::int64_t n = a.tokens[row], k = a.clusters[row], d = a.kv.head_dim;
-  Matrix raw(n, d), sums(k, d);
+  RowMatrix raw(n, d), sums(k, d);
   for (std::int32_t i = 0; i < n; ++i) std::copy_n(a.kv.key(row, i), d, raw.data() + i * d);
-  Matrix keys = raw, centres(k, d);
+  RowMatrix keys = raw, centres(k, d);
   for (std::int64_t i = 0; i < n; ++i) scale_to_one(keys.data() + i * d, d);
   for (std::int64_t c = 0; c < k; ++c) centres.row(c) = keys.row((2 * c + 1) * n / (2 * k));
   std::vector<std::int32_t> sizes(static_cast<std::size_t>(k));

@@ -132,13 +132,11 @@ class MarkingThread : public OneThread {
   }
 };
 
-using GroupMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 // Each group's tokens in a line, keys in order, queries in reverse: a product of two lines is an antidiagonal sum.
-GroupMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride, std::int64_t head_dim, std::int64_t first_position,
-                   std::int64_t stride, bool reverse) {
+RowMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride, std::int64_t head_dim, std::int64_t first_position,
+                 std::int64_t stride, bool reverse) {
   const std::int64_t first = first_position / stride;
-  GroupMatrix lines = GroupMatrix::Zero((first_position + tokens - 1) / stride - first + 1, stride * head_dim);
+  RowMatrix lines = RowMatrix::Zero((first_position + tokens - 1) / stride - first + 1, stride * head_dim);
   for (std::int64_t i = 0; i < tokens; ++i) {
     const std::int64_t position = first_position + i, u = reverse ? stride - 1 - position % stride : position % stride;
     lines.row(position / stride - first).segment(u * head_dim, head_dim) =
@@ -150,14 +148,14 @@ GroupMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride,
 void mark_antidiagonals(const MarkBlocks& a, std::int64_t head) {
   const PromptBlocks& p = a.prompt;
   const std::int64_t d = p.head_dim, per_block = p.block / a.stride, first = p.kv_before / a.stride;
-  const GroupMatrix q = folded(p.query(0, head), p.new_tokens, p.q_heads * d, d, p.kv_before, a.stride, true);
-  const GroupMatrix k = folded(p.key(0, head), p.end(), p.kv_heads * d, d, 0, a.stride, false);
+  const RowMatrix q = folded(p.query(0, head), p.new_tokens, p.q_heads * d, d, p.kv_before, a.stride, true);
+  const RowMatrix k = folded(p.key(0, head), p.end(), p.kv_heads * d, d, 0, a.stride, false);
   const float scale = 1.0F / (static_cast<float>(a.stride) * std::sqrt(static_cast<float>(d)));
   for (std::int64_t b = 0; b < p.num_query_blocks(); ++b) {
     const std::int64_t own = p.first_block() + b;
     std::vector<double> sums(static_cast<std::size_t>(own + 1));
     const std::int64_t begin = std::max(own * per_block, first), end = std::min((own + 1) * per_block, first + q.rows());
-    const GroupMatrix scores = scale * (q.middleRows(begin - first, end - begin) * k.topRows(end).transpose());
+    const RowMatrix scores = scale * (q.middleRows(begin - first, end - begin) * k.topRows(end).transpose());
     for (std::int64_t g = begin; g < end; ++g) {
       Eigen::ArrayXf row = scores.row(g - begin).head(g + 1).transpose().array();
       MarkingThread::soften(row.data(), g + 1);

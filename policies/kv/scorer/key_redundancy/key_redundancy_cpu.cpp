@@ -1,4 +1,3 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
@@ -8,8 +7,6 @@
 namespace kvlab {
 
 namespace {
-
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // [len, head_dim].
 RowMatrix unit_keys(const KeyRedundancy& a, std::int32_t r) {
