@@ -5,9 +5,9 @@
 
 #include "base/parallel.h"
 #include "kernels/attention/attend/attend.h"
+#include "kernels/kv_rows.h"
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
-#include "kernels/streams.h"
 
 namespace kvlab {
 

@@ -3,7 +3,6 @@
 
 #include "base/parallel.h"
 #include "kernels/attention/pass_attention/pass_attention.h"
-#include "kernels/head_rows_cpu.h"
 #include "kernels/lanes_cpu.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
 #include "kernels/attention/window_moments/window_moments.h"
-#include "kernels/head_rows_cpu.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 

@@ -6,7 +6,7 @@
 #include "kernels/device/cuda/sort_rows.cuh"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/select/cluster/cluster.h"
-#include "kernels/select/page_scores/unit_scores.h"
+#include "kernels/select/page_scores/page_scores.h"
 
 namespace kvlab {
 

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "kernels/kv_rows.h"
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
 #include "kernels/select/page_scores/page_scores.h"
-#include "kernels/streams.h"
 
 namespace kvlab {
 

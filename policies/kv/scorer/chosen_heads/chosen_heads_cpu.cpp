@@ -2,7 +2,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/head_rows_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 
 namespace kvlab {
