@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/attention/attention_decode/decode_plan.h"
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 
 // A block attends to a stretch of a row; warps have separate stages and softmax. Tensor-core products, rows of 16 tokens or channels,

@@ -4,7 +4,6 @@
 #include "kernels/attention/attention_prefill/key_scores.cuh"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/attention/attention_stats/stats_queries.cuh"
-#include "kernels/device/cuda/row_tools.cuh"
 
 namespace kvlab {
 

@@ -3,8 +3,6 @@
 #include <cstdint>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 
 // Any type, page and head_dim.

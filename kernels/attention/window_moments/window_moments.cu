@@ -3,11 +3,8 @@
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/attention/window_moments/window_moments.h"
-#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/token_walk.cuh"
-#include "kernels/device/cuda/upload.h"
-#include "kernels/kv_rows.h"
 
 namespace kvlab {
 

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/device/cuda/check.cuh"
 #include "kernels/device/cuda/events.h"

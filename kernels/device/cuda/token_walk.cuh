@@ -1,6 +1,5 @@
 #pragma once
 
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
 

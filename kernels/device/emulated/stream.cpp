@@ -1,6 +1,5 @@
 #include <cstring>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>

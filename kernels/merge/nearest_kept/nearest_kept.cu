@@ -1,6 +1,4 @@
-#include <algorithm>
 
-#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/token_walk.cuh"
 #include "kernels/merge/nearest_kept/nearest_kept.h"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/lanes_cpu.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"

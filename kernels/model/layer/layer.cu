@@ -1,10 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device/cuda/blas.h"
-#include "kernels/device/cuda/device.cuh"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/model/layer/layer.h"
 
 namespace kvlab {

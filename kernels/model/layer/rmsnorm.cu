@@ -1,4 +1,3 @@
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/model/layer/layer.h"
 

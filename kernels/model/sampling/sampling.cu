@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling.h"

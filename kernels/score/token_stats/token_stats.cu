@@ -2,9 +2,6 @@
 #include <vector>
 
 #include "kernels/attention/attention_stats/stats_queries.cuh"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "kernels/select/top_k/select_rows.h"
 

@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/select/cluster/cluster.h"
 #include "kernels/select/page_scores/page_scores.h"
 

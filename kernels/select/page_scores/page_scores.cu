@@ -2,8 +2,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/device/cuda/device.cuh"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/select/page_scores/page_scores.h"
 

@@ -1,6 +1,3 @@
-#include "kernels/device/cuda/device.cuh"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/storage/cast/cast.h"
 

@@ -2,7 +2,6 @@
 
 #include "base/random.h"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/storage/low_rank/low_rank.h"
 
 namespace kvlab {

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "kernels/device/cuda/copy_ranges.h"
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/page_copy/page_copy.h"
 

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/quantize.h"

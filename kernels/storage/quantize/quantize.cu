@@ -1,5 +1,3 @@
-#include "kernels/device/cuda/device.cuh"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
 namespace kvlab {

@@ -1,4 +1,3 @@
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
 // Groups along tokens in units of up to 32 tokens. A block takes kUnits units by up to 2 * kPairs channels, a thread two channels.

@@ -2,7 +2,6 @@
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/kv_rows.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 
 namespace kvlab {

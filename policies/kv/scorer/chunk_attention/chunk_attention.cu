@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
 
 namespace kvlab {

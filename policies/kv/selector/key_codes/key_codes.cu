@@ -4,7 +4,6 @@
 #include "base/random.h"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/symmetric_eigen.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 
 namespace kvlab {
