@@ -14,7 +14,7 @@ namespace {
 KernelFamily linear() {
   const auto build = [](Buffers& b, const Shape& s) {
     const std::int64_t m = s.at("tokens"), n = s.at("out"), k = s.at("in");
-    return Linear{b.activations().floats(m * k), b.floats(n * k), b.activations().room<float>(m * n), m, k, n};
+    return Linear{b.activations().floats(m * k), b.floats(n * k), b.activations().room<float>(m * n), nullptr, m, k, n};
   };
   return family_of<Linear>("linear", DeviceKind::kCpu, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}},
                            {{1, 1024, 1024}, {64, 4096, 1024}, {512, 1024, 4096}}, {{3, 20, 33}},
@@ -26,7 +26,7 @@ struct LinearSet {
   const float* x = nullptr;
   std::int64_t tokens = 0, in_dim = 0;
   std::vector<LinearPart> parts;
-  [[nodiscard]] Linear part(std::size_t i) const { return {x, parts[i].w, parts[i].y, tokens, in_dim, parts[i].out_dim, nullptr}; }
+  [[nodiscard]] Linear part(std::size_t i) const { return {x, parts[i].w, parts[i].y, nullptr, tokens, in_dim, parts[i].out_dim}; }
 };
 
 void run_cpu(const LinearSet& a) {

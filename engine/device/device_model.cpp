@@ -182,8 +182,8 @@ class DeviceModel final : public EngineModel {
       const auto n = static_cast<std::int64_t>(draws.size());
       const CudaContext::Frame frame(*cuda_);
       auto* const tokens = cuda_->scratch<std::int32_t>(n);
-      run_cuda(DeviceSampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
-                              config().vocab_size, 0, ElementType::kF32},
+      run_cuda(Sampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
+                        config().vocab_size, 0, ElementType::kF32},
                *cuda_);
       return download(*cuda_, tokens, n);
     });

@@ -171,8 +171,8 @@ void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) 
 void PlainDecoder::run_step(const Size& size) {
   Attention attention(*this, size);
   model_.run(size.batch, attention);
-  run_cuda(DeviceSampling{model_.all_logits(size.batch), temperature_.data(), key_.data(), token_.data(), size.batch,
-                          model_.config().vocab_size, 0, ElementType::kF32},
+  run_cuda(Sampling{model_.all_logits(size.batch), temperature_.data(), key_.data(), token_.data(), size.batch, model_.config().vocab_size,
+                    0, ElementType::kF32},
            cuda_);
 }
 

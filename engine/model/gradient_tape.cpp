@@ -17,7 +17,7 @@ std::vector<float> zeroed(std::int64_t n) { return std::vector<float>(static_cas
 std::vector<float> product(const std::vector<float>& x, std::int64_t tokens, Weight w, Weight bias) {
   const std::int64_t in_dim = std::ssize(x) / tokens, out_dim = std::ssize(w) / in_dim;
   std::vector<float> y = zeroed(tokens * out_dim);
-  run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim, bias.empty() ? nullptr : bias.data()});
+  run_cpu(Linear{x.data(), w.data(), y.data(), bias.empty() ? nullptr : bias.data(), tokens, in_dim, out_dim});
   return y;
 }
 

@@ -18,8 +18,8 @@ class SamplingCuda : public CudaTest {
     const DeviceBuffer<std::uint64_t> device_key(key);
     return same_in_every_order([&] {
       const DeviceBuffer<std::int32_t> token(rows);
-      run_cuda(DeviceSampling{device_logits.data(), temperature.empty() ? nullptr : device_temperature.data(), device_key.data(),
-                              token.data(), rows, vocabulary, 0, kElementType<T>},
+      run_cuda(Sampling{device_logits.data(), temperature.empty() ? nullptr : device_temperature.data(), device_key.data(), token.data(),
+                        rows, vocabulary, 0, kElementType<T>},
                cuda());
       return token.to_host(cuda().stream());
     });
@@ -170,7 +170,7 @@ TEST_F(SamplingCuda, EqualLogitsAtLowTemperatures) {
 }
 
 TEST_F(SamplingCuda, RefusesWhatItCannotCount) {
-  EXPECT_THROW(run_cuda(DeviceSampling{nullptr, nullptr, nullptr, nullptr, 1, 0}, cuda()), CudaError);
+  EXPECT_THROW(run_cuda(Sampling{nullptr, nullptr, nullptr, nullptr, 1, 0}, cuda()), CudaError);
 }
 
 }  // namespace

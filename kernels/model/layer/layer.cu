@@ -41,7 +41,7 @@ __device__ __forceinline__ float silu(float x) {
 }
 
 template <class T, bool kGated>
-__global__ void __launch_bounds__(kThreads) silu_mul_vectors(DeviceSiluMul a) {
+__global__ void __launch_bounds__(kThreads) silu_mul_vectors(SiluMul a) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * kVectors * kThreads + threadIdx.x) * 8;
   for (std::int64_t token = blockIdx.y; token < a.tokens; token += gridDim.y) {
     float gate[kVectors][8], up[kVectors][8];
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_vectors(DeviceSiluMul a) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) silu_mul_any(DeviceSiluMul a) {
+__global__ void __launch_bounds__(kThreads) silu_mul_any(SiluMul a) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.width) return;
   for (std::int64_t token = blockIdx.y; token < a.tokens; token += gridDim.y) {
@@ -99,7 +99,7 @@ struct Scatter {
 
 }  // namespace
 
-void run_cuda(const DeviceLinear& a, CudaContext& cuda) {
+void run_cuda(const Linear& a, CudaContext& cuda) {
   MatrixProduct p{a.x, a.w, a.y, a.bias, a.tokens, a.out_dim, a.in_dim};
   p.type = a.type, p.c_is_f32 = a.y_is_f32;
   multiply(p, cuda);
@@ -113,7 +113,7 @@ void run_cuda(const DeviceProject& a, CudaContext& cuda) {
   multiply(p, cuda);
 }
 
-void run_cuda(const DeviceEmbedding& a, CudaContext& cuda) {
+void run_cuda(const Embedding& a, CudaContext& cuda) {
   if (a.tokens == 0 || a.width == 0) return;
   for_piece(a.width * element_bytes(a.type), {a.table, a.out}, [&](auto piece) {
     using Piece = decltype(piece);
@@ -124,8 +124,8 @@ void run_cuda(const DeviceEmbedding& a, CudaContext& cuda) {
   });
 }
 
-void run_cuda(const DeviceSiluMul& given, CudaContext& cuda) {
-  DeviceSiluMul a = given;
+void run_cuda(const SiluMul& given, CudaContext& cuda) {
+  SiluMul a = given;
   if (a.tokens == 0 || a.width == 0) return;
   if (a.in_stride == 0 || a.in_stride == a.width) a.width = a.in_stride = a.tokens * a.width, a.tokens = 1;  // one long row
   const bool vectors = a.width % 8 == 0 && a.in_stride % 8 == 0 && aligned16({a.gate, a.up, a.out});

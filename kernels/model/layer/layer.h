@@ -23,17 +23,22 @@ constexpr std::int64_t weight_bytes(const LinearShape& s) {
 constexpr std::int64_t bytes(const LinearShape& s) { return s.m == 0 ? 0 : s.m * (s.k + s.n) * s.activation_bytes + weight_bytes(s); }
 constexpr std::int64_t flops(const LinearShape& s) { return 2 * s.m * s.n * s.k; }
 
-// y = x w^T (+ bias) in float32.
+// y = x w^T (+ bias), sums in fp32; f32 is not tf32. On the CPU all is kF32. On a GPU by cuBLASLt.
 struct Linear {
-  const float* x = nullptr;  // [tokens, in_dim]
-  const float* w = nullptr;  // [out_dim, in_dim]
-  float* y = nullptr;        // [tokens, out_dim]; overlaps neither x nor w
+  const void* x = nullptr;     // [tokens, in_dim]
+  const void* w = nullptr;     // [out_dim, in_dim]
+  void* y = nullptr;           // [tokens, out_dim]; overlaps neither x nor w
+  const void* bias = nullptr;  // [out_dim]; may be null
   std::int64_t tokens = 0, in_dim = 0, out_dim = 0;
-  const float* bias = nullptr;  // [out_dim]; may be null
+  ElementType type = ElementType::kF32;
+  bool y_is_f32 = false;  // without a bias: logits
 };
 
-constexpr LinearShape shape(const Linear& a) { return {a.tokens, a.out_dim, a.in_dim, 4, 32}; }
+constexpr LinearShape shape(const Linear& a) {
+  return {a.tokens, a.out_dim, a.in_dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
+}
 void run_cpu(const Linear& a);
+void run_cuda(const Linear& a, CudaContext& cuda);
 
 // parts[i].y = x parts[i].w^T (+ bias).
 struct LinearPart {
@@ -49,22 +54,6 @@ struct LinearGroup {
   std::int32_t num_parts = 0;
 };
 void run_cpu(const LinearGroup& a);
-
-// By cuBLASLt, sums in fp32. f32 is not tf32.
-struct DeviceLinear {
-  const void* x = nullptr;     // [tokens, in_dim]
-  const void* w = nullptr;     // [out_dim, in_dim]
-  void* y = nullptr;           // [tokens, out_dim]; overlaps neither x nor w
-  const void* bias = nullptr;  // [out_dim]; may be null
-  std::int64_t tokens = 0, in_dim = 0, out_dim = 0;
-  ElementType type = ElementType::kBf16;
-  bool y_is_f32 = false;  // without a bias: logits
-};
-
-constexpr LinearShape shape(const DeviceLinear& a) {
-  return {a.tokens, a.out_dim, a.in_dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
-}
-void run_cuda(const DeviceLinear& a, CudaContext& cuda);
 
 // y = x r per row. r_step 0: the same r.
 struct DeviceProject {
@@ -91,28 +80,18 @@ struct EmbeddingShape {
 constexpr std::int64_t bytes(const EmbeddingShape& s) { return s.tokens * (2 * s.width * s.activation_bytes + 4); }
 constexpr std::int64_t flops(const EmbeddingShape&) { return 0; }
 
-// float32. Ids must be in [0, vocabulary).
-struct Embedding {
-  const std::int32_t* ids = nullptr;  // [tokens]
-  const float* table = nullptr;       // [vocabulary, width]
-  float* out = nullptr;               // [tokens, width]
-  std::int64_t tokens = 0, width = 0;
-};
-
-constexpr EmbeddingShape shape(const Embedding& a) { return {a.tokens, a.width, 4}; }
-void run_cpu(const Embedding& a);
-
 // Ids must be in [0, vocabulary).
-struct DeviceEmbedding {
+struct Embedding {
   const std::int32_t* ids = nullptr;  // [tokens]
   const void* table = nullptr;        // [vocabulary, width]
   void* out = nullptr;                // [tokens, width]
   std::int64_t tokens = 0, width = 0;
-  ElementType type = ElementType::kBf16;
+  ElementType type = ElementType::kF32;  // on the CPU kF32
 };
 
-constexpr EmbeddingShape shape(const DeviceEmbedding& a) { return {a.tokens, a.width, element_bytes(a.type)}; }
-void run_cuda(const DeviceEmbedding& a, CudaContext& cuda);
+constexpr EmbeddingShape shape(const Embedding& a) { return {a.tokens, a.width, element_bytes(a.type)}; }
+void run_cpu(const Embedding& a);
+void run_cuda(const Embedding& a, CudaContext& cuda);
 
 // (in + residual) over its root mean square, times weight; the sum is the next residual.
 struct RmsNormShape {
@@ -127,32 +106,20 @@ constexpr std::int64_t bytes(const RmsNormShape& s) {
 }
 constexpr std::int64_t flops(const RmsNormShape& s) { return (s.adds_residual ? 5 : 4) * s.tokens * s.width; }
 
-// float32; residual null: normalises `in`, writes nothing back.
+// Sums in fp32. The residual is rounded to `type` before it is normalised; null: normalises `in`, writes nothing back.
 struct RmsNorm {
-  const float* in = nullptr;      // [tokens, width]
-  float* residual = nullptr;      // [tokens, width]
-  const float* weight = nullptr;  // [width]
-  float* out = nullptr;           // [tokens, width]; may be `in`
-  std::int64_t tokens = 0, width = 0;
-  float epsilon = 1e-5F;
-};
-
-constexpr RmsNormShape shape(const RmsNorm& a) { return {a.tokens, a.width, 4, a.residual != nullptr}; }
-void run_cpu(const RmsNorm& a);
-
-// Sums in fp32. The residual is rounded to `type` before it is normalised.
-struct DeviceRmsNorm {
-  const void* in = nullptr;      // [tokens, width]; vectorized if aligned to 16 bytes and width % 8 == 0
+  const void* in = nullptr;      // [tokens, width]; on a GPU vectorized if aligned to 16 bytes and width % 8 == 0
   void* residual = nullptr;      // [tokens, width]; may be null
   const void* weight = nullptr;  // [width]
   void* out = nullptr;           // [tokens, width]; may be `in`
   std::int64_t tokens = 0, width = 0;
   float epsilon = 1e-5F;
-  ElementType type = ElementType::kBf16;
+  ElementType type = ElementType::kF32;  // on the CPU kF32
 };
 
-constexpr RmsNormShape shape(const DeviceRmsNorm& a) { return {a.tokens, a.width, element_bytes(a.type), a.residual != nullptr}; }
-void run_cuda(const DeviceRmsNorm& a, CudaContext& cuda);
+constexpr RmsNormShape shape(const RmsNorm& a) { return {a.tokens, a.width, element_bytes(a.type), a.residual != nullptr}; }
+void run_cpu(const RmsNorm& a);
+void run_cuda(const RmsNorm& a, CudaContext& cuda);
 
 // Rotary position embedding (Su et al. 2021).
 struct RopeShape {
@@ -202,29 +169,20 @@ struct SiluMulShape {
 constexpr std::int64_t bytes(const SiluMulShape& s) { return (s.gated ? 3 : 2) * s.tokens * s.width * s.activation_bytes; }
 constexpr std::int64_t flops(const SiluMulShape& s) { return (s.gated ? 4 : 3) * s.tokens * s.width; }
 
-// out = gate * sigmoid(gate) * up in float32.
+// out = gate * sigmoid(gate) * up in fp32. One array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width. On the CPU kF32, dense,
+// with `up`.
 struct SiluMul {
-  const float* gate = nullptr;  // [tokens, width]
-  const float* up = nullptr;    // [tokens, width]
-  float* out = nullptr;         // [tokens, width]; may be `gate` or `up`
-  std::int64_t tokens = 0, width = 0;
-};
-
-constexpr SiluMulShape shape(const SiluMul& a) { return {a.tokens, a.width, 4, true}; }
-void run_cpu(const SiluMul& a);
-
-// In fp32. One array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width.
-struct DeviceSiluMul {
   const void* gate = nullptr;  // [tokens, width]
   const void* up = nullptr;    // [tokens, width]; null: out = silu(gate)
   void* out = nullptr;         // [tokens, width], dense; may be a dense `gate` or `up`
   std::int64_t tokens = 0, width = 0;
   std::int64_t in_stride = 0;  // in elements; 0: width
-  ElementType type = ElementType::kBf16;
+  ElementType type = ElementType::kF32;
 };
 
-constexpr SiluMulShape shape(const DeviceSiluMul& a) { return {a.tokens, a.width, element_bytes(a.type), a.up != nullptr}; }
-void run_cuda(const DeviceSiluMul& a, CudaContext& cuda);
+constexpr SiluMulShape shape(const SiluMul& a) { return {a.tokens, a.width, element_bytes(a.type), a.up != nullptr}; }
+void run_cpu(const SiluMul& a);
+void run_cuda(const SiluMul& a, CudaContext& cuda);
 
 // Expert MLPs on one rank: the group's `tokens`, each to experts_per_token of `experts`, spread evenly over `ranks` GPUs. Matrices:
 // [intermediate, hidden].

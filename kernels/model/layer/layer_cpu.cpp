@@ -29,10 +29,10 @@ float mean_square(const float* x, std::int64_t width) {
 void norm(const RmsNorm& a, std::int64_t t) {
   using Row = Eigen::Map<Eigen::ArrayXf>;
   using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
-  const ConstRow weight(a.weight, a.width), in(a.in + t * a.width, a.width);
-  Row out(a.out + t * a.width, a.width);
+  const ConstRow weight(static_cast<const float*>(a.weight), a.width), in(static_cast<const float*>(a.in) + t * a.width, a.width);
+  Row out(static_cast<float*>(a.out) + t * a.width, a.width);
   if (a.residual != nullptr) {
-    Row residual(a.residual + t * a.width, a.width);
+    Row residual(static_cast<float*>(a.residual) + t * a.width, a.width);
     residual += in;
     out = residual;
   } else {
@@ -59,7 +59,8 @@ void rotate(const Rope& a, std::int64_t t) {
 }  // namespace
 
 void run_cpu(const Embedding& a) {
-  for (std::int64_t t = 0; t < a.tokens; ++t) std::copy_n(a.table + a.ids[t] * a.width, a.width, a.out + t * a.width);
+  const auto* const table = static_cast<const float*>(a.table);
+  for (std::int64_t t = 0; t < a.tokens; ++t) std::copy_n(table + a.ids[t] * a.width, a.width, static_cast<float*>(a.out) + t * a.width);
 }
 
 void run_cpu(const RmsNorm& a) {
@@ -73,11 +74,12 @@ void run_cpu(const Rope& a) {
 void run_cpu(const SiluMul& a) {
   constexpr std::int64_t kTask = 1 << 14;
   const std::int64_t size = a.tokens * a.width;
+  const auto *const gates = static_cast<const float*>(a.gate), *const ups = static_cast<const float*>(a.up);
   for_each_in_parallel(ceil_div(size, kTask), [&](std::int64_t task) {
     for (std::int64_t i = task * kTask; i < std::min(size, (task + 1) * kTask); i += kLanes) {
       const std::int64_t n = size - i;
-      const Lanes gate = load(a.gate + i, n), up = load(a.up + i, n);
-      store(gate / (1.0F + (-gate).exp()) * up, a.out + i, n);
+      const Lanes gate = load(gates + i, n), up = load(ups + i, n);
+      store(gate / (1.0F + (-gate).exp()) * up, static_cast<float*>(a.out) + i, n);
     }
   });
 }

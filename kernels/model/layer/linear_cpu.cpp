@@ -161,8 +161,8 @@ void run_cpu(const LinearGroup& a) {
 }
 
 void run_cpu(const Linear& a) {
-  const LinearPart part{a.w, a.y, a.out_dim, a.bias};
-  run_cpu(LinearGroup{a.x, a.tokens, a.in_dim, &part, 1});
+  const LinearPart part{static_cast<const float*>(a.w), static_cast<float*>(a.y), a.out_dim, static_cast<const float*>(a.bias)};
+  run_cpu(LinearGroup{static_cast<const float*>(a.x), a.tokens, a.in_dim, &part, 1});
 }
 
 }  // namespace kvlab

@@ -15,7 +15,7 @@ struct RowPart {
   float x[Held][8];
 
   // Reads before it writes. Returns the sum of squares.
-  __device__ __forceinline__ float take(const DeviceRmsNorm& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any) {
+  __device__ __forceinline__ float take(const RmsNorm& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any) {
     float r[Held][8];
 #pragma unroll
     for (int h = 0; h < Held; ++h) {
@@ -41,8 +41,7 @@ struct RowPart {
     return sum;
   }
 
-  __device__ __forceinline__ void give(const DeviceRmsNorm& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any,
-                                       float scale) {
+  __device__ __forceinline__ void give(const RmsNorm& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any, float scale) {
 #pragma unroll
     for (int h = 0; h < Held; ++h) {
       const std::int64_t i = first + h * step;
@@ -58,7 +57,7 @@ struct RowPart {
 
 // Lanes (a power of two up to 32) share a row: width <= Lanes * Held * 8.
 template <class T, int Lanes, int Held, bool kResidual>
-__global__ void __launch_bounds__(kThreads) rmsnorm_narrow(DeviceRmsNorm a) {
+__global__ void __launch_bounds__(kThreads) rmsnorm_narrow(RmsNorm a) {
   const std::int64_t token = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / Lanes;
   const std::int64_t row = token * a.width, first = std::int64_t{threadIdx.x % Lanes} * 8;
   const bool any = token < a.tokens;
@@ -71,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_narrow(DeviceRmsNorm a) {
 
 // A block per row; later numbers are read again.
 template <class T, int Held, bool kResidual>
-__global__ void __launch_bounds__(kMostThreads, 1) rmsnorm_wide(DeviceRmsNorm a) {
+__global__ void __launch_bounds__(kMostThreads, 1) rmsnorm_wide(RmsNorm a) {
   KVLAB_SHARED(float, shared, 33);
   const std::int64_t row = blockIdx.x * a.width, step = std::int64_t{blockDim.x} * 8, first = std::int64_t{threadIdx.x} * 8;
   RowPart<T, Held, kResidual> part;
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) rmsnorm_wide(DeviceRmsNorm a)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) rmsnorm_any_width(DeviceRmsNorm a) {
+__global__ void __launch_bounds__(kThreads) rmsnorm_any_width(RmsNorm a) {
   KVLAB_SHARED(float, shared, 33);
   const std::int64_t row = blockIdx.x * a.width;
   T* const residual = a.residual != nullptr ? static_cast<T*>(a.residual) + row : nullptr;
@@ -108,13 +107,11 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_any_width(DeviceRmsNorm a) {
 }
 
 template <bool kResidual, class T>
-void launch_vectors(const DeviceRmsNorm& a, CudaContext& cuda) {
-  const auto narrow = [&](int lanes, void (*kernel)(DeviceRmsNorm)) {
+void launch_vectors(const RmsNorm& a, CudaContext& cuda) {
+  const auto narrow = [&](int lanes, void (*kernel)(RmsNorm)) {
     launch("rmsnorm_narrow", cuda, blocks_of(ceil_div(a.tokens * lanes, kThreads), kThreads), kernel, a);
   };
-  const auto wide = [&](int threads, void (*kernel)(DeviceRmsNorm)) {
-    launch("rmsnorm_wide", cuda, blocks_of(a.tokens, threads), kernel, a);
-  };
+  const auto wide = [&](int threads, void (*kernel)(RmsNorm)) { launch("rmsnorm_wide", cuda, blocks_of(a.tokens, threads), kernel, a); };
   if (a.width <= 64) return narrow(8, rmsnorm_narrow<T, 8, 1, kResidual>);
   if (a.width <= 128) return narrow(16, rmsnorm_narrow<T, 16, 1, kResidual>);
   if (a.width <= 256) return narrow(32, rmsnorm_narrow<T, 32, 1, kResidual>);
@@ -128,7 +125,7 @@ void launch_vectors(const DeviceRmsNorm& a, CudaContext& cuda) {
 
 }  // namespace
 
-void run_cuda(const DeviceRmsNorm& a, CudaContext& cuda) {
+void run_cuda(const RmsNorm& a, CudaContext& cuda) {
   if (a.tokens == 0 || a.width == 0) return;
   for_type(a.type, [&](auto zero) {
     using T = decltype(zero);

@@ -20,31 +20,19 @@ constexpr std::int64_t flops(const SamplingShape& s) { return 5 * s.rows * s.voc
 // largest logit / temperature + noise(key, token). CPU and GPU agree unless the two largest sums differ by a few roundings. Ties: lowest
 // token. NaN is never picked; only NaN and -inf: token 0.
 struct Sampling {
-  const float* logits = nullptr;       // rows at r * stride
-  const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy
-  const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read if greedy
-  std::int32_t* token = nullptr;       // [rows] out
-  std::int64_t rows = 0, vocabulary = 0;
-  std::int64_t stride = 0;  // 0: vocabulary
-};
-
-constexpr SamplingShape shape(const Sampling& a) { return {a.rows, a.vocabulary, 4}; }
-void run_cpu(const Sampling& a);
-
-std::uint64_t sampling_key(std::uint64_t seed, std::uint64_t request, std::uint64_t step);
-
-// The same draws as Sampling.
-struct DeviceSampling {
   const void* logits = nullptr;        // row r begins at r * stride
   const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy
   const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read if greedy
   std::int32_t* token = nullptr;       // [rows] out
   std::int64_t rows = 0, vocabulary = 0;
-  std::int64_t stride = 0;  // 0: vocabulary
-  ElementType type = ElementType::kBf16;
+  std::int64_t stride = 0;               // 0: vocabulary
+  ElementType type = ElementType::kF32;  // on the CPU kF32
 };
 
-constexpr SamplingShape shape(const DeviceSampling& a) { return {a.rows, a.vocabulary, element_bytes(a.type)}; }
-void run_cuda(const DeviceSampling& a, CudaContext& cuda);
+constexpr SamplingShape shape(const Sampling& a) { return {a.rows, a.vocabulary, element_bytes(a.type)}; }
+void run_cpu(const Sampling& a);
+void run_cuda(const Sampling& a, CudaContext& cuda);
+
+std::uint64_t sampling_key(std::uint64_t seed, std::uint64_t request, std::uint64_t step);
 
 }  // namespace kvlab
