@@ -127,8 +127,8 @@ class StepKernels {
     add("rope", 2 * c_.layers, [&](std::size_t i) {
       const bool is_k = i % 2 == 1;
       std::uint8_t* const from = is_k ? in() + q * element_bytes(type_) : in();
-      DeviceRope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
-                    c_.head_dim};
+      Rope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
+              c_.head_dim};
       op.in_stride = q + 2 * kv, op.out_stride = is_k ? q + 2 * kv : 0, op.type = type_;
       run_cuda(op, cuda_);
     });

@@ -76,7 +76,8 @@ KernelFamily rope() {
   const auto build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), h = s.at("heads"), d = s.at("head_dim");
     const Angles a = angles(t * d / 2);
-    return Rope{b.activations().floats(t * h * d), b.activations().put(a.cos), b.activations().put(a.sin), t, h, d};
+    float* const x = b.activations().floats(t * h * d);
+    return Rope{x, x, b.activations().put(a.cos), b.activations().put(a.sin), nullptr, nullptr, t, h, d};
   };
   return family_of<Rope>("rope", DeviceKind::kCpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}}, {{1, 40, 128}, {1024, 20, 64}},
                          {{3, 2, 8}}, {ElementType::kF32, build, work_of_shape<Rope>, rope_matches<Rope>});

@@ -39,16 +39,16 @@ KernelFamily rmsnorm(ElementType type) {
 
 KernelFamily rope(ElementType type) {
   const auto build = [](Buffers& b, const Shape& s) {
-    DeviceRope a;
+    Rope a;
     a.tokens = s.at("tokens"), a.heads = s.at("heads"), a.head_dim = s.at("head_dim"), a.type = b.type();
     const Angles angle = angles(a.tokens * a.head_dim / 2);
     a.out = b.activations().elements(a.tokens * a.heads * a.head_dim), a.in = a.out;
     a.cos = b.activations().put(angle.cos), a.sin = b.activations().put(angle.sin);
     return a;
   };
-  return family_of<DeviceRope>("rope", DeviceKind::kGpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}},
-                               {{1, 40, 128}, {64, 40, 128}, {8192, 40, 128}, {32768, 40, 128}}, {{3, 2, 16}},
-                               {type, build, work_of_shape<DeviceRope>, rope_matches<DeviceRope>});
+  return family_of<Rope>("rope", DeviceKind::kGpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}},
+                         {{1, 40, 128}, {64, 40, 128}, {8192, 40, 128}, {32768, 40, 128}}, {{3, 2, 16}},
+                         {type, build, work_of_shape<Rope>, rope_matches<Rope>});
 }
 
 KernelFamily silu_mul(ElementType type) {

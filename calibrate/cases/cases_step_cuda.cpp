@@ -92,14 +92,14 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
 }
 
 // Keys in place.
-QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
+QueriesAndKeys<Rope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
   const Angles angle = angles(tokens * d / 2);
   std::vector<std::int32_t> position;
   for (std::int64_t t = 0; t < tokens; ++t) position.push_back(static_cast<std::int32_t>(tokens - 1 - t));
   void* const qkv = passed.elements(tokens * (q + 2 * kv));
-  QueriesAndKeys<DeviceRope> a;
+  QueriesAndKeys<Rope> a;
   a.q.in = qkv, a.q.out = passed.element_room(tokens * q), a.q.in_stride = q + 2 * kv;
   a.q.cos = passed.put(angle.cos), a.q.sin = passed.put(angle.sin), a.q.position = passed.put(position);
   a.q.tokens = tokens, a.q.heads = s.at("q_heads"), a.q.head_dim = d, a.q.type = b.type();
@@ -108,7 +108,7 @@ QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run) {
+bool rope_part_matches(TimedDevice& device, const Rope& a, const Run& run) {
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim, out_stride = a.out_stride != 0 ? a.out_stride : each;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> before;
@@ -123,7 +123,7 @@ bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run)
   return error.below(tolerance_of(a.type));
 }
 
-KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
+KernelFamily rope_qk(ElementType type) { return queries_and_keys<Rope>("rope_qk", type, build_rope_qk, rope_part_matches); }
 
 // Heads of queries, then of keys, in place.
 KernelFamily rmsnorm_qk(ElementType type) {

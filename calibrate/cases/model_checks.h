@@ -81,21 +81,18 @@ inline void add_rotation_error(const std::vector<float>& before, const std::vect
   }
 }
 
-inline const void* rotated(const Rope& a) { return a.x; }
-inline const void* rotated(const DeviceRope& a) { return a.out; }
-
 template <class Op>
 bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
   const ElementType type = type_of(a);
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> before;
-  for (const std::int64_t t : rows) before.push_back(read_at(device, rotated(a), t * each, each, type));
+  for (const std::int64_t t : rows) before.push_back(read_at(device, a.out, t * each, each, type));
   run();
   RelativeError error;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     add_rotation_error(before[r], read_floats(device, a.cos + rows[r] * half, half), read_floats(device, a.sin + rows[r] * half, half),
-                       read_at(device, rotated(a), rows[r] * each, each, type), error);
+                       read_at(device, a.out, rows[r] * each, each, type), error);
   }
   return error.below(tolerance_of(type));
 }

@@ -168,7 +168,7 @@ void DeviceTransformer::attention(std::int32_t layer, DeviceAttentionHost& host,
   const DeviceLayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   project(w, a);
   host.before_rope(layer, a.layer);
-  DeviceRope rope{a.layer.q, a.q, cos_.data(), sin_.data(), a.positions, nullptr, a.tokens, config_.q_heads, config_.head_dim};
+  Rope rope{a.layer.q, a.q, cos_.data(), sin_.data(), a.positions, nullptr, a.tokens, config_.q_heads, config_.head_dim};
   rope.in_stride = a.layer.q_stride, rope.type = type_;
   run_cuda(rope, cuda_);
   rope.in = a.layer.k, rope.out = const_cast<void*>(a.layer.k), rope.heads = config_.kv_heads;

@@ -86,8 +86,8 @@ void GradientTape::through_attention(std::int32_t layer, const KvState& kv, Swee
   run_cpu(AttentionGradient{q_[l].data(), kv.k[l].data(), kv.v[l].data(), s.d_out.data(), s.dq.data(), s.dk.data(), s.dv.data(), s.tokens,
                             kv.tokens - s.tokens, c.q_heads, c.kv_heads, c.head_dim, 1.0F / std::sqrt(static_cast<float>(c.head_dim)),
                             c.window(layer)});
-  run_cpu(Rope{s.dq.data(), s.cos.data(), s.sin.data(), s.tokens, c.q_heads, c.head_dim});
-  run_cpu(Rope{s.dk.data(), s.cos.data(), s.sin.data(), s.tokens, c.kv_heads, c.head_dim});
+  run_cpu(Rope{s.dq.data(), s.dq.data(), s.cos.data(), s.sin.data(), nullptr, nullptr, s.tokens, c.q_heads, c.head_dim});
+  run_cpu(Rope{s.dk.data(), s.dk.data(), s.cos.data(), s.sin.data(), nullptr, nullptr, s.tokens, c.kv_heads, c.head_dim});
   const float* const in = stage(2 * layer);
   run_cpu(RmsNorm{in, nullptr, w.attention_norm.data(), s.normed.data(), s.tokens, c.hidden_dim, c.norm_epsilon});
   if (c.qk_norm) through_head_norms(w, s);

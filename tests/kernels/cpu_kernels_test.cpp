@@ -128,7 +128,7 @@ TEST(RopeCpu, TurnsChannelPairsHalfAHeadApart) {
   // One token, two heads of four channels; the first pair turns by 90 degrees, the second not at all.
   std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8};
   const std::vector<float> cos{0, 1}, sin{1, 0};
-  run_cpu(Rope{x.data(), cos.data(), sin.data(), 1, 2, 4});
+  run_cpu(Rope{x.data(), x.data(), cos.data(), sin.data(), nullptr, nullptr, 1, 2, 4});
   EXPECT_EQ(x, (std::vector<float>{-3, 2, 1, 4, -7, 6, 5, 8}));
 }
 

@@ -130,20 +130,9 @@ struct RopeShape {
 constexpr std::int64_t bytes(const RopeShape& s) { return s.tokens * (2 * s.heads + 1) * s.head_dim * s.activation_bytes; }
 constexpr std::int64_t flops(const RopeShape& s) { return 3 * s.tokens * s.heads * s.head_dim; }
 
-// In place. Channel i is rotated with i + head_dim / 2, as in Hugging Face's Llama.
+// Rotates by the angle of position[t] less from_position[t]'s (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2, as in
+// Hugging Face's Llama; fp32, one rounding. On the CPU kF32, in place, dense, by the table's line t.
 struct Rope {
-  float* x = nullptr;          // [tokens, heads, head_dim]
-  const float* cos = nullptr;  // [tokens, head_dim / 2]
-  const float* sin = nullptr;  // [tokens, head_dim / 2]
-  std::int64_t tokens = 0, heads = 0, head_dim = 0;
-};
-
-constexpr RopeShape shape(const Rope& a) { return {a.tokens, a.heads, a.head_dim, 4}; }
-void run_cpu(const Rope& a);
-
-// Rotates by the angle of position[t] less from_position[t]'s (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2; fp32,
-// one rounding.
-struct DeviceRope {
   const void* in = nullptr;                     // [tokens, heads, head_dim], in_stride apart
   void* out = nullptr;                          // out_stride apart; may be `in`
   const float* cos = nullptr;                   // [lines, head_dim / 2]
@@ -153,11 +142,12 @@ struct DeviceRope {
   std::int64_t tokens = 0, heads = 0, head_dim = 0;
   std::int64_t in_stride = 0, out_stride = 0;  // in elements; 0: heads * head_dim
   bool inverse = false;
-  ElementType type = ElementType::kBf16;
+  ElementType type = ElementType::kF32;
 };
 
-constexpr RopeShape shape(const DeviceRope& a) { return {a.tokens, a.heads, a.head_dim, element_bytes(a.type)}; }
-void run_cuda(const DeviceRope& a, CudaContext& cuda);
+constexpr RopeShape shape(const Rope& a) { return {a.tokens, a.heads, a.head_dim, element_bytes(a.type)}; }
+void run_cpu(const Rope& a);
+void run_cuda(const Rope& a, CudaContext& cuda);
 
 // out = act(gate) * up, or act(in) without a gate.
 struct SiluMulShape {

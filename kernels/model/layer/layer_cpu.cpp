@@ -46,7 +46,7 @@ void rotate(const Rope& a, std::int64_t t) {
   const float* const cos = a.cos + t * half;
   const float* const sin = a.sin + t * half;
   for (std::int64_t h = 0; h < a.heads; ++h) {
-    float* const low = a.x + (t * a.heads + h) * a.head_dim;
+    float* const low = static_cast<float*>(a.out) + (t * a.heads + h) * a.head_dim;
     float* const high = low + half;
     for (std::int64_t i = 0; i < half; ++i) {
       const float x = low[i], y = high[i];

@@ -9,7 +9,7 @@ constexpr int kThreads = 256;
 constexpr int kHeads = 2;  // per thread, with the same cosines and sines
 
 template <int N>
-__device__ __forceinline__ void rotation(const DeviceRope& a, std::int64_t token, int channel, float (&cos)[N], float (&sin)[N]) {
+__device__ __forceinline__ void rotation(const Rope& a, std::int64_t token, int channel, float (&cos)[N], float (&sin)[N]) {
   const auto line = [&](const float* table, std::int64_t at, float(&x)[N]) { load_numbers(table + at * (a.head_dim / 2) + channel, x); };
   const std::int64_t to = a.position != nullptr ? a.position[token] : token;
   line(a.cos, to, cos);
@@ -31,7 +31,7 @@ __device__ __forceinline__ void rotation(const DeviceRope& a, std::int64_t token
 
 // N channels and their partners in kHeads heads.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) rope_heads(DeviceRope a, int tokens_per_block) {
+__global__ void __launch_bounds__(kThreads) rope_heads(Rope a, int tokens_per_block) {
   const int heads = static_cast<int>(a.heads), half = static_cast<int>(a.head_dim / 2);
   const int parts = half / N, groups = (heads + kHeads - 1) / kHeads, items = groups * parts;
   for (int item = threadIdx.x; item < items * tokens_per_block; item += kThreads) {
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) rope_heads(DeviceRope a, int tokens_
 
 }  // namespace
 
-void run_cuda(const DeviceRope& given, CudaContext& cuda) {
-  DeviceRope a = given;
+void run_cuda(const Rope& given, CudaContext& cuda) {
+  Rope a = given;
   if (a.tokens == 0 || a.heads == 0 || a.head_dim == 0) return;
   if (a.head_dim % 2 != 0) throw CudaError("RoPE turns pairs of channels: head_dim " + std::to_string(a.head_dim) + " is odd");
   if (a.in_stride == 0) a.in_stride = a.heads * a.head_dim;
