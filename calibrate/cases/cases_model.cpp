@@ -18,7 +18,7 @@ KernelFamily linear() {
   };
   return family_of<Linear>("linear", DeviceKind::kCpu, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}},
                            {{1, 1024, 1024}, {64, 4096, 1024}, {512, 1024, 4096}}, {{3, 20, 33}},
-                           {ElementType::kF32, build, work_of_shape<Linear>, linear_matches<Linear>});
+                           {ElementType::kF32, build, work_of_shape<Linear>, linear_matches});
 }
 
 // One input, several matrices (q, k, v or gate, up).
@@ -69,7 +69,7 @@ KernelFamily rmsnorm() {
     return a;
   };
   return family_of<RmsNorm>("rmsnorm", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}}, {{1, 4096}, {4096, 1024}}, {{3, 40}},
-                            {ElementType::kF32, build, work_of_shape<RmsNorm>, rmsnorm_matches<RmsNorm>});
+                            {ElementType::kF32, build, work_of_shape<RmsNorm>, rmsnorm_matches});
 }
 
 KernelFamily rope() {
@@ -80,7 +80,7 @@ KernelFamily rope() {
     return Rope{x, x, b.activations().put(a.cos), b.activations().put(a.sin), nullptr, nullptr, t, h, d};
   };
   return family_of<Rope>("rope", DeviceKind::kCpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}}, {{1, 40, 128}, {1024, 20, 64}},
-                         {{3, 2, 8}}, {ElementType::kF32, build, work_of_shape<Rope>, rope_matches<Rope>});
+                         {{3, 2, 8}}, {ElementType::kF32, build, work_of_shape<Rope>, rope_matches});
 }
 
 KernelFamily silu_mul() {
@@ -89,7 +89,7 @@ KernelFamily silu_mul() {
     return SiluMul{b.activations().floats(t * w), b.activations().floats(t * w), b.activations().room<float>(t * w), t, w};
   };
   return family_of<SiluMul>("silu_mul", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}}, {{1, 14336}, {1024, 2816}}, {{3, 20}},
-                            {ElementType::kF32, build, work_of_shape<SiluMul>, silu_mul_matches<SiluMul>});
+                            {ElementType::kF32, build, work_of_shape<SiluMul>, silu_mul_matches});
 }
 
 KernelFamily embedding() {
@@ -98,7 +98,7 @@ KernelFamily embedding() {
     return Embedding{b.activations().put(random_ids(b, t, v)), b.floats(v * w), b.activations().room<float>(t * w), t, w};
   };
   return family_of<Embedding>("embedding", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}, {"vocabulary", "v"}}, {{512, 1024, 32000}},
-                              {{5, 12, 7}}, {ElementType::kF32, build, work_of_shape<Embedding>, embedding_matches<Embedding>});
+                              {{5, 12, 7}}, {ElementType::kF32, build, work_of_shape<Embedding>, embedding_matches});
 }
 
 KernelFamily attention_prefill() {
@@ -132,7 +132,7 @@ KernelFamily sampling() {
     return a;
   };
   return family_of<Sampling>("sampling", DeviceKind::kCpu, {{"rows", "r"}, {"vocabulary", "v"}}, {{16, 32000}}, {{3, 50}},
-                             {ElementType::kF32, build, work_of_shape<Sampling>, sampling_matches<Sampling>});
+                             {ElementType::kF32, build, work_of_shape<Sampling>, sampling_matches});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ KernelFamily linear(ElementType type) {
   for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
     for (const std::int64_t tokens : {1, 64, 1024, 8192}) shapes.push_back({tokens, out, in});
   return family_of<Linear>("linear", DeviceKind::kGpu, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, shapes, {{3, 24, 32}},
-                           {type, build, work_of_shape<Linear>, linear_matches<Linear>});
+                           {type, build, work_of_shape<Linear>, linear_matches});
 }
 
 KernelFamily rmsnorm(ElementType type) {
@@ -34,7 +34,7 @@ KernelFamily rmsnorm(ElementType type) {
   };
   return family_of<RmsNorm>("rmsnorm", DeviceKind::kGpu, {{"tokens", "t"}, {"width", "w"}},
                             {{1, 4096}, {64, 4096}, {8192, 4096}, {65536, 4096}}, {{3, 40}},
-                            {type, build, work_of_shape<RmsNorm>, rmsnorm_matches<RmsNorm>});
+                            {type, build, work_of_shape<RmsNorm>, rmsnorm_matches});
 }
 
 KernelFamily rope(ElementType type) {
@@ -48,7 +48,7 @@ KernelFamily rope(ElementType type) {
   };
   return family_of<Rope>("rope", DeviceKind::kGpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}},
                          {{1, 40, 128}, {64, 40, 128}, {8192, 40, 128}, {32768, 40, 128}}, {{3, 2, 16}},
-                         {type, build, work_of_shape<Rope>, rope_matches<Rope>});
+                         {type, build, work_of_shape<Rope>, rope_matches});
 }
 
 KernelFamily silu_mul(ElementType type) {
@@ -62,7 +62,7 @@ KernelFamily silu_mul(ElementType type) {
     return a;
   };
   return family_of<SiluMul>("silu_mul", DeviceKind::kGpu, {{"tokens", "t"}, {"width", "w"}}, {{1, 14336}, {64, 14336}, {8192, 14336}},
-                            {{3, 24}}, {type, build, work_of_shape<SiluMul>, silu_mul_matches<SiluMul>});
+                            {{3, 24}}, {type, build, work_of_shape<SiluMul>, silu_mul_matches});
 }
 
 KernelFamily embedding(ElementType type) {
@@ -75,7 +75,7 @@ KernelFamily embedding(ElementType type) {
   };
   return family_of<Embedding>("embedding", DeviceKind::kGpu, {{"tokens", "t"}, {"width", "w"}, {"vocabulary", "v"}},
                               {{64, 4096, 128256}, {8192, 4096, 128256}, {32768, 4096, 128256}}, {{5, 16, 7}},
-                              {type, build, work_of_shape<Embedding>, embedding_matches<Embedding>});
+                              {type, build, work_of_shape<Embedding>, embedding_matches});
 }
 
 KernelFamily sampling(ElementType type) {
@@ -88,7 +88,7 @@ KernelFamily sampling(ElementType type) {
     return a;
   };
   return family_of<Sampling>("sampling", DeviceKind::kGpu, {{"rows", "r"}, {"vocabulary", "v"}}, {{1, 128256}, {64, 128256}, {512, 128256}},
-                             {{3, 64}}, {type, build, work_of_shape<Sampling>, sampling_matches<Sampling>});
+                             {{3, 64}}, {type, build, work_of_shape<Sampling>, sampling_matches});
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ KernelFamily linear_head(ElementType type) {
     return CaseWork{bytes(shape(a)) + a.tokens * a.out_dim * (4 - element_bytes(a.type)), flops(shape(a)), {}};
   };
   return step_family<Linear>("linear_head", {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{3, 24, 32}},
-                             {type, build, work, linear_matches<Linear>});
+                             {type, build, work, linear_matches});
 }
 
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
@@ -137,8 +137,7 @@ KernelFamily rmsnorm_qk(ElementType type) {
     const RmsNorm q = norm(s.at("q_heads"));
     return QueriesAndKeys<RmsNorm>{q, norm(s.at("kv_heads"))};
   };
-  const auto matches = [](TimedDevice& device, const RmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
-  return queries_and_keys<RmsNorm>("rmsnorm_qk", type, build, matches);
+  return queries_and_keys<RmsNorm>("rmsnorm_qk", type, build, rmsnorm_matches);
 }
 
 // From the QKV output. More tokens than sequences: prompts, with page tables from CPU memory.
