@@ -44,7 +44,7 @@ struct LshSample {
   std::uint32_t* heads = nullptr;                       // as unit: bit g is set if query head g of the group samples it
   std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, keys found in buckets
 };
-// Without the buckets' content (SearchVisits).
+// Without the buckets' content.
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
 
