@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -153,7 +152,7 @@ struct PartedRows {
   // Bound of kept tokens that receive a dropped one.
   [[nodiscard]] std::int64_t most_targets() const {
     std::int64_t n = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) n += std::min(num_kept(r), num_dropped(r));
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) n += num_kept(r) < num_dropped(r) ? num_kept(r) : num_dropped(r);
     return n;
   }
 };

@@ -71,11 +71,4 @@ class Recording {
 // Throws CudaError while a graph is recorded.
 void refuse_in_graph(const char* what);
 
-CudaStream new_stream();
-void end_stream(CudaStream stream);
-// The destination is NaN until the copy arrives.
-void copy_late(void* to, const void* from, std::int64_t bytes, CudaStream stream);
-void arrive(CudaStream stream);
-void arrive_all();
-
 }  // namespace kvlab::emulated
