@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/model/sampling/gumbel.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

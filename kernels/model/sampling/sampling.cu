@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {

@@ -1,7 +1,6 @@
 #include <limits>
 
 #include "base/random.h"
-#include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
