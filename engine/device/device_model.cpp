@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/model/layer/layer.h"
 #include "kernels/model/sampling/sampling.h"

@@ -6,7 +6,7 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/model/layer/layer.h"
 
 namespace kvlab {

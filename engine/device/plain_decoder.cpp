@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/model/layer/layer.h"
 #include "kernels/model/sampling/sampling.h"

@@ -2,7 +2,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

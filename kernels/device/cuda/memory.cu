@@ -5,9 +5,8 @@
 #include <mutex>
 
 #include "kernels/device/cuda/check.cuh"
-#include "kernels/device/cuda/copy_ranges.h"
-#include "kernels/device/cuda/gpu_memory.h"
 #include "kernels/device/cuda/launch.cuh"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

@@ -1,3 +1,5 @@
+#include "kernels/device/cuda/memory.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -6,9 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/device/cuda/copy_ranges.h"
 #include "kernels/device/cuda/events.h"
-#include "kernels/device/cuda/gpu_memory.h"
 #include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab {
