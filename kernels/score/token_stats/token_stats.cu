@@ -3,7 +3,7 @@
 
 #include "kernels/attention/attention_stats/stats_queries.cuh"
 #include "kernels/score/token_stats/token_stats.h"
-#include "kernels/select/top_k/select_rows.h"
+#include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
 

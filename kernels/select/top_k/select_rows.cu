@@ -3,7 +3,6 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/select/top_k/radix_select.cuh"
-#include "kernels/select/top_k/select_rows.h"
 #include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
 #include "policies/kv/format/main_directions/main_directions.h"
 #include "policies/kv/recipe/trained_tensors.h"

@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "base/random.h"
-#include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
 
 namespace kvlab {
