@@ -62,7 +62,7 @@ else()
   if(KVLAB_EMULATED_TESTS)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/emulated/*.cpp)
     list(REMOVE_ITEM kvlab_cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/memory.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/events.cu
-      ${CMAKE_SOURCE_DIR}/kernels/device/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/copy_ranges.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/graph.cu)
+      ${CMAKE_SOURCE_DIR}/kernels/device/cuda/blas.cu)
     kvlab_cuda_sources(${kvlab_cu} ${kvlab_row_cu})
     add_library(kernels_emulated OBJECT EXCLUDE_FROM_ALL ${sources} ${kvlab_cu} ${kvlab_row_cu} ${kvlab_cuda_host})
     target_link_libraries(kernels_emulated PUBLIC kvlab_flags Eigen3::Eigen)

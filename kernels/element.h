@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/half.h"
+
 // Round to nearest even, the same on CPU and GPU.
 #ifdef __CUDACC__
 #define KVLAB_BOTH __host__ __device__
+#define KVLAB_BODY __device__  // in a .cu unit the body of a row operation is device code
 #else
 #define KVLAB_BOTH
+#define KVLAB_BODY
 #endif
 
 namespace kvlab {
@@ -35,15 +39,9 @@ struct fp8 {
 
 KVLAB_BOTH constexpr float to_float(float x) { return x; }
 
-KVLAB_BOTH constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+KVLAB_BOTH constexpr float to_float(bf16 x) { return bfloat16_to_float(x.bits); }
 
-KVLAB_BOTH constexpr float to_float(f16 x) {
-  const std::uint32_t sign = (x.bits & 0x8000U) << 16, exponent = (x.bits >> 10) & 31U, fraction = x.bits & 1023U;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000U | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-  return sign != 0 ? -magnitude : magnitude;
-}
+KVLAB_BOTH constexpr float to_float(f16 x) { return half_to_float(x.bits); }
 
 KVLAB_BOTH constexpr float to_float(fp8 x) {
   const std::uint32_t exponent = (x.bits >> 3) & 15U, fraction = x.bits & 7U;
@@ -63,28 +61,12 @@ struct From<float> {
 
 template <>
 struct From<bf16> {
-  KVLAB_BOTH static constexpr bf16 convert(float x) {
-    const auto u = std::bit_cast<std::uint32_t>(x);
-    if ((u & 0x7FFFFFFFU) > 0x7F800000U) return {static_cast<std::uint16_t>(u >> 16 | 0x40U)};
-    return {static_cast<std::uint16_t>((u + 0x7FFFU + (u >> 16 & 1U)) >> 16)};
-  }
+  KVLAB_BOTH static constexpr bf16 convert(float x) { return {float_to_bfloat16(x)}; }
 };
 
 template <>
 struct From<f16> {
-  KVLAB_BOTH static constexpr f16 convert(float x) {
-    const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t sign = u >> 16 & 0x8000U, magnitude = u & 0x7FFFFFFFU;
-    if (magnitude > 0x7F800000U) return {static_cast<std::uint16_t>(sign | 0x7E00U)};
-    if (magnitude >= 0x477FF000U) return {static_cast<std::uint16_t>(sign | 0x7C00U)};  // >= 65520
-    if (magnitude >= 0x38800000U) {                                                     // normal in binary16
-      const std::uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
-      return {static_cast<std::uint16_t>(sign | (rounded - 0x38000000U) >> 13)};
-    }
-    // + 0.5 moves a subnormal's fraction into place, rounded to nearest even.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
-  }
+  KVLAB_BOTH static constexpr f16 convert(float x) { return {float_to_half(x)}; }
 };
 
 template <>

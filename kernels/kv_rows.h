@@ -1,7 +1,7 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/element.h"
 
@@ -96,6 +96,115 @@ struct PassQueries {
 inline std::int64_t causal_pairs(std::int64_t queries, std::int64_t tokens) {
   const std::int64_t w = queries < tokens ? queries : tokens;
   return queries * tokens - w * (w - 1) / 2;
+}
+
+// Entry i of row r is token index[first[r] + i], ascending. Lengths are bounds known without data; unused entries at the end: -1.
+struct ListedTokens {
+  KvRows kv;
+  const std::int64_t* first = nullptr;  // [kv.num_rows + 1]
+  const std::int32_t* index = nullptr;  // [total()]
+  bool values = false;                  // V, not K
+
+  [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
+  [[nodiscard]] KVLAB_BOTH std::int32_t entries(std::int64_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
+  [[nodiscard]] std::int32_t most_entries() const {
+    std::int32_t most = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) most = entries(r) > most ? entries(r) : most;
+    return most;
+  }
+  // Used entries. Needs data.
+  [[nodiscard]] std::int32_t count(std::int32_t row) const {
+    std::int32_t n = entries(row);
+    while (n > 0 && index[first[row] + n - 1] < 0) --n;
+    return n;
+  }
+  // [head_dim] of entry i.
+  [[nodiscard]] float* at(std::int32_t row, std::int32_t i) const {
+    const std::int32_t token = index[first[row] + i];
+    return values ? kv.value(row, token) : kv.key(row, token);
+  }
+  [[nodiscard]] ListedTokens of_values() const {
+    ListedTokens v = *this;
+    v.values = true;
+    return v;
+  }
+  // In the model's precision.
+  [[nodiscard]] std::int64_t dense_bytes() const { return total() * kv.head_dim * kv.kv_bytes; }
+  [[nodiscard]] std::int64_t list_bytes() const { return 4 * total(); }
+};
+
+// Both lists ascend.
+struct PartedRows {
+  KvRows kv;
+  const std::int64_t* kept_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* kept = nullptr;
+  const std::int64_t* dropped_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* dropped = nullptr;
+
+  [[nodiscard]] KVLAB_BOTH std::int32_t num_kept(std::int32_t row) const {
+    return static_cast<std::int32_t>(kept_first[row + 1] - kept_first[row]);
+  }
+  [[nodiscard]] KVLAB_BOTH std::int32_t num_dropped(std::int32_t row) const {
+    return static_cast<std::int32_t>(dropped_first[row + 1] - dropped_first[row]);
+  }
+  [[nodiscard]] std::int64_t total_kept() const { return kv.num_rows == 0 ? 0 : kept_first[kv.num_rows]; }
+  [[nodiscard]] std::int64_t total_dropped() const { return kv.num_rows == 0 ? 0 : dropped_first[kv.num_rows]; }
+  // Bound of kept tokens that receive a dropped one.
+  [[nodiscard]] std::int64_t most_targets() const {
+    std::int64_t n = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) n += num_kept(r) < num_dropped(r) ? num_kept(r) : num_dropped(r);
+    return n;
+  }
+};
+
+// Query heads as KV heads, over the same pages.
+struct HeadsApart {
+  explicit HeadsApart(const KvRows& rows) : kv(rows) {
+    first.push_back(0);
+    for (std::int32_t r = 0; r < rows.num_rows; ++r)
+      for (std::int32_t g = 0; g < rows.group; ++g) {
+        len.push_back(rows.len[r]), page_begin.push_back(rows.page_begin[r]);
+        first.push_back(first.back() + rows.len[r]);
+      }
+    kv.num_rows *= rows.group, kv.kv_heads *= rows.group, kv.group = 1;
+    kv.len = len.data(), kv.first = first.data(), kv.page_begin = page_begin.data();
+  }
+  std::vector<std::int32_t> len, page_begin;
+  std::vector<std::int64_t> first;
+  KvRows kv;
+};
+
+// Lists of units (pages, chunks, clusters or tokens) in one array from first[r] on, or in separate arrays. They may be shorter than their
+// space.
+struct UnitLists {
+  const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
+  const std::int32_t* unit = nullptr;         // [first[num_rows]]
+  const std::int32_t* const* rows = nullptr;  // [num_rows] used if `first` is null
+  const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
+
+  [[nodiscard]] KVLAB_BOTH std::int64_t size(std::int64_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
+  [[nodiscard]] KVLAB_BOTH const std::int32_t* row(std::int64_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
+  [[nodiscard]] std::int64_t total(std::int64_t num_rows) const {
+    std::int64_t n = 0;
+    for (std::int64_t r = 0; r < num_rows; ++r) n += size(r);
+    return n;
+  }
+};
+
+// In CPU memory, for shapes(visit) of row operations.
+void visit_lists(UnitLists& lists, std::int64_t num_rows, auto&& visit) {
+  visit(lists.first, num_rows + 1), visit(lists.rows, num_rows), visit(lists.count, num_rows);
+}
+
+// Reads at eight places in turn: one prefetch stream leaves most bandwidth unused. The first n % 8 have one more.
+constexpr std::int64_t kStreams = 8;
+
+// The order depends only on n.
+template <class F>
+void for_each_in_streams(std::int64_t n, F&& f) {
+  const std::int64_t each = n / kStreams, longer = n % kStreams;
+  for (std::int64_t at = 0; at < each + (longer > 0 ? 1 : 0); ++at)
+    for (std::int64_t s = 0; s < (at < each ? kStreams : longer); ++s) f(s * each + (s < longer ? s : longer) + at);
 }
 
 }  // namespace kvlab

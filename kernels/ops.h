@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -134,8 +133,8 @@ class Ops {
   OpClock* clock_ = nullptr;
   bool keeps_log_ = true;
   std::vector<OpCall> log_;
-  std::deque<std::vector<std::uint64_t>> chunks_;  // stable addresses
-  std::size_t chunk_ = 0, used_ = 0;               // words of chunks_[chunk_]
+  std::vector<std::vector<std::uint64_t>> chunks_;
+  std::size_t chunk_ = 0, used_ = 0;  // words of chunks_[chunk_]
   CountSource* counts_ = nullptr;
 };
 

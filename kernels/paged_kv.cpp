@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/storage/quantize/group_codec.h"
+#include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
 

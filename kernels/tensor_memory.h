@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device/cuda/copy_ranges.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

@@ -9,15 +9,11 @@
 #include "base/ceil_div.h"
 #include "engine/device/device_model.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/device/cuda/events.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 
@@ -99,27 +95,27 @@ class StepKernels {
   std::vector<DecodeStepTimes::Kernel> measure() {
     const std::int64_t hidden = c_.hidden_dim, inner = c_.intermediate_dim, vocabulary = c_.vocab_size, q = q_width();
     const DeviceWeights& w = model_.weights();
-    add("embedding", 1, [&](std::size_t) { run_cuda(DeviceEmbedding{ids_.data(), w.embedding.data(), out(), n_, hidden, type_}, cuda_); });
+    add("embedding", 1, [&](std::size_t) { run_cuda(Embedding{ids_.data(), w.embedding.data(), out(), n_, hidden, type_}, cuda_); });
     add("rmsnorm", 2 * c_.layers + 1, [&](std::size_t) {
-      run_cuda(DeviceRmsNorm{in(), out(), w.final_norm.data(), in(), n_, hidden, 1e-5F, type_}, cuda_);
+      run_cuda(RmsNorm{in(), out(), w.final_norm.data(), in(), n_, hidden, 1e-5F, type_}, cuda_);
     });
     linear("linear_qkv", hidden, q + 2 * kv_width(), [](const DeviceLayerWeights& l) { return l.qkv.data(); });
     add_attention();
     linear("linear_o", q, hidden, [](const DeviceLayerWeights& l) { return l.o.data(); });
     linear("linear_gate_up", hidden, 2 * inner, [](const DeviceLayerWeights& l) { return l.gate_up.data(); });
     add("silu_mul", c_.layers, [&](std::size_t) {
-      run_cuda(DeviceSiluMul{in(), in() + inner * element_bytes(type_), out(), n_, inner, 2 * inner, type_}, cuda_);
+      run_cuda(SiluMul{in(), in() + inner * element_bytes(type_), out(), n_, inner, 2 * inner, type_}, cuda_);
     });
     linear("linear_down", inner, hidden, [](const DeviceLayerWeights& l) { return l.down.data(); });
     add("linear_head", 1, [&](std::size_t) {
-      DeviceLinear op{in(), w.head.data() != nullptr ? w.head.data() : w.embedding.data(), out(), nullptr, n_, hidden, vocabulary, type_};
+      Linear op{in(), w.head.data() != nullptr ? w.head.data() : w.embedding.data(), out(), nullptr, n_, hidden, vocabulary, type_};
       op.y_is_f32 = true;
       run_cuda(op, cuda_);
     });
     add("sampling", 1, [&](std::size_t) {
       const auto* const temperature = reinterpret_cast<const float*>(zeros_.data());
       const auto* const key = reinterpret_cast<const std::uint64_t*>(zeros_.data());
-      run_cuda(DeviceSampling{out(), temperature, key, ids_.data(), n_, vocabulary, 0, ElementType::kF32}, cuda_);
+      run_cuda(Sampling{out(), temperature, key, ids_.data(), n_, vocabulary, 0, ElementType::kF32}, cuda_);
     });
     return std::move(kernels_);
   }
@@ -131,8 +127,8 @@ class StepKernels {
     add("rope", 2 * c_.layers, [&](std::size_t i) {
       const bool is_k = i % 2 == 1;
       std::uint8_t* const from = is_k ? in() + q * element_bytes(type_) : in();
-      DeviceRope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
-                    c_.head_dim};
+      Rope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
+              c_.head_dim};
       op.in_stride = q + 2 * kv, op.out_stride = is_k ? q + 2 * kv : 0, op.type = type_;
       run_cuda(op, cuda_);
     });
@@ -187,7 +183,7 @@ class StepKernels {
   }
   void linear(const char* name, std::int64_t from, std::int64_t to, const std::function<const void*(const DeviceLayerWeights&)>& weight) {
     add(name, c_.layers, [&, from, to](std::size_t l) {
-      run_cuda(DeviceLinear{in(), weight(model_.weights().layers[l]), out(), nullptr, n_, from, to, type_}, cuda_);
+      run_cuda(Linear{in(), weight(model_.weights().layers[l]), out(), nullptr, n_, from, to, type_}, cuda_);
     });
   }
 

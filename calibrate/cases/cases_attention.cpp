@@ -6,7 +6,6 @@
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv.h"
-#include "kernels/attention/append_kv/append_rows.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
 

@@ -5,10 +5,10 @@
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
-#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 
 namespace kvlab {
 

@@ -4,7 +4,7 @@
 
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/compact/compact.h"
 #include "kernels/storage/evict_rows_op.h"
 #include "kernels/storage/quantize/quantize.h"
 

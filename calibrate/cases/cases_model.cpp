@@ -14,11 +14,11 @@ namespace {
 KernelFamily linear() {
   const auto build = [](Buffers& b, const Shape& s) {
     const std::int64_t m = s.at("tokens"), n = s.at("out"), k = s.at("in");
-    return Linear{b.activations().floats(m * k), b.floats(n * k), b.activations().room<float>(m * n), m, k, n};
+    return Linear{b.activations().floats(m * k), b.floats(n * k), b.activations().room<float>(m * n), nullptr, m, k, n};
   };
   return family_of<Linear>("linear", DeviceKind::kCpu, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}},
                            {{1, 1024, 1024}, {64, 4096, 1024}, {512, 1024, 4096}}, {{3, 20, 33}},
-                           {ElementType::kF32, build, work_of_shape<Linear>, linear_matches<Linear>});
+                           {ElementType::kF32, build, work_of_shape<Linear>, linear_matches});
 }
 
 // One input, several matrices (q, k, v or gate, up).
@@ -26,7 +26,7 @@ struct LinearSet {
   const float* x = nullptr;
   std::int64_t tokens = 0, in_dim = 0;
   std::vector<LinearPart> parts;
-  [[nodiscard]] Linear part(std::size_t i) const { return {x, parts[i].w, parts[i].y, tokens, in_dim, parts[i].out_dim, nullptr}; }
+  [[nodiscard]] Linear part(std::size_t i) const { return {x, parts[i].w, parts[i].y, nullptr, tokens, in_dim, parts[i].out_dim}; }
 };
 
 void run_cpu(const LinearSet& a) {
@@ -69,17 +69,18 @@ KernelFamily rmsnorm() {
     return a;
   };
   return family_of<RmsNorm>("rmsnorm", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}}, {{1, 4096}, {4096, 1024}}, {{3, 40}},
-                            {ElementType::kF32, build, work_of_shape<RmsNorm>, rmsnorm_matches<RmsNorm>});
+                            {ElementType::kF32, build, work_of_shape<RmsNorm>, rmsnorm_matches});
 }
 
 KernelFamily rope() {
   const auto build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), h = s.at("heads"), d = s.at("head_dim");
     const Angles a = angles(t * d / 2);
-    return Rope{b.activations().floats(t * h * d), b.activations().put(a.cos), b.activations().put(a.sin), t, h, d};
+    float* const x = b.activations().floats(t * h * d);
+    return Rope{x, x, b.activations().put(a.cos), b.activations().put(a.sin), nullptr, nullptr, t, h, d};
   };
   return family_of<Rope>("rope", DeviceKind::kCpu, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}}, {{1, 40, 128}, {1024, 20, 64}},
-                         {{3, 2, 8}}, {ElementType::kF32, build, work_of_shape<Rope>, rope_matches<Rope>});
+                         {{3, 2, 8}}, {ElementType::kF32, build, work_of_shape<Rope>, rope_matches});
 }
 
 KernelFamily silu_mul() {
@@ -88,7 +89,7 @@ KernelFamily silu_mul() {
     return SiluMul{b.activations().floats(t * w), b.activations().floats(t * w), b.activations().room<float>(t * w), t, w};
   };
   return family_of<SiluMul>("silu_mul", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}}, {{1, 14336}, {1024, 2816}}, {{3, 20}},
-                            {ElementType::kF32, build, work_of_shape<SiluMul>, silu_mul_matches<SiluMul>});
+                            {ElementType::kF32, build, work_of_shape<SiluMul>, silu_mul_matches});
 }
 
 KernelFamily embedding() {
@@ -97,7 +98,7 @@ KernelFamily embedding() {
     return Embedding{b.activations().put(random_ids(b, t, v)), b.floats(v * w), b.activations().room<float>(t * w), t, w};
   };
   return family_of<Embedding>("embedding", DeviceKind::kCpu, {{"tokens", "t"}, {"width", "w"}, {"vocabulary", "v"}}, {{512, 1024, 32000}},
-                              {{5, 12, 7}}, {ElementType::kF32, build, work_of_shape<Embedding>, embedding_matches<Embedding>});
+                              {{5, 12, 7}}, {ElementType::kF32, build, work_of_shape<Embedding>, embedding_matches});
 }
 
 KernelFamily attention_prefill() {
@@ -131,7 +132,7 @@ KernelFamily sampling() {
     return a;
   };
   return family_of<Sampling>("sampling", DeviceKind::kCpu, {{"rows", "r"}, {"vocabulary", "v"}}, {{16, 32000}}, {{3, 50}},
-                             {ElementType::kF32, build, work_of_shape<Sampling>, sampling_matches<Sampling>});
+                             {ElementType::kF32, build, work_of_shape<Sampling>, sampling_matches});
 }
 
 }  // namespace

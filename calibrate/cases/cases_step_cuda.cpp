@@ -4,9 +4,7 @@
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/append_kv/append_rows.h"
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/device/cuda/device_rows.h"
 
 namespace kvlab {
@@ -23,10 +21,10 @@ KernelFamily step_family(std::string_view op, const Axes& axes, const ShapeValue
 
 // In sequence; outputs are adjacent.
 struct LinearSet {
-  std::vector<DeviceLinear> parts;
+  std::vector<Linear> parts;
 };
 void run_cuda(const LinearSet& set, CudaContext& cuda) {
-  for (const DeviceLinear& part : set.parts) run_cuda(part, cuda);
+  for (const Linear& part : set.parts) run_cuda(part, cuda);
 }
 
 KernelFamily linear_set(ElementType type) {
@@ -44,11 +42,11 @@ KernelFamily linear_set(ElementType type) {
   };
   const auto work = [](const LinearSet& set, const Shape&) {
     CaseWork work;
-    for (const DeviceLinear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
+    for (const Linear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
     return work;
   };
   const auto matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
-    return std::all_of(set.parts.begin(), set.parts.end(), [&](const DeviceLinear& part) { return linear_matches(device, part, run); });
+    return std::all_of(set.parts.begin(), set.parts.end(), [&](const Linear& part) { return linear_matches(device, part, run); });
   };
   return step_family<LinearSet>("linear_set", {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
                                 {{3, 24, 16, 16, 32}}, {type, build, work, matches});
@@ -57,17 +55,17 @@ KernelFamily linear_set(ElementType type) {
 // In float32.
 KernelFamily linear_head(ElementType type) {
   const auto build = [](Buffers& b, const Shape& s) {
-    DeviceLinear a;
+    Linear a;
     a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type(), a.y_is_f32 = true;
     a.x = b.activations().elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim);
     a.y = b.activations().room<float>(a.tokens * a.out_dim);
     return a;
   };
-  const auto work = [](const DeviceLinear& a, const Shape&) {
+  const auto work = [](const Linear& a, const Shape&) {
     return CaseWork{bytes(shape(a)) + a.tokens * a.out_dim * (4 - element_bytes(a.type)), flops(shape(a)), {}};
   };
-  return step_family<DeviceLinear>("linear_head", {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{3, 24, 32}},
-                                   {type, build, work, linear_matches<DeviceLinear>});
+  return step_family<Linear>("linear_head", {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{3, 24, 32}},
+                             {type, build, work, linear_matches});
 }
 
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
@@ -94,14 +92,14 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
 }
 
 // Keys in place.
-QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
+QueriesAndKeys<Rope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
   const Angles angle = angles(tokens * d / 2);
   std::vector<std::int32_t> position;
   for (std::int64_t t = 0; t < tokens; ++t) position.push_back(static_cast<std::int32_t>(tokens - 1 - t));
   void* const qkv = passed.elements(tokens * (q + 2 * kv));
-  QueriesAndKeys<DeviceRope> a;
+  QueriesAndKeys<Rope> a;
   a.q.in = qkv, a.q.out = passed.element_room(tokens * q), a.q.in_stride = q + 2 * kv;
   a.q.cos = passed.put(angle.cos), a.q.sin = passed.put(angle.sin), a.q.position = passed.put(position);
   a.q.tokens = tokens, a.q.heads = s.at("q_heads"), a.q.head_dim = d, a.q.type = b.type();
@@ -110,7 +108,7 @@ QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run) {
+bool rope_part_matches(TimedDevice& device, const Rope& a, const Run& run) {
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim, out_stride = a.out_stride != 0 ? a.out_stride : each;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> before;
@@ -125,22 +123,21 @@ bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run)
   return error.below(tolerance_of(a.type));
 }
 
-KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
+KernelFamily rope_qk(ElementType type) { return queries_and_keys<Rope>("rope_qk", type, build_rope_qk, rope_part_matches); }
 
 // Heads of queries, then of keys, in place.
 KernelFamily rmsnorm_qk(ElementType type) {
   const auto build = [](Buffers& b, const Shape& s) {
     const auto norm = [&](std::int64_t heads) {
-      DeviceRmsNorm a;
+      RmsNorm a;
       a.tokens = s.at("tokens") * heads, a.width = s.at("head_dim"), a.type = b.type();
       a.out = b.activations().elements(a.tokens * a.width), a.in = a.out, a.weight = b.elements(a.width);
       return a;
     };
-    const DeviceRmsNorm q = norm(s.at("q_heads"));
-    return QueriesAndKeys<DeviceRmsNorm>{q, norm(s.at("kv_heads"))};
+    const RmsNorm q = norm(s.at("q_heads"));
+    return QueriesAndKeys<RmsNorm>{q, norm(s.at("kv_heads"))};
   };
-  const auto matches = [](TimedDevice& device, const DeviceRmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
-  return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
+  return queries_and_keys<RmsNorm>("rmsnorm_qk", type, build, rmsnorm_matches);
 }
 
 // From the QKV output. More tokens than sequences: prompts, with page tables from CPU memory.

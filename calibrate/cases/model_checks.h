@@ -7,37 +7,20 @@
 
 #include "calibrate/cases/op_case.h"
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
-// Float64 references, for the CPU's structs and the GPU's.
+// Float64 references.
 namespace kvlab {
 
-template <class Op>
-ElementType type_of(const Op& a) {
-  if constexpr (requires { a.type; }) return a.type;
-  return ElementType::kF32;
-}
-// A product's output may be float32 logits.
-template <class Op>
-ElementType output_type_of(const Op& a) {
-  if constexpr (requires { a.y_is_f32; })
-    if (a.y_is_f32) return ElementType::kF32;
-  return type_of(a);
-}
 inline std::vector<float> read_at(TimedDevice& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
   return read_floats(device, static_cast<const char*>(base) + at * element_bytes(type), n, type);
 }
 inline double wide(float x) { return static_cast<double>(x); }
 
-template <class Op>
-bool linear_matches(TimedDevice& device, const Op& a, const Run& run) {
+inline bool linear_matches(TimedDevice& device, const Linear& a, const Run& run) {
   run();
-  const ElementType type = type_of(a);
+  const ElementType type = a.type;
   RelativeError error;
   for (const std::int64_t t : sampled(a.tokens, 4)) {
     const std::vector<float> x = read_at(device, a.x, t * a.in_dim, a.in_dim, type);
@@ -45,15 +28,14 @@ bool linear_matches(TimedDevice& device, const Op& a, const Run& run) {
       const std::vector<float> w = read_at(device, a.w, o * a.in_dim, a.in_dim, type);
       double sum = a.bias == nullptr ? 0 : wide(read_at(device, a.bias, o, 1, type)[0]);
       for (std::size_t i = 0; i < x.size(); ++i) sum += wide(x[i]) * wide(w[i]);
-      error.add(wide(read_at(device, a.y, t * a.out_dim + o, 1, output_type_of(a))[0]), sum);
+      error.add(wide(read_at(device, a.y, t * a.out_dim + o, 1, a.y_is_f32 ? ElementType::kF32 : type)[0]), sum);
     }
   }
   return error.below(tolerance_of(type));
 }
 
-template <class Op>
-bool rmsnorm_matches(TimedDevice& device, const Op& a, const Run& run) {
-  const ElementType type = type_of(a);
+inline bool rmsnorm_matches(TimedDevice& device, const RmsNorm& a, const Run& run) {
+  const ElementType type = a.type;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> in, before;
   for (const std::int64_t t : rows) {
@@ -85,21 +67,17 @@ inline void add_rotation_error(const std::vector<float>& before, const std::vect
   }
 }
 
-inline const void* rotated(const Rope& a) { return a.x; }
-inline const void* rotated(const DeviceRope& a) { return a.out; }
-
-template <class Op>
-bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
-  const ElementType type = type_of(a);
+inline bool rope_matches(TimedDevice& device, const Rope& a, const Run& run) {
+  const ElementType type = a.type;
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> before;
-  for (const std::int64_t t : rows) before.push_back(read_at(device, rotated(a), t * each, each, type));
+  for (const std::int64_t t : rows) before.push_back(read_at(device, a.out, t * each, each, type));
   run();
   RelativeError error;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     add_rotation_error(before[r], read_floats(device, a.cos + rows[r] * half, half), read_floats(device, a.sin + rows[r] * half, half),
-                       read_at(device, rotated(a), rows[r] * each, each, type), error);
+                       read_at(device, a.out, rows[r] * each, each, type), error);
   }
   return error.below(tolerance_of(type));
 }
@@ -116,13 +94,10 @@ inline Angles angles(std::int64_t n) {
   return a;
 }
 
-template <class Op>
-bool silu_mul_matches(TimedDevice& device, const Op& a, const Run& run) {
+inline bool silu_mul_matches(TimedDevice& device, const SiluMul& a, const Run& run) {
   run();
-  const ElementType type = type_of(a);
-  std::int64_t stride = a.width;
-  if constexpr (requires { a.in_stride; })
-    if (a.in_stride != 0) stride = a.in_stride;
+  const ElementType type = a.type;
+  const std::int64_t stride = a.in_stride != 0 ? a.in_stride : a.width;
   RelativeError error;
   for (const std::int64_t t : sampled(a.tokens, 8)) {
     const std::vector<float> gate = read_at(device, a.gate, t * stride, a.width, type),
@@ -133,13 +108,12 @@ bool silu_mul_matches(TimedDevice& device, const Op& a, const Run& run) {
   return error.below(tolerance_of(type));
 }
 
-template <class Op>
-bool embedding_matches(TimedDevice& device, const Op& a, const Run& run) {
+inline bool embedding_matches(TimedDevice& device, const Embedding& a, const Run& run) {
   run();
   const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
   for (const std::int64_t t : sampled(a.tokens, 64)) {
-    const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type_of(a));
-    if (out != read_at(device, a.table, nth(ids, t) * a.width, a.width, type_of(a))) return false;
+    const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, a.type);
+    if (out != read_at(device, a.table, nth(ids, t) * a.width, a.width, a.type)) return false;
   }
   return true;
 }
@@ -150,12 +124,11 @@ inline std::vector<std::int32_t> random_ids(Buffers& b, std::int64_t n, std::int
 }
 
 // Greedy.
-template <class Op>
-bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
+inline bool sampling_matches(TimedDevice& device, const Sampling& a, const Run& run) {
   run();
   const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
   for (const std::int64_t r : sampled(a.rows, 16)) {
-    const std::vector<float> row = read_at(device, a.logits, r * a.vocabulary, a.vocabulary, type_of(a));
+    const std::vector<float> row = read_at(device, a.logits, r * a.vocabulary, a.vocabulary, a.type);
     const std::int32_t t = nth(token, r);
     if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != nth(row, t)) return false;
   }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "calibrate/cases/op_case.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 
 namespace kvlab {
 

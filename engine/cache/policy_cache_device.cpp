@@ -4,11 +4,11 @@
 
 #include "engine/cache/policy_cache_group.h"
 #include "kernels/attention/attend/attend.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/upload.h"
-#include "kernels/model/convert/convert_cuda.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

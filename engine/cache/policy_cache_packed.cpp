@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/cache/kv_keeper.h"
 

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/device/cuda/download.h"
-#include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/model/convert/convert_cuda.h"
-#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/device/cuda/upload.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 
@@ -182,8 +182,8 @@ class DeviceModel final : public EngineModel {
       const auto n = static_cast<std::int64_t>(draws.size());
       const CudaContext::Frame frame(*cuda_);
       auto* const tokens = cuda_->scratch<std::int32_t>(n);
-      run_cuda(DeviceSampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
-                              config().vocab_size, 0, ElementType::kF32},
+      run_cuda(Sampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
+                        config().vocab_size, 0, ElementType::kF32},
                *cuda_);
       return download(*cuda_, tokens, n);
     });

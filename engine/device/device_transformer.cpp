@@ -6,13 +6,8 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/model/convert/convert_cuda.h"
-#include "kernels/model/embedding/embedding_cuda.h"
-#include "kernels/model/linear/linear_cuda.h"
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/model/rope/rope_cuda.h"
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
@@ -131,12 +126,12 @@ DeviceTransformer::Inputs DeviceTransformer::inputs(std::int64_t tokens) {
 
 void DeviceTransformer::linear(const void* x, const void* w, const void* bias, void* y, std::int64_t tokens, std::int64_t in,
                                std::int64_t out) {
-  run_cuda(DeviceLinear{x, w, y, bias, tokens, in, out, type_}, cuda_);
+  run_cuda(Linear{x, w, y, bias, tokens, in, out, type_}, cuda_);
 }
 
 // Adds the last attention or MLP output.
 void DeviceTransformer::norm(const DeviceTensor& weight, const Activations& a) {
-  run_cuda(DeviceRmsNorm{a.branch, a.residual, weight.data(), a.hidden, a.tokens, config_.hidden_dim, config_.norm_epsilon, type_}, cuda_);
+  run_cuda(RmsNorm{a.branch, a.residual, weight.data(), a.hidden, a.tokens, config_.hidden_dim, config_.norm_epsilon, type_}, cuda_);
 }
 
 // Normed heads must be dense.
@@ -152,7 +147,7 @@ void DeviceTransformer::project_apart(const DeviceLayerWeights& w, Activations& 
     return at;
   };
   const auto norm_heads = [&](void* x, const DeviceTensor& weight, std::int64_t heads) {
-    run_cuda(DeviceRmsNorm{x, nullptr, weight.data(), x, a.tokens * heads, config_.head_dim, config_.norm_epsilon, type_}, cuda_);
+    run_cuda(RmsNorm{x, nullptr, weight.data(), x, a.tokens * heads, config_.head_dim, config_.norm_epsilon, type_}, cuda_);
   };
   std::uint8_t *const q = product(config_.q_width()), *const k = product(config_.kv_width()), *const v = product(config_.kv_width());
   norm_heads(q, w.q_norm, config_.q_heads);
@@ -173,7 +168,7 @@ void DeviceTransformer::attention(std::int32_t layer, DeviceAttentionHost& host,
   const DeviceLayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   project(w, a);
   host.before_rope(layer, a.layer);
-  DeviceRope rope{a.layer.q, a.q, cos_.data(), sin_.data(), a.positions, nullptr, a.tokens, config_.q_heads, config_.head_dim};
+  Rope rope{a.layer.q, a.q, cos_.data(), sin_.data(), a.positions, nullptr, a.tokens, config_.q_heads, config_.head_dim};
   rope.in_stride = a.layer.q_stride, rope.type = type_;
   run_cuda(rope, cuda_);
   rope.in = a.layer.k, rope.out = const_cast<void*>(a.layer.k), rope.heads = config_.kv_heads;
@@ -188,7 +183,7 @@ void DeviceTransformer::mlp(const DeviceLayerWeights& w, const Activations& a) {
   const std::int64_t inner = config_.intermediate_dim;
   linear(a.hidden, w.gate_up.data(), w.gate_up_bias.data(), a.gate_up, a.tokens, config_.hidden_dim, 2 * inner);
   const void* const up = static_cast<const std::uint8_t*>(a.gate_up) + inner * element_bytes(type_);
-  run_cuda(DeviceSiluMul{a.gate_up, up, a.gated, a.tokens, inner, 2 * inner, type_}, cuda_);
+  run_cuda(SiluMul{a.gate_up, up, a.gated, a.tokens, inner, 2 * inner, type_}, cuda_);
   linear(a.gated, w.down.data(), w.down_bias.data(), a.branch, a.tokens, inner, config_.hidden_dim);
 }
 
@@ -209,7 +204,7 @@ const void* DeviceTransformer::forward(const TokenBatch& batch, DeviceAttentionH
 const void* DeviceTransformer::run(std::int64_t tokens, DeviceAttentionHost& host) {
   Activations a = activations(tokens);
   cuda::fill(a.residual, 0, a.tokens * config_.hidden_dim * element_bytes(type_), cuda_.stream());
-  run_cuda(DeviceEmbedding{a.ids, weights_.embedding.data(), a.branch, a.tokens, config_.hidden_dim, type_}, cuda_);
+  run_cuda(Embedding{a.ids, weights_.embedding.data(), a.branch, a.tokens, config_.hidden_dim, type_}, cuda_);
   for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
     const DeviceLayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
     norm(w.attention_norm, a);
@@ -223,7 +218,7 @@ const void* DeviceTransformer::run(std::int64_t tokens, DeviceAttentionHost& hos
 
 void DeviceTransformer::head(const void* hidden, std::int64_t rows) {
   const DeviceTensor& w = weights_.head.data() != nullptr ? weights_.head : weights_.embedding;
-  DeviceLinear product{hidden, w.data(), logits_.data(), nullptr, rows, config_.hidden_dim, config_.vocab_size, type_};
+  Linear product{hidden, w.data(), logits_.data(), nullptr, rows, config_.hidden_dim, config_.vocab_size, type_};
   product.y_is_f32 = true;
   run_cuda(product, cuda_);
 }
@@ -231,7 +226,7 @@ void DeviceTransformer::head(const void* hidden, std::int64_t rows) {
 const void* DeviceTransformer::rows_of_pass(std::span<const std::int32_t> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   auto* const chosen = cuda_.scratch<std::uint8_t>(n * config_.hidden_dim * element_bytes(type_));
-  run_cuda(DeviceEmbedding{cuda_.upload(rows.data(), n), hidden_, chosen, n, config_.hidden_dim, type_}, cuda_);
+  run_cuda(Embedding{cuda_.upload(rows.data(), n), hidden_, chosen, n, config_.hidden_dim, type_}, cuda_);
   return chosen;
 }
 

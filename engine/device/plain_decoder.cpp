@@ -7,12 +7,12 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
-#include "kernels/device/cuda/download.h"
-#include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/model/sampling/sampling_cuda.h"
-#include "kernels/model/scatter/scatter_cuda.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/device/cuda/upload.h"
+#include "kernels/model/layer/layer.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 
@@ -171,8 +171,8 @@ void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) 
 void PlainDecoder::run_step(const Size& size) {
   Attention attention(*this, size);
   model_.run(size.batch, attention);
-  run_cuda(DeviceSampling{model_.all_logits(size.batch), temperature_.data(), key_.data(), token_.data(), size.batch,
-                          model_.config().vocab_size, 0, ElementType::kF32},
+  run_cuda(Sampling{model_.all_logits(size.batch), temperature_.data(), key_.data(), token_.data(), size.batch, model_.config().vocab_size,
+                    0, ElementType::kF32},
            cuda_);
 }
 

@@ -8,7 +8,7 @@
 
 #include "engine/cache/policy_cache.h"
 #include "engine/device/device_transformer.h"
-#include "kernels/device/cuda/graph.h"
+#include "kernels/device/cuda/events.h"
 #include "kernels/paged_kv.h"
 
 namespace kvlab {

@@ -3,10 +3,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention_gradient/attention_gradient.h"
-#include "kernels/model/gradients/gradients.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
@@ -20,7 +17,7 @@ std::vector<float> zeroed(std::int64_t n) { return std::vector<float>(static_cas
 std::vector<float> product(const std::vector<float>& x, std::int64_t tokens, Weight w, Weight bias) {
   const std::int64_t in_dim = std::ssize(x) / tokens, out_dim = std::ssize(w) / in_dim;
   std::vector<float> y = zeroed(tokens * out_dim);
-  run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim, bias.empty() ? nullptr : bias.data()});
+  run_cpu(Linear{x.data(), w.data(), y.data(), bias.empty() ? nullptr : bias.data(), tokens, in_dim, out_dim});
   return y;
 }
 
@@ -89,8 +86,8 @@ void GradientTape::through_attention(std::int32_t layer, const KvState& kv, Swee
   run_cpu(AttentionGradient{q_[l].data(), kv.k[l].data(), kv.v[l].data(), s.d_out.data(), s.dq.data(), s.dk.data(), s.dv.data(), s.tokens,
                             kv.tokens - s.tokens, c.q_heads, c.kv_heads, c.head_dim, 1.0F / std::sqrt(static_cast<float>(c.head_dim)),
                             c.window(layer)});
-  run_cpu(Rope{s.dq.data(), s.cos.data(), s.sin.data(), s.tokens, c.q_heads, c.head_dim});
-  run_cpu(Rope{s.dk.data(), s.cos.data(), s.sin.data(), s.tokens, c.kv_heads, c.head_dim});
+  run_cpu(Rope{s.dq.data(), s.dq.data(), s.cos.data(), s.sin.data(), nullptr, nullptr, s.tokens, c.q_heads, c.head_dim});
+  run_cpu(Rope{s.dk.data(), s.dk.data(), s.cos.data(), s.sin.data(), nullptr, nullptr, s.tokens, c.kv_heads, c.head_dim});
   const float* const in = stage(2 * layer);
   run_cpu(RmsNorm{in, nullptr, w.attention_norm.data(), s.normed.data(), s.tokens, c.hidden_dim, c.norm_epsilon});
   if (c.qk_norm) through_head_norms(w, s);

@@ -7,11 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/model/embedding/embedding.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
-#include "kernels/model/silu_mul/silu_mul.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
@@ -176,8 +172,8 @@ void Transformer::queries_keys_values(std::int32_t layer, AttentionHost& host, A
   const ModelConfig& c = config_;
   project(weights_.layers[static_cast<std::size_t>(layer)], a);
   host.before_rope(layer, a.hidden.data(), a.q.data(), a.k.data());
-  run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
-  run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
+  run_cpu(Rope{a.q.data(), a.q.data(), a.cos.data(), a.sin.data(), nullptr, nullptr, a.tokens, c.q_heads, c.head_dim});
+  run_cpu(Rope{a.k.data(), a.k.data(), a.cos.data(), a.sin.data(), nullptr, nullptr, a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/element.h"
-#include "kernels/rows/body.h"
 
 // Keys in few bits, decoded by one thread.
 namespace kvlab {

@@ -2,9 +2,9 @@
 
 #include <limits>
 
-#include "kernels/rows/peer_best.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

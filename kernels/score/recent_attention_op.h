@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
 #include "kernels/rows/team_tools.h"

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/rows/draw.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

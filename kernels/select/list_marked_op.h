@@ -1,7 +1,7 @@
 #pragma once
 
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "kernels/rows/row_op.h"
-#include "kernels/select/prompt_blocks.h"
 
 namespace kvlab {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/rows/channels.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

@@ -3,11 +3,10 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/rows/merge_sort.h"
+#include "kernels/kv_rows.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
 #include "kernels/rows/team_tools.h"
-#include "kernels/select/unit_lists.h"
 
 namespace kvlab {
 

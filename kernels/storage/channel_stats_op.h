@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/listed_tokens.h"
-#include "kernels/rows/kv_vector.h"
+#include "kernels/kv_rows.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/ceil_div.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cmath>
-
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {

@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/step_work.h"
 

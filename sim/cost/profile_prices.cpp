@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

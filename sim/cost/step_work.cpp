@@ -3,12 +3,8 @@
 #include <algorithm>
 
 #include "kernels/attention/append_kv/append_kv.h"
-#include "kernels/model/embedding/embedding.h"
-#include "kernels/model/moe_experts/moe_experts.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 #include "kernels/model/sampling/sampling.h"
-#include "kernels/model/silu_mul/silu_mul.h"
 
 namespace kvlab {
 

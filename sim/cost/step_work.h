@@ -7,7 +7,7 @@
 #include "base/ceil_div.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/model/linear/linear.h"
+#include "kernels/model/layer/layer.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/operations.h"

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "calibrate/cases/op_case.h"
-#include "kernels/model/silu_mul/silu_mul.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 

@@ -1,4 +1,5 @@
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
+
 #include "kernels/attention/merge_partials/merge_partials.h"
 #include "tests/cuda/paged_cache.h"
 

@@ -1,4 +1,5 @@
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
+
 #include "tests/cuda/paged_prompts.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
+#include "kernels/storage/compact/compact.h"
+
 #include <algorithm>
 
-#include "kernels/storage/compact/compact_cuda.h"
-#include "kernels/storage/compact/compact_rows.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/model/embedding/embedding_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -17,7 +17,7 @@ class EmbeddingCuda : public CudaTest {
     run_cpu(Embedding{ids.data(), floats(table).data(), expected.data(), tokens, width});
     const DeviceBuffer<T> device_table(table), out(tokens * width);
     const DeviceBuffer<std::int32_t> device_ids(ids);
-    run_cuda(DeviceEmbedding{device_ids.data(), device_table.data(), out.data(), tokens, width, kElementType<T>}, cuda());
+    run_cuda(Embedding{device_ids.data(), device_table.data(), out.data(), tokens, width, kElementType<T>}, cuda());
     EXPECT_TRUE(all_near(floats(out.to_host(cuda().stream())), expected, 0, 0));
   }
 };

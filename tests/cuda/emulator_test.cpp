@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "kernels/device/cuda/download.h"
-#include "kernels/device/cuda/graph.h"
+#include "kernels/device/cuda/events.h"
+#include "kernels/device/cuda/upload.h"
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/cuda/emulator_kernels.h"
 

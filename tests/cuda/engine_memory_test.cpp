@@ -1,7 +1,7 @@
 // Behaviour when the GPU's memory is nearly full, and copies of pages in it.
 #include <gmock/gmock.h>
 
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "policies/kv/cache/kv_store.h"
 #include "tests/cuda/engine_fixture.h"
 

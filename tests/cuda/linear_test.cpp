@@ -2,7 +2,7 @@
 #include <set>
 
 #include "kernels/device/cuda/blas.h"
-#include "kernels/model/linear/linear_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -16,14 +16,14 @@ class LinearCuda : public CudaTest {
     const auto x = random_elements<T>(tokens * in_dim, 1), w = random_elements<T>(out_dim * in_dim, 2, 0.3F);
     const auto bias = random_elements<T>(out_dim, 3);
     std::vector<float> expected(static_cast<std::size_t>(tokens * out_dim));
-    run_cpu(Linear{floats(x).data(), floats(w).data(), expected.data(), tokens, in_dim, out_dim});
+    run_cpu(Linear{floats(x).data(), floats(w).data(), expected.data(), nullptr, tokens, in_dim, out_dim});
     if (with_bias)
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += to_float(bias[i % static_cast<std::size_t>(out_dim)]);
     const DeviceBuffer<T> device_x(x), device_w(w), device_bias(bias);
     const auto y = same_in_every_order([&] {
       const DeviceBuffer<T> device_y(tokens * out_dim);
-      run_cuda(DeviceLinear{device_x.data(), device_w.data(), device_y.data(), with_bias ? device_bias.data() : nullptr, tokens, in_dim,
-                            out_dim, kElementType<T>},
+      run_cuda(Linear{device_x.data(), device_w.data(), device_y.data(), with_bias ? device_bias.data() : nullptr, tokens, in_dim, out_dim,
+                      kElementType<T>},
                cuda());
       return device_y.to_host(cuda().stream());
     });
@@ -94,7 +94,7 @@ TEST_F(LinearCuda, GivesTheSameBitsInAnyOrderOfCalls) {
     CudaContext fresh;
     std::map<std::int64_t, std::vector<float>> results;
     for (const std::int64_t m : counts) {
-      run_cuda(DeviceLinear{device_x.data(), device_w.data(), y.data(), nullptr, m, kWidth, kWidth, ElementType::kF16}, fresh);
+      run_cuda(Linear{device_x.data(), device_w.data(), y.data(), nullptr, m, kWidth, kWidth, ElementType::kF16}, fresh);
       std::vector<float> all = floats(y.to_host(fresh.stream()));
       all.resize(static_cast<std::size_t>(m * kWidth));
       results[m] = all;
@@ -104,7 +104,7 @@ TEST_F(LinearCuda, GivesTheSameBitsInAnyOrderOfCalls) {
   const auto up = products({17, 20, 24, 130, 144}), down = products({144, 130, 24, 20, 17});
   EXPECT_EQ(up, down);
   std::vector<float> expected(static_cast<std::size_t>(130 * kWidth));
-  run_cpu(Linear{floats(x).data(), floats(w).data(), expected.data(), 130, kWidth, kWidth});
+  run_cpu(Linear{floats(x).data(), floats(w).data(), expected.data(), nullptr, 130, kWidth, kWidth});
   EXPECT_TRUE(all_near(up.at(130), expected, 1e-6 * static_cast<double>(kWidth), 0x1p-11));
 }
 

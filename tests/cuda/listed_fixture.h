@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

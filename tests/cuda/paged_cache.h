@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/paged_kv.h"
 #include "tests/cuda/cuda_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/ceil_div.h"
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

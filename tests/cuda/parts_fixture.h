@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "kernels/parted_rows.h"
+#include "kernels/kv_rows.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

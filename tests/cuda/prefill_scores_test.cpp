@@ -1,4 +1,4 @@
-#include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "tests/cuda/paged_prompts.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -22,8 +22,8 @@ class RmsNormCuda : public CudaTest {
     const DeviceBuffer<T> device_in(in), device_weight(weight);
     const auto out = same_in_every_order([&] {
       const DeviceBuffer<T> device_residual(residual), device_out(tokens * width);
-      run_cuda(DeviceRmsNorm{device_in.data(), with_residual ? device_residual.data() : nullptr, device_weight.data(), device_out.data(),
-                             tokens, width, 1e-5F, kElementType<T>},
+      run_cuda(RmsNorm{device_in.data(), with_residual ? device_residual.data() : nullptr, device_weight.data(), device_out.data(), tokens,
+                       width, 1e-5F, kElementType<T>},
                cuda());
       if (with_residual) {
         EXPECT_TRUE(all_near(floats(device_residual.to_host(cuda().stream())), ref_residual, 0, 0));
@@ -53,8 +53,7 @@ TEST_F(RmsNormCuda, TakesArraysThatAreNotAligned) {
   std::vector<float> in = floats(all), expected(static_cast<std::size_t>(width));
   run_cpu(RmsNorm{in.data() + 1, nullptr, floats(weight).data(), expected.data(), 1, width, 1e-5F});
   const DeviceBuffer<bf16> device_in(all), device_weight(weight), device_out(width);
-  run_cuda(DeviceRmsNorm{device_in.data() + 1, nullptr, device_weight.data(), device_out.data(), 1, width, 1e-5F, ElementType::kBf16},
-           cuda());
+  run_cuda(RmsNorm{device_in.data() + 1, nullptr, device_weight.data(), device_out.data(), 1, width, 1e-5F, ElementType::kBf16}, cuda());
   EXPECT_TRUE(all_near(floats(device_out.to_host(cuda().stream())), expected, 0x1p-15, 0x1p-8));
 }
 

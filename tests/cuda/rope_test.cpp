@@ -1,6 +1,6 @@
 #include <random>
 
-#include "kernels/model/rope/rope_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -26,7 +26,7 @@ std::vector<std::int32_t> positions(std::int64_t tokens, unsigned seed) {
 }
 
 // The rotation of every token by (cos, sin) of double precision angles' tables, through the CPU version.
-std::vector<float> expected(std::vector<float> x, const DeviceRope& a, const std::vector<float>& cos, const std::vector<float>& sin,
+std::vector<float> expected(std::vector<float> x, const Rope& a, const std::vector<float>& cos, const std::vector<float>& sin,
                             const std::vector<std::int32_t>& to, const std::vector<std::int32_t>& from) {
   const std::int64_t half = a.head_dim / 2;
   std::vector<float> c, s;
@@ -42,7 +42,7 @@ std::vector<float> expected(std::vector<float> x, const DeviceRope& a, const std
       }
       c.push_back(static_cast<float>(x_cos)), s.push_back(static_cast<float>(a.inverse ? -x_sin : x_sin));
     }
-  run_cpu(Rope{x.data(), c.data(), s.data(), a.tokens, a.heads, a.head_dim});
+  run_cpu(Rope{x.data(), x.data(), c.data(), s.data(), nullptr, nullptr, a.tokens, a.heads, a.head_dim});
   return x;
 }
 
@@ -58,7 +58,7 @@ class RopeCuda : public CudaTest {
                from = moved ? positions(tokens, 2) : std::vector<std::int32_t>{};
     const DeviceBuffer<float> device_cos(cos), device_sin(sin);
     const DeviceBuffer<std::int32_t> device_to(to), device_from(from);
-    DeviceRope a{
+    Rope a{
         nullptr, nullptr, device_cos.data(), device_sin.data(), listed ? device_to.data() : nullptr, moved ? device_from.data() : nullptr,
         tokens,  heads,   head_dim};
     a.inverse = inverse, a.type = kElementType<T>;
@@ -92,7 +92,7 @@ TEST_F(RopeCuda, MovesKeysFromPositionToPosition) {
   const DeviceBuffer<float> cos(table(kDim / 2, true)), sin(table(kDim / 2, false)), old_keys(x), direct(x);
   const DeviceBuffer<std::int32_t> old_position(positions(kTokens, 3)), new_position(positions(kTokens, 4));
   const auto turn = [&](float* keys, const std::int32_t* to, const std::int32_t* from, bool inverse) {
-    DeviceRope a{keys, keys, cos.data(), sin.data(), to, from, kTokens, kHeads, kDim};
+    Rope a{keys, keys, cos.data(), sin.data(), to, from, kTokens, kHeads, kDim};
     a.inverse = inverse, a.type = ElementType::kF32;
     run_cuda(a, cuda());
   };
@@ -111,7 +111,8 @@ TEST_F(RopeCuda, TakesStrides) {
   const auto cos = table(kDim / 2, true), sin = table(kDim / 2, false);
   const DeviceBuffer<float> device_cos(cos), device_sin(sin);
   const DeviceBuffer<bf16> in(x), out(std::vector<bf16>(kTokens * kOut, bf16{0x4000}));
-  DeviceRope a{in.data() + 8, out.data(), device_cos.data(), device_sin.data(), nullptr, nullptr, kTokens, kHeads, kDim, kIn, kOut};
+  Rope a{in.data() + 8, out.data(), device_cos.data(), device_sin.data(), nullptr, nullptr, kTokens, kHeads, kDim, kIn,
+         kOut,          false,      ElementType::kBf16};
   run_cuda(a, cuda());
   std::vector<float> dense, got, beside;
   const std::vector<float> all = floats(out.to_host(cuda().stream())), source = floats(x);

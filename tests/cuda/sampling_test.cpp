@@ -1,7 +1,7 @@
+#include "kernels/model/sampling/sampling.h"
+
 #include <algorithm>
 
-#include "kernels/model/sampling/gumbel.h"
-#include "kernels/model/sampling/sampling_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -17,8 +17,8 @@ class SamplingCuda : public CudaTest {
     const DeviceBuffer<std::uint64_t> device_key(key);
     return same_in_every_order([&] {
       const DeviceBuffer<std::int32_t> token(rows);
-      run_cuda(DeviceSampling{device_logits.data(), temperature.empty() ? nullptr : device_temperature.data(), device_key.data(),
-                              token.data(), rows, vocabulary, 0, kElementType<T>},
+      run_cuda(Sampling{device_logits.data(), temperature.empty() ? nullptr : device_temperature.data(), device_key.data(), token.data(),
+                        rows, vocabulary, 0, kElementType<T>},
                cuda());
       return token.to_host(cuda().stream());
     });
@@ -169,7 +169,7 @@ TEST_F(SamplingCuda, EqualLogitsAtLowTemperatures) {
 }
 
 TEST_F(SamplingCuda, RefusesWhatItCannotCount) {
-  EXPECT_THROW(run_cuda(DeviceSampling{nullptr, nullptr, nullptr, nullptr, 1, 0}, cuda()), CudaError);
+  EXPECT_THROW(run_cuda(Sampling{nullptr, nullptr, nullptr, nullptr, 1, 0}, cuda()), CudaError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "kernels/model/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/layer/layer.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {
@@ -20,8 +20,8 @@ class SiluMulCuda : public CudaTest {
     const DeviceBuffer<T> device_gate(side_by_side ? both : gate), device_up(up);
     const auto out = same_in_every_order([&] {
       const DeviceBuffer<T> device_out(tokens * width);
-      run_cuda(DeviceSiluMul{device_gate.data(), side_by_side ? device_gate.data() + width : device_up.data(), device_out.data(), tokens,
-                             width, side_by_side ? 2 * width : 0, kElementType<T>},
+      run_cuda(SiluMul{device_gate.data(), side_by_side ? device_gate.data() + width : device_up.data(), device_out.data(), tokens, width,
+                       side_by_side ? 2 * width : 0, kElementType<T>},
                cuda());
       return device_out.to_host(cuda().stream());
     });
@@ -44,7 +44,7 @@ TEST_F(SiluMulCuda, HasLimitsFarFromZero) {
   const std::vector<float> gate{-1e30F, -200, -100, -88, 0, 88, 200, 1e30F}, up(8, 1.0F);
   for (const bool gated : {false, true}) {
     const DeviceBuffer<float> device_gate(gate), device_up(up);
-    run_cuda(DeviceSiluMul{device_gate.data(), gated ? device_up.data() : nullptr, device_gate.data(), 2, 4, 0, ElementType::kF32}, cuda());
+    run_cuda(SiluMul{device_gate.data(), gated ? device_up.data() : nullptr, device_gate.data(), 2, 4, 0, ElementType::kF32}, cuda());
     EXPECT_TRUE(all_near(device_gate.to_host(cuda().stream()), {0, 0, 0, 0, 0, 88, 200, 1e30F}, 1e-30, 1e-6));
   }
 }

@@ -1,4 +1,5 @@
-#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
+
 #include "tests/cuda/paged_prompts.h"
 #include "tests/drawn_sparse_keys.h"
 

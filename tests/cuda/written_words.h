@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/memory_watch.h"
-#include "kernels/device/emulated/device_heap.h"
+#include "kernels/device/emulated/device_memory.h"
 #include "kernels/ops.h"
 #include "tests/cuda/cuda_fixture.h"
 

@@ -7,11 +7,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/model/embedding/embedding.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/rmsnorm/rmsnorm.h"
-#include "kernels/model/rope/rope.h"
-#include "kernels/model/silu_mul/silu_mul.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 namespace {
@@ -29,7 +25,7 @@ TEST(LinearCpu, MatchesSumsInDouble) {
       const bool biased = (tokens + out_dim) % 2 == 0;
       const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F), bias = wave(out_dim, 0.2F);
       std::vector<float> y(static_cast<std::size_t>(tokens * out_dim), 7.0F);
-      run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim, biased ? bias.data() : nullptr});
+      run_cpu(Linear{x.data(), w.data(), y.data(), biased ? bias.data() : nullptr, tokens, in_dim, out_dim});
       for (std::int64_t t = 0; t < tokens; ++t) {
         for (std::int64_t o = 0; o < out_dim; ++o) {
           double sum = biased ? bias[static_cast<std::size_t>(o)] : 0.0;
@@ -48,10 +44,10 @@ TEST(LinearCpu, ATokenIsTheSameWhateverIsBesideIt) {
     const std::int64_t in_dim = 517, out_dim = 101;
     const std::vector<float> x = wave(most * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F);
     std::vector<float> all(static_cast<std::size_t>(most * out_dim));
-    run_cpu(Linear{x.data(), w.data(), all.data(), most, in_dim, out_dim});
+    run_cpu(Linear{x.data(), w.data(), all.data(), nullptr, most, in_dim, out_dim});
     for (std::int64_t tokens = least; tokens < most; ++tokens) {
       std::vector<float> some(static_cast<std::size_t>(tokens * out_dim));
-      run_cpu(Linear{x.data(), w.data(), some.data(), tokens, in_dim, out_dim});
+      run_cpu(Linear{x.data(), w.data(), some.data(), nullptr, tokens, in_dim, out_dim});
       EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << tokens;
     }
   }
@@ -62,8 +58,8 @@ TEST(LinearCpu, AGroupIsItsParts) {
     const std::int64_t in_dim = 48, first = 40, second = 600;
     const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave((first + second) * in_dim, 1.3F);
     std::vector<float> a(static_cast<std::size_t>(tokens * first)), b(static_cast<std::size_t>(tokens * second)), c(a.size()), d(b.size());
-    run_cpu(Linear{x.data(), w.data(), a.data(), tokens, in_dim, first});
-    run_cpu(Linear{x.data(), w.data() + first * in_dim, b.data(), tokens, in_dim, second});
+    run_cpu(Linear{x.data(), w.data(), a.data(), nullptr, tokens, in_dim, first});
+    run_cpu(Linear{x.data(), w.data() + first * in_dim, b.data(), nullptr, tokens, in_dim, second});
     const LinearPart parts[] = {{w.data(), c.data(), first}, {nullptr, nullptr, 0}, {w.data() + first * in_dim, d.data(), second}};
     run_cpu(LinearGroup{x.data(), tokens, in_dim, parts, 3});
     EXPECT_EQ(a, c);
@@ -132,7 +128,7 @@ TEST(RopeCpu, TurnsChannelPairsHalfAHeadApart) {
   // One token, two heads of four channels; the first pair turns by 90 degrees, the second not at all.
   std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8};
   const std::vector<float> cos{0, 1}, sin{1, 0};
-  run_cpu(Rope{x.data(), cos.data(), sin.data(), 1, 2, 4});
+  run_cpu(Rope{x.data(), x.data(), cos.data(), sin.data(), nullptr, nullptr, 1, 2, 4});
   EXPECT_EQ(x, (std::vector<float>{-3, 2, 1, 4, -7, 6, 5, 8}));
 }
 

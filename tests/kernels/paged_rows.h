@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {

@@ -15,11 +15,11 @@
 #include "base/random.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/kv_rows.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/top_k/top_k.h"
-#include "kernels/streams.h"
 
 namespace kvlab {
 namespace {

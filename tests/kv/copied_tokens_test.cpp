@@ -1,7 +1,7 @@
 #include <deque>
 #include <set>
 
-#include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/cast/cast.h"
 #include "policies/kv/selector/low_bit_copy_op.h"
 #include "tests/kv/selector_fixture.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/parted_rows.h"
+#include "kernels/kv_rows.h"
 #include "kernels/select/unit_lists_op.h"
 #include "policies/kv/disposal/disposal.h"
 #include "tests/kv/kv_fixture.h"

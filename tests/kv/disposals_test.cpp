@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/storage/quantize/group_codec.h"
+#include "kernels/storage/quantize/quantize.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/kv/selector_fixture.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/config/params.h"
 #include "base/random.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 #include "kernels/model/rope/rotary.h"
 #include "policies/kv/allocator/allocator.h"
 #include "policies/kv/cache/kv_store.h"

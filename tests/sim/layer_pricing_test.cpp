@@ -1,7 +1,7 @@
 // Steps whose entries pass some of the layers, priced by hand.
 #include <cmath>
 
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 #include "sim/cost/collectives.h"
 #include "sim/pricing.h"
 #include "tests/sim/cost_support.h"

@@ -5,8 +5,7 @@
 #include <memory>
 
 #include "base/random.h"
-#include "kernels/model/linear/linear.h"
-#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/layer/layer.h"
 #include "serving/link.h"
 #include "sim/cost/step_cost_model.h"
 #include "sim/cost/step_sums.h"

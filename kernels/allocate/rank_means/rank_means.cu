@@ -1,10 +1,7 @@
-#include <algorithm>
 
 #include "kernels/allocate/rank_means/rank_means.h"
-#include "kernels/device/cuda/ordered_key.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
-#include "kernels/device/cuda/upload.h"
 
 namespace kvlab {
 

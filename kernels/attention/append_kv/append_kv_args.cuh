@@ -1,9 +1,6 @@
 #pragma once
 
-#include <type_traits>
-
-#include "kernels/attention/append_kv/append_kv_cuda.h"
-#include "kernels/device/cuda/launch.cuh"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/rows/search.h"
 #include "kernels/storage/quantize/group_codec.cuh"
 

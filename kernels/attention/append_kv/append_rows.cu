@@ -1,10 +1,8 @@
 #include <algorithm>
 
-#include "kernels/attention/append_kv/append_rows.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/upload.h"
-#include "kernels/device/cuda/vectors.cuh"
 
 namespace kvlab {
 

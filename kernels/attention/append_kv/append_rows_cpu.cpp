@@ -2,7 +2,7 @@
 
 #include "base/ceil_div.h"
 #include "base/parallel.h"
-#include "kernels/attention/append_kv/append_rows.h"
+#include "kernels/attention/append_kv/append_kv.h"
 
 namespace kvlab {
 

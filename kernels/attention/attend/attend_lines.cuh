@@ -2,7 +2,6 @@
 
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 
 namespace kvlab::attending {
 

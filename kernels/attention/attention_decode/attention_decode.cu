@@ -1,7 +1,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/attention/attention_decode/decode_launch.cuh"
+#include "kernels/attention/attention_decode/decode_core.cuh"
 
 namespace kvlab {
 

@@ -1,5 +1,5 @@
+#include "kernels/attention/attention_decode/decode_core.cuh"
 #include "kernels/attention/attention_decode/decode_finish.cuh"
-#include "kernels/attention/attention_decode/decode_launch.cuh"
 
 namespace kvlab::decode {
 

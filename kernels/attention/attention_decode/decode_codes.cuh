@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/attention/attention_decode/decode_launch.cuh"
+#include "kernels/attention/attention_decode/decode_core.cuh"
 #include "kernels/attention/attention_decode/decode_plain.cuh"
 
 namespace kvlab::decode {

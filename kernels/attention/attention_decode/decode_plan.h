@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 
 namespace kvlab::decode {
 

@@ -3,23 +3,21 @@
 
 #include "base/parallel.h"
 #include "kernels/attention/attention_gradient/attention_gradient.h"
-#include "kernels/head_rows_cpu.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 
 namespace {
 
-using GradientMap = Eigen::Map<HeadMatrix, 0, Eigen::OuterStride<>>;
-using ConstGradientMap = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
-
+using GradientMap = Eigen::Map<RowMatrix, 0, Eigen::OuterStride<>>;
 constexpr std::int64_t kQueryBlock = 64;
 
 struct HeadGradient {
-  HeadMatrix dk, dv;  // [new_tokens, head_dim]
+  RowMatrix dk, dv;  // [new_tokens, head_dim]
 };
 
 // Logits of queries [first, first + count) become probabilities.
-void softmax_rows(const AttentionGradient& a, std::int64_t first, HeadMatrix& p) {
+void softmax_rows(const AttentionGradient& a, std::int64_t first, RowMatrix& p) {
   for (std::int64_t t = 0; t < p.rows(); ++t) {
     const std::int64_t end = a.kv_before + first + t + 1, begin = a.window == 0 ? 0 : std::max<std::int64_t>(0, end - a.window);
     float* const line = p.row(t).data();
@@ -31,11 +29,11 @@ void softmax_rows(const AttentionGradient& a, std::int64_t first, HeadMatrix& p)
 HeadGradient gradient_of_head(const AttentionGradient& a, std::int64_t head) {
   const std::int64_t d = a.head_dim, n = a.new_tokens, kv_head = head / (a.q_heads / a.kv_heads);
   const Eigen::OuterStride<> q_stride(a.q_heads * d), kv_stride(a.kv_heads * d);
-  const ConstGradientMap q(a.q + head * d, n, d, q_stride), d_out(a.d_out + head * d, n, d, q_stride);
-  const ConstGradientMap k(a.k + kv_head * d, a.kv_before + n, d, kv_stride), v(a.v + kv_head * d, a.kv_before + n, d, kv_stride);
+  const RowMap q(a.q + head * d, n, d, q_stride), d_out(a.d_out + head * d, n, d, q_stride);
+  const RowMap k(a.k + kv_head * d, a.kv_before + n, d, kv_stride), v(a.v + kv_head * d, a.kv_before + n, d, kv_stride);
   GradientMap dq(a.dq + head * d, n, d, q_stride);
-  HeadGradient sum{HeadMatrix::Zero(n, d), HeadMatrix::Zero(n, d)};
-  HeadMatrix p, ds;
+  HeadGradient sum{RowMatrix::Zero(n, d), RowMatrix::Zero(n, d)};
+  RowMatrix p, ds;
   for (std::int64_t first = 0; first < n; first += kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, n - first), own = first + count, columns = a.kv_before + own;
     const auto queries = q.middleRows(first, count), out = d_out.middleRows(first, count);

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/attention/attention_prefill/prefill_launch.cuh"
+#include "kernels/attention/attention_prefill/prefill_kernel.cuh"
 #include "kernels/attention/merge_partials/merge_partials.h"
 
 namespace kvlab {

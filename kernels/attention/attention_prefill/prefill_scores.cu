@@ -1,6 +1,6 @@
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/attention/attention_prefill/key_scores.cuh"
-#include "kernels/attention/attention_prefill/prefill_launch.cuh"
-#include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
+#include "kernels/attention/attention_prefill/prefill_kernel.cuh"
 
 namespace kvlab {
 

@@ -8,10 +8,7 @@
 // For *_cpu.cpp files only, like Eigen.
 namespace kvlab::prefill_cpu {
 
-using TileMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using TileRows = Eigen::Map<TileMatrix>;
-using KeyRows = Eigen::Map<const TileMatrix, 0, Eigen::OuterStride<>>;
-
+using TileRows = Eigen::Map<RowMatrix>;
 // 128 KiB of scores, for the L2 cache.
 constexpr std::int64_t kTileRows = 128, kTileKeys = 256;
 
@@ -84,9 +81,9 @@ template <class Seen>
 void attend_tile(const QueryTile& t, const KeyTile& keys, Seen&& seen) {
   const Eigen::OuterStride<> stride(keys.stride);
   TileRows scores(t.scores, t.rows, keys.count);
-  scores.noalias() = TileRows(t.q, t.rows, t.head_dim) * KeyRows(keys.k, keys.count, t.head_dim, stride).transpose();
+  scores.noalias() = TileRows(t.q, t.rows, t.head_dim) * RowMap(keys.k, keys.count, t.head_dim, stride).transpose();
   for (std::int64_t row = 0; row < t.rows; ++row) soften(t, row, seen(row), keys.count);
-  TileRows(t.out, t.rows, t.head_dim).noalias() += scores * KeyRows(keys.v, keys.count, t.head_dim, stride);
+  TileRows(t.out, t.rows, t.head_dim).noalias() += scores * RowMap(keys.v, keys.count, t.head_dim, stride);
 }
 
 // Rows that saw nothing stay 0.

@@ -3,9 +3,7 @@
 
 #include "kernels/attention/attention_prefill/key_scores.cuh"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/attention/attention_stats/query_lines.h"
 #include "kernels/attention/attention_stats/stats_queries.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
 
 namespace kvlab {
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,12 +8,10 @@
 
 #include "base/ceil_div.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/dot_tiles_cpu.h"
+#include "kernels/packets_cpu.h"
 
 // For *_cpu.cpp files only, like Eigen.
 namespace kvlab {
-
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // Others take (logit, query head, query position, token).
 struct NoLogitChange {

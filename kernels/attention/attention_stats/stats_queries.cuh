@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 
 // Any type, page and head_dim.
@@ -101,5 +101,12 @@ __global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q
   if (a.sum_sq != nullptr) a.sum_sq[to] += sum_sq;
   if (a.max != nullptr) a.max[to] = fmaxf(a.max[to], largest);
 }
+
+struct QueryRange {
+  std::int32_t begin = 0, count = 0;
+};
+
+// w_t p_t[i] per query: lines [range.count, a.kv.total()], 0 if not visible. kv: a.kv on the device. Does not write outputs of `a`.
+void write_query_lines(const AttentionStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda);
 
 }  // namespace kvlab

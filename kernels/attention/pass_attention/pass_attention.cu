@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "kernels/attention/pass_attention/pass_attention.h"
-#include "kernels/device/cuda/query_lines.cuh"
-#include "kernels/score/projected_norms/head_norms.h"
+#include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/score/projected_norms/projected_norms.h"
 
 namespace kvlab {
 

@@ -3,13 +3,35 @@
 
 #include "base/parallel.h"
 #include "kernels/attention/pass_attention/pass_attention.h"
-#include "kernels/head_rows_cpu.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 
-namespace {
+OpCall call(const PassAttention& a) {
+  OpCall c{.op = "pass_attention", .rows = a.kv.num_rows};
+  const std::int64_t d = a.kv.head_dim, group = a.kv.group;
+  const bool weighs_values = a.norms != PassAttention::Norms::kNone;
+  const std::int64_t factor_bytes = a.norms == PassAttention::Norms::kHidden ? 2 * a.hidden_dim : weighs_values ? 4 : 0;  // per query
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const std::int64_t n = a.kv.len[r];
+    for (const PassQueries& chunk : a.pass[static_cast<std::size_t>(a.kv.sequence(r))]) {
+      const std::int64_t held = std::min<std::int64_t>(n, chunk.ctx_end - chunk.ctx_begin + std::min(a.sinks, chunk.ctx_begin));
+      const std::int64_t t = chunk.queries.count;
+      c.tokens += held;
+      c.bytes += held * d * a.kv.kv_bytes + t * d * (a.kv.kv_bytes + 2 * group) + t * factor_bytes;
+      c.flops += (t * held + causal_pairs(t, t)) * group * (2 * d + 1);
+    }
+    c.outputs += n;
+    c.bytes += 4 * n;
+    if (!weighs_values) continue;
+    c.bytes += n * d * a.kv.kv_bytes + group * d * a.hidden_dim * 2;
+    c.flops += n * group * (2 * d * a.hidden_dim + 2 * a.hidden_dim);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(PassAttention)
 
-using Map = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
+namespace {
 
 // The sinks, then the chunk's range.
 struct Visible {
@@ -31,10 +53,10 @@ Visible visible_tokens(const PassAttention& a, std::int32_t row, const PassQueri
 }
 
 // Visible keys, then the pass's own.
-HeadMatrix gather_keys(const PassAttention& a, std::int32_t row, const PassQueries& chunk, const Visible& visible) {
+RowMatrix gather_keys(const PassAttention& a, std::int32_t row, const PassQueries& chunk, const Visible& visible) {
   const std::int32_t d = a.kv.head_dim, kv_head = row % a.kv.kv_heads;
   const auto held = static_cast<std::int32_t>(visible.token.size());
-  HeadMatrix keys(held + chunk.queries.count, d);
+  RowMatrix keys(held + chunk.queries.count, d);
   for (std::int32_t j = 0; j < held; ++j) std::copy_n(a.kv.key(row, visible.token[static_cast<std::size_t>(j)]), d, keys.row(j).data());
   for (std::int32_t t = 0; t < chunk.queries.count; ++t)
     std::copy_n(chunk.k + (static_cast<std::int64_t>(t) * a.kv.kv_heads + kv_head) * d, d, keys.row(held + t).data());
@@ -44,10 +66,10 @@ HeadMatrix gather_keys(const PassAttention& a, std::int32_t row, const PassQueri
 // |W_o^h v_i| of all tokens.
 Eigen::ArrayXf value_norms(const PassAttention& a, std::int32_t row, std::int32_t head) {
   const std::int32_t d = a.kv.head_dim, width = a.kv.kv_heads * a.kv.group * d;
-  const Map columns(a.w_o + static_cast<std::int64_t>(head) * d, a.hidden_dim, d, Eigen::OuterStride<>(width));
+  const RowMap columns(a.w_o + static_cast<std::int64_t>(head) * d, a.hidden_dim, d, Eigen::OuterStride<>(width));
   Eigen::ArrayXf norms(a.kv.len[row]);
   for_each_run(a.kv, row, [&](const KvRun& run) {
-    const Map values(a.kv.v + run.slot * d, run.count, d, Eigen::OuterStride<>(d));
+    const RowMap values(a.kv.v + run.slot * d, run.count, d, Eigen::OuterStride<>(d));
     norms.segment(run.begin, run.count) = (values * columns.transpose()).rowwise().norm().array();
   });
   return norms;
@@ -61,17 +83,17 @@ float query_factor(const PassAttention& a, const PassQueries& chunk, std::int32_
 }
 
 // Per visible token.
-Eigen::ArrayXf reduce_queries(const PassAttention& a, const PassQueries& chunk, const HeadMatrix& keys, std::int32_t held,
+Eigen::ArrayXf reduce_queries(const PassAttention& a, const PassQueries& chunk, const RowMatrix& keys, std::int32_t held,
                               std::int32_t head) {
   constexpr std::int32_t kBlock = 64;
   const std::int32_t d = a.kv.head_dim;
   const std::int64_t stride = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * d;
   const float scale = 1.0F / std::sqrt(static_cast<float>(d));
   Eigen::ArrayXf reduced = Eigen::ArrayXf::Zero(held);
-  HeadMatrix z;
+  RowMatrix z;
   for (std::int32_t t0 = 0; t0 < chunk.queries.count; t0 += kBlock) {
     const std::int32_t count = std::min(kBlock, chunk.queries.count - t0), columns = held + t0 + count;
-    const Map queries(chunk.queries.data + t0 * stride + static_cast<std::int64_t>(head) * d, count, d, Eigen::OuterStride<>(stride));
+    const RowMap queries(chunk.queries.data + t0 * stride + static_cast<std::int64_t>(head) * d, count, d, Eigen::OuterStride<>(stride));
     z.noalias() = scale * (queries * keys.topRows(columns).transpose());
     for (std::int32_t t = 0; t < count; ++t) {
       softmax_line(z.row(t).data(), held + t0 + t + 1, columns);
@@ -89,7 +111,7 @@ Eigen::ArrayXf reduce_queries(const PassAttention& a, const PassQueries& chunk, 
 void add_chunk(const PassAttention& a, std::int32_t row, const PassQueries& chunk, const std::vector<Eigen::ArrayXf>& norms) {
   const Visible visible = visible_tokens(a, row, chunk);
   const auto held = static_cast<std::int32_t>(visible.token.size());
-  const HeadMatrix keys = gather_keys(a, row, chunk, visible);
+  const RowMatrix keys = gather_keys(a, row, chunk, visible);
   const std::int32_t head0 = row % a.kv.kv_heads * a.kv.group;
   std::vector<Eigen::ArrayXf> of_heads(static_cast<std::size_t>(a.kv.group));
   for_each_in_parallel(a.kv.group, [&](std::int64_t g) {

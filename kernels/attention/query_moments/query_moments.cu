@@ -1,9 +1,8 @@
 #include <algorithm>
 
 #include "kernels/attention/query_moments/query_moments.h"
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/tile_product.cuh"
-#include "kernels/device/cuda/upload.h"
 
 namespace kvlab {
 

@@ -1,16 +1,28 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
 #include "base/parallel.h"
 #include "kernels/attention/query_moments/query_moments.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 
-namespace {
+// R has two entries per line.
+OpCall call(const QueryMoments& a) {
+  OpCall c{.op = "query_moments", .rows = a.num_sequences};
+  const std::int64_t d = a.head_dim, square = a.wants_covariance ? d * d : 0;
+  for (std::int32_t s = 0; s < a.num_sequences; ++s) {
+    const std::int64_t n = std::max(0, a.queries[s].count - a.skip_tokens);
+    c.tokens += n;
+    c.outputs += a.q_heads;
+    c.bytes += a.q_heads * (n * d * 2 * (a.wants_covariance ? 2 : 1) + 4 * (d + square));
+    c.flops += a.q_heads * (2 * n * d + 2 * n * square + 4 * d + 8 * square);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(QueryMoments)
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+namespace {
 
 Eigen::MatrixXd mean_rotation(const QueryMoments& a, std::int32_t sequence) {
   const Eigen::Index d = a.head_dim, half = d / 2;
@@ -36,7 +48,7 @@ void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, c
   const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
   const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
   const float* q = n == 0 ? nullptr : a.queries[sequence].data + a.skip_tokens * stride + head * d;
-  const auto block = [&](std::int32_t at) { return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride)); };
+  const auto block = [&](std::int32_t at) { return RowMap(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride)); };
   Eigen::VectorXd mean = Eigen::VectorXd::Zero(d);
   for (std::int32_t i = 0; i < n; ++i)
     for (Eigen::Index c = 0; c < d; ++c) mean[c] += static_cast<double>(q[i * stride + c]);
@@ -47,12 +59,12 @@ void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, c
   Eigen::MatrixXd covariance = Eigen::MatrixXd::Zero(d, d);
   const Eigen::RowVectorXf centre = mean.cast<float>().transpose();
   for (std::int32_t i = 0; i < n; i += kBlock) {
-    const Matrix centred = block(i).rowwise() - centre;
-    const Matrix product = centred.transpose() * centred;
+    const RowMatrix centred = block(i).rowwise() - centre;
+    const RowMatrix product = centred.transpose() * centred;
     covariance += product.cast<double>();
   }
   covariance /= std::max(1, a.unbiased ? n - 1 : n);
-  Eigen::Map<Matrix>(a.covariance + at * d, d, d) = (rotation * covariance * rotation.transpose()).cast<float>();
+  Eigen::Map<RowMatrix>(a.covariance + at * d, d, d) = (rotation * covariance * rotation.transpose()).cast<float>();
 }
 
 }  // namespace

@@ -2,12 +2,9 @@
 #include <cmath>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/attention/attention_stats/heads_apart.h"
 #include "kernels/attention/window_moments/window_moments.h"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/token_sums.cuh"
-#include "kernels/device/cuda/upload.h"
+#include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/device/cuda/token_walk.cuh"
 
 namespace kvlab {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "kernels/device/cuda/blas.h"
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

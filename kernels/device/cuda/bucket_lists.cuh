@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 
 namespace kvlab {
 

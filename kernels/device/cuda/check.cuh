@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab::cuda {
 

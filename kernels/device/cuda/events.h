@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "kernels/device/cuda/memory.h"
@@ -33,5 +34,18 @@ namespace cuda {
 void copy_on_device(void* to, const void* from, std::int64_t bytes, CudaStream stream);
 void launch_nothing(CudaStream stream);
 }  // namespace cuda
+
+// Repeats launches with the same arguments (CUDA graphs). The function has run before and neither copies from nor waits for the CPU; its
+// memory stays allocated. Throws CudaError for other work, and GpuMemoryError.
+class CudaGraph {
+ public:
+  CudaGraph() = default;
+  CudaGraph(CudaContext& cuda, const std::function<void()>& work);
+  void launch(CudaContext& cuda) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 }  // namespace kvlab

@@ -10,7 +10,7 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #else
-#include "kernels/device/emulated/launch.h"
+#include "kernels/device/emulated/emulator.h"
 #endif
 
 namespace kvlab {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -9,7 +10,6 @@
 #include <vector>
 
 struct CUstream_st;  // *cudaStream_t
-
 namespace kvlab {
 
 // True in the emulator: uploads have zero padding, so processes write the same bytes.
@@ -44,6 +44,18 @@ class CudaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+// In cuda::allocate(): fewer than `bytes` are free; `bytes` 0: other calls.
+class GpuMemoryError : public CudaError {
+ public:
+  GpuMemoryError(const std::string& what, std::int64_t bytes_) : CudaError(what), bytes(bytes_) {}
+  std::int64_t bytes;
+};
+
+// cuda::allocate_pinned(); freeing GPU memory does not help.
+class PinnedMemoryError : public CudaError {
+ public:
+  using CudaError::CudaError;
+};
 
 // kEmulated: kernels run on the CPU, for tests.
 enum class CudaBackend : std::uint8_t { kNone, kEmulated, kDevice };
@@ -63,7 +75,7 @@ std::string why_no_gpu();
 GpuInfo gpu_info(int gpu);
 void use_gpu(int gpu);  // for the calling thread
 
-// Throw CudaError or its subclasses (gpu_memory.h). Asynchronous copies from pageable memory return once the source may change.
+// Throw CudaError or its subclasses. Asynchronous copies from pageable memory return once the source may change.
 namespace cuda {
 void* allocate(std::int64_t bytes);
 void free(void* p) noexcept;
@@ -76,6 +88,17 @@ CudaStream make_stream();
 void destroy(CudaStream stream) noexcept;
 void synchronize(CudaStream stream);
 void synchronize_all();
+std::int64_t free_bytes();  // on the current GPU, shared with other programs
+// Emulated: fills it with NaN.
+void begin_scratch(void* p, std::int64_t bytes);
+
+struct CopyRange {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::int64_t bytes = 0;
+};
+// Between GPU and pinned CPU memory, or within the GPU, in no order. Asynchronous.
+void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream);
 }  // namespace cuda
 
 // Not initialised.

@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "kernels/device/cuda/block_team.cuh"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/rows/row_op.h"
 

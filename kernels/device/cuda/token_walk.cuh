@@ -2,7 +2,6 @@
 
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 
 namespace kvlab {
 
@@ -83,9 +82,9 @@ struct TokenWalk {
     for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
   }
 
-  // take(token, x) for kStep tokens from `at` on of every `stride` before `end`. Lanes beyond pass a token >= end and zeros, or without
-  // Zeros the last token's numbers.
-  template <bool Zeros, class Slot, class Take>
+  // take(token, x) for kStep tokens from `at` on of every `stride` before `end`. Lanes beyond pass a token >= end and the last token's
+  // numbers.
+  template <class Slot, class Take>
   __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
     for (; at < end; at += stride) {
       std::int64_t from[kTokensInFlight];
@@ -93,7 +92,7 @@ struct TokenWalk {
 #pragma unroll
       for (int t = 0; t < kTokensInFlight; ++t) from[t] = slot(min(token(at, t), end - 1));
 #pragma unroll
-      for (int t = 0; t < kTokensInFlight; ++t) load(from[t], !Zeros || token(at, t) < end, raw[t]);
+      for (int t = 0; t < kTokensInFlight; ++t) load(from[t], true, raw[t]);
 #pragma unroll
       for (int t = 0; t < kTokensInFlight; ++t) {
         float x[Spans][8];

@@ -39,4 +39,13 @@ std::span<const T> host_array(const T* data, std::int64_t n) {
   return {data, data == nullptr ? 0 : static_cast<std::size_t>(n)};
 }
 
+// Waits for the stream.
+template <class T>
+std::vector<T> download(CudaContext& cuda, const T* device, std::int64_t n) {
+  std::vector<T> host(static_cast<std::size_t>(n));
+  if (n > 0) cuda::to_host(host.data(), device, n * static_cast<std::int64_t>(sizeof(T)), cuda.stream());
+  cuda.synchronize();
+  return host;
+}
+
 }  // namespace kvlab

@@ -1,7 +1,7 @@
 #include "kernels/device/cuda/blas.h"
 
 #include "kernels/device/emulated/device_memory.h"
-#include "kernels/device/emulated/launch.h"
+#include "kernels/device/emulated/emulator.h"
 
 namespace kvlab {
 

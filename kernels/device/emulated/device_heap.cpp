@@ -1,11 +1,8 @@
-#include "kernels/device/emulated/device_heap.h"
-
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -15,6 +12,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/device/cuda/memory.h"
+#include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab::emulated {
 

@@ -7,7 +7,6 @@
 #include <csetjmp>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>

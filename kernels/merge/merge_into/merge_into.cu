@@ -1,5 +1,4 @@
 #include "kernels/device/cuda/bucket_lists.cuh"
-#include "kernels/device/cuda/device_parts.h"
 #include "kernels/device/cuda/token_walk.cuh"
 #include "kernels/merge/merge_into/merge_into.h"
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "kernels/parted_rows.h"
 
 namespace kvlab {
 

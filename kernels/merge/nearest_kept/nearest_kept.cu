@@ -1,8 +1,6 @@
-#include <algorithm>
 
-#include "kernels/device/cuda/device_parts.h"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/device/cuda/token_walk.cuh"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 
 namespace kvlab {
@@ -11,20 +9,27 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kTile = 64;  // kTile: kept tokens in shared memory
 
-// 0 for a norm that is 0 or not finite.
-struct InverseNorms {
-  static constexpr int kSums = 1, kVectors = 0;
-  const std::int32_t* len;
-  const std::int64_t* first;
-  float* out;
-  __device__ std::int32_t begin(int) const { return 0; }
-  __device__ std::int32_t end(int row) const { return len[row]; }
-  __device__ const float* vector(int, int) const { return nullptr; }
-  __device__ void add(float (&sum)[1], float x, const float (&)[1]) const { sum[0] += x * x; }
-  __device__ void finish(int row, std::int32_t token, const float (&sum)[1]) const {
-    out[first[row] + token] = sum[0] > 0 && sum[0] < INFINITY ? 1.0F / sqrtf(sum[0]) : 0.0F;
-  }
-};
+// out [kv.total]: 1 / norm of each key; 0 for a norm that is 0 or not finite. A block per chunk of a row.
+template <class T, int Lanes, int Spans, bool Wide>
+__global__ void __launch_bounds__(kTokenThreads, 2) inverse_norms(DeviceRows kv, float* out, int chunks) {
+  using Walk = TokenWalk<T, Lanes, Spans, Wide>;
+  const int row = blockIdx.x / chunks;
+  const std::int32_t end = kv.len[row], first = static_cast<std::int32_t>(blockIdx.x % chunks) * kTokenChunk;
+  if (first >= end) return;
+  const TokenPlaces places(kv, row);
+  const Walk walk(kv, false);
+  const std::int32_t last = min(end, first + kTokenChunk);
+  walk.run(first + warp_index() * Walk::kStep, last, kTokenThreads / kWarpSize * Walk::kStep, places,
+           [&](std::int32_t token, const float(&x)[Spans][8]) {
+             float sum = 0;
+#pragma unroll
+             for (int s = 0; s < Spans; ++s)
+#pragma unroll
+               for (int c = 0; c < 8; ++c) sum += x[s][c] * x[s][c];
+             sum = sum_of_lanes<Lanes>(sum);
+             if (walk.lane == 0 && token < last) out[kv.first[row] + token] = sum > 0 && sum < INFINITY ? 1.0F / sqrtf(sum) : 0.0F;
+           });
+}
 
 struct Places {
   std::int64_t* slot;
@@ -242,8 +247,14 @@ void run_cuda(const NearestKept& a, CudaContext& cuda) {
                   0};
   const DeviceParts& rows = nearest.rows;
   float* const inverse = cuda.scratch<float>(rows.kv.total);
-  launch_token_sums("nearest_kept", cuda, rows.kv, a.rows.kv.type, false, rows.kv.longest,
-                    InverseNorms{rows.kv.len, rows.kv.first, inverse});
+  const auto chunks = static_cast<int>(ceil_div(rows.kv.longest, kTokenChunk));
+  for_token_lanes("nearest_kept", rows.kv, [&](auto lanes, auto spans, auto wide) {
+    for_type(a.rows.kv.type, [&](auto zero) {
+      launch("nearest_kept", cuda, blocks_of(std::int64_t{rows.kv.num_rows} * chunks, kTokenThreads),
+             inverse_norms<decltype(zero), decltype(lanes)::value, decltype(spans)::value, decltype(wide)::value>, rows.kv, inverse,
+             chunks);
+    });
+  });
   launch_over_rows("nearest_kept", cuda, rows.kv.num_rows, rows.most_kept,
                    FindPlaces{rows.kv, rows.kept_first, rows.kept, inverse, nearest.kept});
   launch_over_rows("nearest_kept", cuda, rows.kv.num_rows, rows.most_dropped,

@@ -1,20 +1,31 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "kernels/lanes_cpu.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 
 namespace kvlab {
 
-namespace {
+OpCall call(const NearestKept& a) {
+  const KvRows& kv = a.rows.kv;
+  const std::int64_t d = kv.head_dim, dropped = a.rows.total_dropped();
+  OpCall c{.op = "nearest_kept",
+           .rows = kv.num_rows,
+           .tokens = kv.total(),
+           .outputs = dropped,
+           .bytes = kv.total() * (d * kv.kv_bytes + 4) + 8 * dropped,
+           .flops = 2 * d * kv.total()};
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) c.flops += 2 * d * a.rows.num_kept(r) * a.rows.num_dropped(r);
+  return c;
+}
+KVLAB_WITHOUT_CUDA(NearestKept)
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+namespace {
 
 constexpr std::int32_t kBlock = 64;  // dropped tokens with cosines
 
 // Each of length 1 (0 for a norm that is 0 or not finite).
-void unit_keys(const KvRows& kv, std::int32_t row, const std::int32_t* list, std::int32_t count, Matrix& keys) {
+void unit_keys(const KvRows& kv, std::int32_t row, const std::int32_t* list, std::int32_t count, RowMatrix& keys) {
   keys.resize(count, kv.head_dim);
   for (std::int32_t i = 0; i < count; ++i) {
     const float* k = kv.key(row, list[i]);
@@ -29,7 +40,7 @@ void unit_keys(const KvRows& kv, std::int32_t row, const std::int32_t* list, std
 }  // namespace
 
 void run_cpu(const NearestKept& a) {
-  Matrix kept, dropped, cosine;
+  RowMatrix kept, dropped, cosine;
   for (std::int32_t r = 0; r < a.rows.kv.num_rows; ++r) {
     const std::int64_t first = a.rows.dropped_first[r];
     const std::int32_t count = a.rows.num_dropped(r), num_kept = a.rows.num_kept(r);

@@ -2,10 +2,7 @@
 #include <limits>
 
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/ordered_key.cuh"
-#include "kernels/device/cuda/vectors.cuh"
-#include "kernels/model/sampling/gumbel.h"
-#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 
@@ -50,7 +47,7 @@ __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inv
 
 // `partial` [rows, parts] if several blocks share a row, `part` logits each.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) sample_rows(DeviceSampling a, Best* partial, std::int64_t part) {
+__global__ void __launch_bounds__(kThreads) sample_rows(Sampling a, Best* partial, std::int64_t part) {
   KVLAB_SHARED(unsigned, shared_best, 1);
   KVLAB_SHARED(Best, shared, 33);
   const std::int64_t row = blockIdx.x, begin = blockIdx.y * part, end = min(begin + part, a.vocabulary);
@@ -98,8 +95,8 @@ __global__ void __launch_bounds__(kWarpSize) sample_merge(const Best* partial, i
 
 }  // namespace
 
-void run_cuda(const DeviceSampling& given, CudaContext& cuda) {
-  DeviceSampling a = given;
+void run_cuda(const Sampling& given, CudaContext& cuda) {
+  Sampling a = given;
   if (a.rows == 0) return;
   if (a.vocabulary > std::numeric_limits<std::int32_t>::max() || a.vocabulary < 1)
     throw CudaError("sampling from " + std::to_string(a.vocabulary) + " tokens; tokens are numbers of 31 bits, and at least one is needed");

@@ -1,7 +1,6 @@
 #include <limits>
 
 #include "base/random.h"
-#include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
@@ -37,7 +36,7 @@ std::uint64_t sampling_key(std::uint64_t seed, std::uint64_t request, std::uint6
 
 void run_cpu(const Sampling& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) {
-    const float* const logits = a.logits + r * (a.stride != 0 ? a.stride : a.vocabulary);
+    const float* const logits = static_cast<const float*>(a.logits) + r * (a.stride != 0 ? a.stride : a.vocabulary);
     const float temperature = a.temperature != nullptr ? a.temperature[r] : 0.0F;
     a.token[r] = temperature > 0.0F ? drawn(logits, a.vocabulary, temperature, a.key[r]) : greedy(logits, a.vocabulary);
   }

@@ -1,8 +1,7 @@
 #include <cmath>
 
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/score/projected_norms/head_norms.h"
+#include "kernels/score/projected_norms/projected_norms.h"
 
 namespace kvlab {
 

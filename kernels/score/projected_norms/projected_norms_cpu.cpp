@@ -1,17 +1,24 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 
 namespace kvlab {
 
-namespace {
+OpCall call(const ProjectedNorms& a) {
+  const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group;
+  return {.op = "projected_norms",
+          .rows = a.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = n * (d * a.kv.kv_bytes + 4) + 2 * a.kv.num_rows * heads * d * a.hidden_dim,
+          .flops = 2 * n * heads * a.hidden_dim * (d + 1)};
+}
+KVLAB_WITHOUT_CUDA(ProjectedNorms)
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+namespace {
 
 constexpr std::int32_t kBlock = 256;  // tokens projected at once
 
@@ -21,16 +28,16 @@ void run_cpu(const ProjectedNorms& a) {
   const std::int64_t d = a.kv.head_dim, width = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * d;
   for_each_in_parallel(a.kv.num_rows, [&](std::int64_t at_row) {
     const auto r = static_cast<std::int32_t>(at_row);
-    Matrix projected;
+    RowMatrix projected;
     float* out = a.out + a.kv.first[r];
     std::fill_n(out, a.kv.len[r], 0.0F);
     for_each_run(a.kv, r, [&](const KvRun& run) {
       for (std::int32_t at = 0; at < run.count; at += kBlock) {
         const std::int32_t count = std::min(kBlock, run.count - at);
-        const Map values(a.kv.v + (run.slot + at) * d, count, d, Eigen::OuterStride<>(d));
+        const RowMap values(a.kv.v + (run.slot + at) * d, count, d, Eigen::OuterStride<>(d));
         for (std::int32_t g = 0; g < a.kv.group; ++g) {
           const std::int64_t head = r % a.kv.kv_heads * a.kv.group + g;
-          projected.noalias() = values * Map(a.w_o + head * d, a.hidden_dim, d, Eigen::OuterStride<>(width)).transpose();
+          projected.noalias() = values * RowMap(a.w_o + head * d, a.hidden_dim, d, Eigen::OuterStride<>(width)).transpose();
           for (std::int32_t i = 0; i < count; ++i) {
             const float* x = projected.data() + static_cast<std::int64_t>(i) * a.hidden_dim;
             const float norm = a.kind == ProjectedNorms::Kind::kL1

@@ -1,13 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/attention/attention_stats/query_lines.h"
 #include "kernels/attention/attention_stats/stats_queries.cuh"
-#include "kernels/device/cuda/device_rows.h"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/score/token_stats/token_stats.h"
-#include "kernels/select/top_k/select_rows.h"
+#include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
 

@@ -1,9 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device/cuda/bucket_lists.cuh"
-#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/tile_product.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/select/cluster/cluster.h"
 
 namespace kvlab {

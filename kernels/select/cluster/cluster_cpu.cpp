@@ -1,18 +1,45 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/select/cluster/cluster.h"
 
 namespace kvlab {
 
-namespace {
+OpCall call(const ClusterKeys& a) {
+  OpCall c{.op = "cluster_keys", .rows = a.kv.num_rows};
+  const std::int64_t d = a.kv.head_dim;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const std::int64_t n = a.tokens[r], k = n == 0 ? 0 : a.clusters[r];
+    c.tokens += n;
+    c.outputs += k;
+    c.bytes += (a.rounds + 2) * n * d * a.kv.kv_bytes + 4 * n + k * (d * a.kv.kv_bytes + 4);
+    c.flops += a.rounds * (2 * n * k * d + n * d) + 4 * n * d;
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(ClusterKeys)
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+OpCall call(const ClusterThreshold& a) {
+  OpCall c{.op = "cluster_threshold", .rows = a.num_rows};
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    const std::int64_t w = a.queries[r / a.kv_heads].count, k = w == 0 ? 0 : a.clusters[r];
+    if (k == 0) continue;
+    const std::int64_t weights = w * k;
+    c.tokens += k;
+    c.bytes += k * (static_cast<std::int64_t>(a.head_dim) * a.kv_bytes + 4) + 2 * w * a.group * a.head_dim + 8 * weights;
+    c.flops +=
+        weights * (a.group * (2LL * a.head_dim + 4) + static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(weights))));
+    c.outputs += r % a.kv_heads == 0 ? 1 : 0;
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(ClusterThreshold)
+
+namespace {
 
 void scale_to_one(float* x, std::int64_t d) {
   const float length = std::sqrt(lane_dot(x, x, d));
@@ -20,9 +47,9 @@ void scale_to_one(float* x, std::int64_t d) {
     for (std::int64_t c = 0; c < d; ++c) x[c] /= length;
 }
 
-void assign(const Matrix& keys, const Matrix& centres, std::int32_t* cluster_of) {
+void assign(const RowMatrix& keys, const RowMatrix& centres, std::int32_t* cluster_of) {
   constexpr Eigen::Index kBlock = 256;
-  Matrix z;
+  RowMatrix z;
   for (Eigen::Index i0 = 0; i0 < keys.rows(); i0 += kBlock) {
     z.noalias() = keys.middleRows(i0, std::min(kBlock, keys.rows() - i0)) * centres.transpose();
     for (Eigen::Index i = 0; i < z.rows(); ++i) {
@@ -32,7 +59,7 @@ void assign(const Matrix& keys, const Matrix& centres, std::int32_t* cluster_of)
   }
 }
 
-void add_up(const Matrix& keys, const std::int32_t* cluster_of, Matrix& sums, std::vector<std::int32_t>& sizes) {
+void add_up(const RowMatrix& keys, const std::int32_t* cluster_of, RowMatrix& sums, std::vector<std::int32_t>& sizes) {
   sums.setZero();
   std::fill(sizes.begin(), sizes.end(), 0);
   for (Eigen::Index i = 0; i < keys.rows(); ++i) {
@@ -44,9 +71,9 @@ void add_up(const Matrix& keys, const std::int32_t* cluster_of, Matrix& sums, st
 
 void cluster_row(const ClusterKeys& a, std::int32_t row) {
   const std::int64_t n = a.tokens[row], k = a.clusters[row], d = a.kv.head_dim;
-  Matrix raw(n, d), sums(k, d);
+  RowMatrix raw(n, d), sums(k, d);
   for (std::int32_t i = 0; i < n; ++i) std::copy_n(a.kv.key(row, i), d, raw.data() + i * d);
-  Matrix keys = raw, centres(k, d);
+  RowMatrix keys = raw, centres(k, d);
   for (std::int64_t i = 0; i < n; ++i) scale_to_one(keys.data() + i * d, d);
   for (std::int64_t c = 0; c < k; ++c) centres.row(c) = keys.row((2 * c + 1) * n / (2 * k));
   std::vector<std::int32_t> sizes(static_cast<std::size_t>(k));

@@ -1,12 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/cuda/ordered_key.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/select/cluster/cluster.h"
-#include "kernels/select/page_scores/soften_rows.h"
+#include "kernels/select/page_scores/page_scores.h"
 
 namespace kvlab {
 

@@ -1,9 +1,8 @@
 #include <algorithm>
 
-#include "kernels/device/cuda/block_choose.cuh"
+#include "kernels/device/cuda/block_team.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/symmetric_eigen.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/select/column_basis/column_basis.h"
 
 namespace kvlab {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/parallel.h"
-#include "kernels/model/rope/rope.h"
+#include "kernels/model/layer/layer.h"
 
 namespace kvlab {
 
@@ -43,7 +43,7 @@ void run_cpu(const GuessQueries& a) {
     }
     if (a.weights.norm != nullptr) norm_head(a.weights, out, a.head_dim);
   });
-  if (a.cos != nullptr) run_cpu(Rope{a.out, a.cos, a.sin, a.num_sequences, a.q_heads, a.head_dim});
+  if (a.cos != nullptr) run_cpu(Rope{a.out, a.out, a.cos, a.sin, nullptr, nullptr, a.num_sequences, a.q_heads, a.head_dim});
 }
 
 }  // namespace kvlab

@@ -1,7 +1,5 @@
-#include "kernels/device/cuda/block_choose.cuh"
 #include "kernels/device/cuda/block_team.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
 #include "kernels/select/mark_blocks/mark_blocks_body.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/select/prompt_blocks.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 
 namespace kvlab {
 

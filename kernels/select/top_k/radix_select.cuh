@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/device/cuda/ordered_key.cuh"
+#include "kernels/device/cuda/device.cuh"
 
 namespace kvlab {
 
@@ -92,14 +92,7 @@ __device__ __forceinline__ void put_chosen(const std::uint32_t (&key)[PerThread]
 #pragma unroll
     for (int i = 0; i < 4; ++i) mine += tally(key[4 * v + i], cut.key);
     if (!__any_sync(kAllLanes, mine != 0)) continue;
-    std::uint32_t before = mine;
-#pragma unroll
-    for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAllLanes, before, offset);
-      if (lane_index() >= offset) before += below;
-    }
-    const std::uint32_t all = __shfl_sync(kAllLanes, before, kWarpSize - 1);
-    before -= mine;
+    const std::uint32_t sum = warp_scan(mine), all = __shfl_sync(kAllLanes, sum, kWarpSize - 1), before = sum - mine;
     std::uint32_t a = above + (before & 0xFFFFU), e = equal + (before >> 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

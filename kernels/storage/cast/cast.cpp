@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/ceil_div.h"
 #include "base/half.h"
@@ -11,6 +13,39 @@
 #include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
+
+std::uint32_t to_stored(StoredType type, float x) {
+  if (std::isnan(x)) x = 0.0F;
+  switch (type) {
+    case StoredType::kFp32:
+      return std::bit_cast<std::uint32_t>(std::clamp(x, -std::numeric_limits<float>::max(), std::numeric_limits<float>::max()));
+    case StoredType::kFp16:
+      return float_to_half(std::clamp(x, -65504.0F, 65504.0F));
+    case StoredType::kBf16:
+      return float_to_bfloat16(std::clamp(x, -0x1.fep127F, 0x1.fep127F));
+    case StoredType::kFp8E4M3:
+      return from_float<fp8>(x).bits;
+    case StoredType::kFp8E5M2:
+      return to_e5m2(std::clamp(x, -57344.0F, 57344.0F));
+  }
+  return 0;
+}
+
+float from_stored(StoredType type, std::uint32_t bits) {
+  switch (type) {
+    case StoredType::kFp32:
+      return std::bit_cast<float>(bits);
+    case StoredType::kFp16:
+      return half_to_float(static_cast<std::uint16_t>(bits));
+    case StoredType::kBf16:
+      return bfloat16_to_float(static_cast<std::uint16_t>(bits));
+    case StoredType::kFp8E4M3:
+      return to_float(fp8{static_cast<std::uint8_t>(bits)});
+    case StoredType::kFp8E5M2:
+      return half_to_float(static_cast<std::uint16_t>(bits << 8));
+  }
+  return 0.0F;
+}
 
 OpCall call(const Cast& a) {
   const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;

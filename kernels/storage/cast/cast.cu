@@ -1,8 +1,4 @@
-#include "kernels/device/cuda/device_list.h"
-#include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/tile_walk.cuh"
-#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/storage/cast/cast.h"
 
 namespace kvlab {
@@ -21,14 +17,7 @@ struct CastArgs {
 
 __device__ __forceinline__ float within(float x, float most) { return fminf(fmaxf(x, -most), most); }
 
-// Magnitudes from 2^-14 on keep two bits of fraction; below, one unit is 2^-16.
-__device__ __forceinline__ std::uint32_t to_e5m2(float x) {
-  const std::uint32_t bits = __float_as_uint(x), sign = bits >> 24 & 0x80U, magnitude = bits & 0x7FFFFFFFU;
-  if (magnitude >= 0x38800000U) return sign | (magnitude + 0xFFFFFU + (magnitude >> 21 & 1U) - 0x38000000U) >> 21;
-  return sign | (__float_as_uint(__uint_as_float(magnitude) + 128.0F) - 0x43000000U);
-}
-
-// As to_stored() in stored_type.cpp, bit for bit.
+// As to_stored() in cast.cpp, bit for bit.
 __device__ __forceinline__ std::uint32_t bits_of(StoredType type, float x) {
   if (x != x) x = 0.0F;
   switch (type) {
@@ -46,7 +35,7 @@ __device__ __forceinline__ std::uint32_t bits_of(StoredType type, float x) {
   return 0;
 }
 
-// As from_stored() in stored_type.cpp.
+// As from_stored() in cast.cpp.
 __device__ __forceinline__ float back(StoredType type, std::uint32_t bits) {
   switch (type) {
     case StoredType::kFp32:

@@ -1,9 +1,7 @@
 #include <algorithm>
 
 #include "base/random.h"
-#include "kernels/device/cuda/listed_tools.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
-#include "kernels/device/cuda/upload.h"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/storage/low_rank/low_rank.h"
 
 namespace kvlab {

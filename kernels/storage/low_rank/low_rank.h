@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
 namespace kvlab {

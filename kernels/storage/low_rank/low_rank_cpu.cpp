@@ -1,18 +1,58 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/storage/cast/stored_type.h"
+#include "kernels/lanes_cpu.h"
+#include "kernels/storage/cast/cast.h"
 #include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
+std::vector<LowRankShape> low_rank_shapes(const LowRankFactor& a) {
+  std::vector<LowRankShape> shapes;
+  LowRankShape s;
+  const std::int32_t heads = a.joint_heads ? a.tokens.kv.kv_heads : 1;
+  s.width = std::int64_t{heads} * a.tokens.kv.head_dim;
+  for (; s.row < a.tokens.kv.num_rows; s.row += heads) {
+    s.entries = a.tokens.entries(s.row);
+    if (s.entries == 0) continue;
+    shapes.push_back(s);
+    s.left += std::int64_t{s.entries} * a.rank, s.right += s.width * a.rank;
+  }
+  return shapes;
+}
+
+void check_heads(const LowRankFactor& a) {
+  for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
+    if (a.tokens.entries(r) != a.tokens.entries(r / a.tokens.kv.kv_heads * a.tokens.kv.kv_heads))
+      throw InternalError("low_rank_factor: lists of a sequence's KV heads differ in length");
+}
+
+std::int64_t left_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for (const LowRankShape& s : low_rank_shapes(a)) n += std::int64_t{s.entries} * a.rank;
+  return n;
+}
+std::int64_t right_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for (const LowRankShape& s : low_rank_shapes(a)) n += s.width * a.rank;
+  return n;
+}
+
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+OpCall cost_to_unpack(const LowRankFactor& a) {
+  const std::int64_t n = a.tokens.total(), exact = a.num_exact(), d = a.tokens.kv.head_dim;
+  OpCall c{.op = "low_rank_rebuild", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n - exact};
+  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
+  for (const LowRankShape& s : low_rank_shapes(a)) c.flops += 2 * s.entries * s.width * a.rank;
+  c.flops -= 2 * exact * d * a.rank;
+  if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
+  return c;
+}
 
 // Part `h` of entry i: [head_dim].
 const float* source(const LowRankFactor& a, std::int32_t row, std::int32_t h, std::int32_t i) {
@@ -23,16 +63,16 @@ const float* source(const LowRankFactor& a, std::int32_t row, std::int32_t h, st
   return a.pre_rope[kv.sequence(row)] + (position * kv.kv_heads + (row + h) % kv.kv_heads) * kv.head_dim;
 }
 
-Matrix gather(const LowRankFactor& a, const LowRankShape& s) {
+RowMatrix gather(const LowRankFactor& a, const LowRankShape& s) {
   const std::int64_t d = a.tokens.kv.head_dim;
-  Matrix x(a.tokens.count(s.row), s.width);
+  RowMatrix x(a.tokens.count(s.row), s.width);
   for (std::int32_t i = 0; i < x.rows(); ++i)
     for (std::int32_t h = 0; h * d < s.width; ++h) std::copy_n(source(a, s.row, h, i), d, x.row(i).data() + h * d);
   return x;
 }
 
 // Gram-Schmidt in order and twice; dependent columns become 0.
-void orthonormalize(Matrix& m) {
+void orthonormalize(RowMatrix& m) {
   for (Eigen::Index c = 0; c < m.cols(); ++c) {
     const float before = m.col(c).norm();
     for (int pass = 0; pass < 2 && c > 0; ++pass) {
@@ -48,24 +88,24 @@ void orthonormalize(Matrix& m) {
   }
 }
 
-void store_halves(const Matrix& m, std::int64_t width, std::uint16_t* out) {
+void store_halves(const RowMatrix& m, std::int64_t width, std::uint16_t* out) {
   for (Eigen::Index i = 0; i < m.rows(); ++i)
     for (Eigen::Index c = 0; c < m.cols(); ++c) out[i * width + c] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, m(i, c)));
 }
 
-Matrix load_halves(const std::uint16_t* in, Eigen::Index rows, Eigen::Index cols) {
-  Matrix m(rows, cols);
+RowMatrix load_halves(const std::uint16_t* in, Eigen::Index rows, Eigen::Index cols) {
+  RowMatrix m(rows, cols);
   for (Eigen::Index i = 0; i < m.size(); ++i) m.data()[i] = half_to_float(in[i]);
   return m;
 }
 
-void factor(const LowRankFactor& a, const Matrix& x, std::uint16_t* left, std::uint16_t* right) {
+void factor(const LowRankFactor& a, const RowMatrix& x, std::uint16_t* left, std::uint16_t* right) {
   const Eigen::Index rank = std::min<Eigen::Index>({a.rank, x.rows(), x.cols()});
-  Matrix r(x.cols(), rank);
+  RowMatrix r(x.cols(), rank);
   for (Eigen::Index i = 0; i < r.size(); ++i)
     r.data()[i] = static_cast<float>(Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}.normal());
   for (std::int32_t round = 0; round < a.rounds; ++round) {
-    Matrix q = x * r;
+    RowMatrix q = x * r;
     orthonormalize(q);
     r.noalias() = x.transpose() * q;
     orthonormalize(r);
@@ -102,7 +142,7 @@ void factor_all(const LowRankFactor& a) {
   std::fill_n(a.left, left_numbers(a), std::uint16_t{0});
   std::fill_n(a.right, right_numbers(a), std::uint16_t{0});
   for (const LowRankShape& s : low_rank_shapes(a)) {
-    const Matrix x = gather(a, s);
+    const RowMatrix x = gather(a, s);
     if (x.size() > 0) factor(a, x, a.left + s.left, a.right + s.right);
   }
 }
@@ -117,7 +157,7 @@ void rebuild_all(const LowRankFactor& a) {
   const std::int32_t d = a.tokens.kv.head_dim;
   for (const LowRankShape& s : low_rank_shapes(a)) {
     const std::int32_t n = a.tokens.count(s.row);
-    const Matrix x = load_halves(a.left + s.left, n, a.rank) * load_halves(a.right + s.right, a.rank, s.width);
+    const RowMatrix x = load_halves(a.left + s.left, n, a.rank) * load_halves(a.right + s.right, a.rank, s.width);
     for (std::int32_t i = 0; i < n; ++i) {
       for (std::int32_t h = 0; h * std::int64_t{d} < s.width; ++h) {
         if (is_exact(s.row + h, i)) continue;
@@ -131,6 +171,23 @@ void rebuild_all(const LowRankFactor& a) {
 }
 
 }  // namespace
+
+OpCall call(const LowRankFactor& a) {
+  if (a.unpacks) return cost_to_unpack(a);
+  const std::int64_t n = a.tokens.total(), products = 2 * a.rounds + 2;
+  OpCall c{.op = "low_rank_factor", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n};
+  c.bytes = products * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + 2 * (left_numbers(a) + right_numbers(a));
+  for (const LowRankShape& s : low_rank_shapes(a))
+    c.flops += products * 2 * s.entries * s.width * a.rank + (a.rounds + 1) * 2 * (s.entries + s.width) * a.rank * a.rank;
+  return c;
+}
+KVLAB_WITHOUT_CUDA(LowRankFactor)
+
+void stored_arrays(LowRankFactor& a, StoredArrays& arrays) {
+  const std::int64_t rank = a.rank, d = a.tokens.kv.head_dim;
+  arrays.rows(a.left, [=](std::int64_t entries) { return entries * rank; });
+  arrays.rows(a.right, [=](std::int64_t) { return d * rank; });
+}
 
 void run_cpu(const LowRankFactor& a) { a.unpacks ? rebuild_all(a) : factor_all(a); }
 

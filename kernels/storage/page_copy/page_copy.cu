@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "kernels/device/cuda/copy_ranges.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/storage/page_copy/page_copy.h"
 
 namespace kvlab {

@@ -6,9 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device/cuda/device_list.h"
+#include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
-#include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
@@ -70,8 +69,6 @@ inline bool fits_lanes(const CodecArgs& a) {
 // Along tokens, for even head_dim and no scaling.
 void quantize_channels(CodecArgs a, ElementType type, CudaContext& cuda);
 void dequantize_channels(CodecArgs a, Quantize::Mode mode, ElementType type, CudaContext& cuda);
-// Any groups.
-void dequantize_groups(const CodecArgs& a, Quantize::Mode mode, ElementType type, CudaContext& cuda);
 
 // The arithmetic of group_codec.cpp, bit for bit: no fused multiply-add. Ranges are clamped to fp16; values outside get the code of the
 // end.

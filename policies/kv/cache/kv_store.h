@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/attention/append_kv/append_rows.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "policies/kv/cache/kv_pages.h"
 #include "policies/kv/step.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/compact/compact.h"
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/disposal.h"
 #include "policies/kv/disposal/merging.h"

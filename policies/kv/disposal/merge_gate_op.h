@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "kernels/rows/draw.h"
+#include "kernels/rows/team_tools.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 

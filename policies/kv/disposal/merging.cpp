@@ -3,7 +3,7 @@
 #include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "kernels/select/unit_lists_op.h"
-#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/compact/compact.h"
 #include "policies/kv/step_arrays.h"
 
 namespace kvlab {

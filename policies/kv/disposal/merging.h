@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/parted_rows.h"
+#include "kernels/kv_rows.h"
 #include "policies/kv/disposal/disposal.h"
 #include "policies/kv/selector/row_state.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 

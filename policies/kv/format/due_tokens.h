@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/config/param_reader.h"
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/storage/take_due_op.h"
 #include "kernels/tensor_memory.h"
 #include "policies/kv/part.h"

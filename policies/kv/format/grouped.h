@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "kernels/storage/quantize/group_codec.h"
 #include "kernels/storage/quantize/quantize.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "base/quantile.h"
-#include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
 #include "policies/kv/format/due_tokens.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/ceil_div.h"
 #include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/vector_code/code_bits.h"
+#include "kernels/storage/vector_code/vector_code.h"
 #include "policies/kv/format/coded_vectors.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"

@@ -7,9 +7,8 @@
 
 #include "base/random.h"
 #include "kernels/storage/cast/cast.h"
-#include "kernels/storage/cast/stored_type.h"
 #include "kernels/storage/stored/stored_code.h"
-#include "kernels/storage/vector_code/code_bits.h"
+#include "kernels/storage/vector_code/vector_code.h"
 #include "policies/kv/format/coded_vectors.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/format.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/config/registration.h"
-#include "kernels/select/prompt_blocks.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "kernels/tensor_memory.h"
 #include "policies/kv/part.h"
 

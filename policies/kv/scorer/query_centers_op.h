@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {

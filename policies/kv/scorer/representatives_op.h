@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/rows/draw.h"
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/team_tools.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
 namespace kvlab {

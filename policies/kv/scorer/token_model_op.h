@@ -3,10 +3,10 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/gelu.h"
-#include "kernels/rows/kv_vector.h"
-#include "kernels/rows/lane_sum.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/rows/peer_best.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

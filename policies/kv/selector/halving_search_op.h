@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/ceil_div.h"
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/team_tools.h"
 

@@ -1,5 +1,6 @@
 #include <bit>
 #include <cmath>
+#include <deque>
 
 #include "base/ceil_div.h"
 #include "kernels/select/nearest_keys_op.h"

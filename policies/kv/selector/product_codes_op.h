@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/ceil_div.h"
-#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
 // Product quantization of keys (Jegou, Douze and Schmid 2011): each part of a key's channels is the number of its nearest center. PQCache,

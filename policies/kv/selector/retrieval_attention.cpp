@@ -1,5 +1,6 @@
+#include <numeric>
+
 #include "kernels/select/nearest_keys_op.h"
-#include "kernels/select/search_visits_op.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
 #include "policies/kv/selector/selection.h"
 
@@ -127,8 +128,9 @@ class RetrievalAttention final : public Budgeted<TierSelector> {
     step.ops(search);
     settle_rows(step, "visited_keys", search.visits);
     step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
-    step.ops(SearchVisits{n, search.visits, SearchVisits::Kind::kGraph, std::int64_t{step.kv.head_dim} * step.kv.kv_bytes,
-                          2LL * step.kv.head_dim});
+    const std::int64_t visited = std::accumulate(search.visits, search.visits + n, std::int64_t{0}), d = step.kv.head_dim;
+    step.ops.timed(
+        {.op = "ann_visits", .rows = n, .tokens = visited, .bytes = visited * d * step.kv.kv_bytes, .flops = visited * 2 * d}, [] {}, true);
     return {.first = rooms, .unit = search.found, .count = search.count};
   }
 

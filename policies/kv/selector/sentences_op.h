@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/rows/kv_vector.h"
+#include "kernels/kv_rows.h"
+#include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/search.h"
 #include "kernels/rows/team_tools.h"
-#include "kernels/select/unit_lists.h"
 
 // Sentences as units of retrieval: SentenceKV, Zhu et al. 2025, arXiv:2504.00970.
 namespace kvlab {

@@ -1,5 +1,4 @@
-#include "kernels/device/cuda/download.h"
-#include "kernels/device/cuda/listed_tools.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "policies/kv/format/exponent_code/exponent_block.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/listed_tokens.h"
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
 namespace kvlab {

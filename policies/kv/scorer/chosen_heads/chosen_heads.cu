@@ -1,8 +1,6 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/attention/attention_stats/heads_apart.h"
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 

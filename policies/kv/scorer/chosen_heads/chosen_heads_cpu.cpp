@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/head_rows_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 
 namespace kvlab {
@@ -11,8 +11,8 @@ namespace kvlab {
 namespace {
 
 // [q_heads, n]; `row`: the sequence's first.
-HeadMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
-  HeadMatrix sums = HeadMatrix::Zero(static_cast<Eigen::Index>(a.kv.kv_heads) * a.kv.group, a.kv.len[row]);
+RowMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
+  RowMatrix sums = RowMatrix::Zero(static_cast<Eigen::Index>(a.kv.kv_heads) * a.kv.group, a.kv.len[row]);
   for (std::int32_t h = 0; h < a.kv.kv_heads; ++h) {
     const std::int32_t begin = h * a.kv.group, end = begin + a.kv.group;
     const bool wanted = a.heads == nullptr || std::any_of(a.heads, a.heads + a.num_heads, [&](auto x) { return x >= begin && x < end; });
@@ -23,7 +23,7 @@ HeadMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
   return sums;
 }
 
-std::vector<std::int32_t> find_heads(const ChosenHeads& a, const HeadMatrix& sums) {
+std::vector<std::int32_t> find_heads(const ChosenHeads& a, const RowMatrix& sums) {
   const auto n = static_cast<std::int32_t>(sums.cols());
   const std::int32_t begin = std::min(a.sinks, n), end = std::max(begin, n - a.recent);
   const Eigen::VectorXf middle = sums.middleCols(begin, end - begin).rowwise().sum();
@@ -40,7 +40,7 @@ void run_cpu(const ChosenHeads& a) {
   check_heads(a);
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const std::int32_t row = s * a.kv.kv_heads, n = a.kv.len[row];
-    const HeadMatrix sums = column_sums(a, row);
+    const RowMatrix sums = column_sums(a, row);
     const std::vector<std::int32_t> heads =
         a.heads == nullptr ? find_heads(a, sums) : std::vector<std::int32_t>(a.heads, a.heads + a.num_heads);
     Eigen::RowVectorXf mean = Eigen::RowVectorXf::Zero(n);

@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/cuda/query_lines.cuh"
-#include "kernels/device/cuda/upload.h"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
 
 namespace kvlab {

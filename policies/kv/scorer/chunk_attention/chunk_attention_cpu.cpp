@@ -1,4 +1,3 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,9 +10,6 @@
 namespace kvlab {
 
 namespace {
-
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 
 using LanesOfDoubles = Eigen::Array<double, kLanes, 1>;
 constexpr float kLowest = std::numeric_limits<float>::lowest();
@@ -30,9 +26,9 @@ double exponentials(float* row, std::int32_t n, float top) {
 }
 
 // From one query head. received: zeros after the last token, up to whole lanes.
-void add_received(const ChunkAttention& a, const Map& queries, const Matrix& keys, Eigen::ArrayXd& received) {
+void add_received(const ChunkAttention& a, const RowMap& queries, const RowMatrix& keys, Eigen::ArrayXd& received) {
   const std::int32_t count = static_cast<std::int32_t>(keys.rows()), pads = a.padded ? a.chunk_tokens - count : 0;
-  Matrix z = queries * keys.transpose();
+  RowMatrix z = queries * keys.transpose();
   if (a.scaled) z /= std::sqrt(static_cast<float>(a.kv.head_dim));
   for (std::int32_t t = 0; t < count; ++t) {
     float* const row = z.data() + std::int64_t{t} * count;
@@ -53,12 +49,12 @@ void run_cpu(const ChunkAttention& a) {
     const std::int32_t begin = a.kv.len[r] - q.count;
     for (std::int32_t at = 0, count = 0; at < q.count; at += count) {
       count = std::min(a.chunk_tokens - (q.first_position + at) % a.chunk_tokens, q.count - at);
-      Matrix keys(count, d);
+      RowMatrix keys(count, d);
       for (std::int32_t i = 0; i < count; ++i) keys.row(i) = Eigen::Map<const Eigen::RowVectorXf>(a.kv.key(r, begin + at + i), d);
       Eigen::ArrayXd received = Eigen::ArrayXd::Zero(ceil_div(count, std::int32_t{kLanes}) * kLanes);
       for (std::int32_t g = 0; g < a.kv.group; ++g) {
         const std::int64_t head = r % a.kv.kv_heads * a.kv.group + g;
-        add_received(a, Map(q.data + (at * heads + head) * d, count, d, Eigen::OuterStride<>(heads * d)), keys, received);
+        add_received(a, RowMap(q.data + (at * heads + head) * d, count, d, Eigen::OuterStride<>(heads * d)), keys, received);
       }
       for (std::int32_t i = 0; i < count; ++i)
         a.kv.word(a.channel, r, begin + at + i) = std::bit_cast<std::uint32_t>(static_cast<float>(received[i] / a.kv.group));

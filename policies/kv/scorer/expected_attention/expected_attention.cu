@@ -3,7 +3,7 @@
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/tile_product.cuh"
-#include "kernels/select/page_scores/soften_rows.h"
+#include "kernels/select/page_scores/page_scores.h"
 #include "policies/kv/scorer/expected_attention/expected_attention.h"
 
 namespace kvlab {

@@ -1,27 +1,24 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/expected_attention/expected_attention.h"
 
 namespace kvlab {
 
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 void fill_logits(const ExpectedAttention& a, std::int32_t row, std::int64_t head, std::vector<double>& z) {
   const std::int64_t d = a.kv.head_dim;
   const float* mean = a.mean + head * d;
   for_each_run(a.kv, row, [&](const KvRun& run) {
     const float* keys = a.kv.k + run.slot * d;
-    Matrix turned;
+    RowMatrix turned;
     if (a.uses_covariance) {
-      turned.noalias() = Eigen::Map<const Matrix>(keys, run.count, d) * Eigen::Map<const Matrix>(a.covariance + head * d * d, d, d);
+      turned.noalias() = Eigen::Map<const RowMatrix>(keys, run.count, d) * Eigen::Map<const RowMatrix>(a.covariance + head * d * d, d, d);
     }
     for (std::int32_t i = 0; i < run.count; ++i) {
       const float* key = keys + i * d;

@@ -1,15 +1,12 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 
 namespace kvlab {
 
 namespace {
-
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 // [len, head_dim].
 RowMatrix unit_keys(const KeyRedundancy& a, std::int32_t r) {

@@ -1,6 +1,5 @@
-#include "kernels/device/cuda/block_cholesky.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/device/cuda/symmetric_eigen.cuh"
 #include "policies/kv/scorer/leverage/leverage.h"
 
 namespace kvlab {

@@ -51,7 +51,7 @@ struct AnnSearch {
   std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
   std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound
 };
-// Prices the written lists; SearchVisits prices the visited keys.
+// Prices the written lists without the visited keys.
 OpCall call(const AnnSearch&);
 void run_cpu(const AnnSearch&);
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/selector/ann_index/ann_index.h"
 
 // hnswlib's own distances sum in a machine-dependent order. Included last: it needs the headers above.

@@ -2,10 +2,8 @@
 #include <cmath>
 
 #include "base/random.h"
-#include "kernels/device/cuda/block_cholesky.cuh"
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
-#include "kernels/device/cuda/upload.h"
+#include "kernels/device/cuda/symmetric_eigen.cuh"
 #include "policies/kv/selector/key_codes/key_codes.h"
 
 namespace kvlab {

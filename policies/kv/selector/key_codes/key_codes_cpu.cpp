@@ -1,20 +1,19 @@
 #include <Eigen/Cholesky>
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "base/parallel.h"
 #include "base/random.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/selector/key_codes/key_codes.h"
 
 namespace kvlab {
 
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using MatrixMap = Eigen::Map<Matrix>;
-using ConstMap = Eigen::Map<const Matrix>;
+using MatrixMap = Eigen::Map<RowMatrix>;
+using ConstMap = Eigen::Map<const RowMatrix>;
 
 // out = x turned by `steps` positions.
 void turn(const float* x, std::int32_t d, const float* frequencies, std::int32_t steps, float* out) {
@@ -37,16 +36,16 @@ const float* of_sequence(const float* frequencies, std::int32_t sequence, std::i
 }
 
 // Keys of tokens [from, to) before RoPE.
-Matrix keys_before_rope(const KeyCodes& a, std::int32_t row, std::int32_t from, std::int32_t to) {
+RowMatrix keys_before_rope(const KeyCodes& a, std::int32_t row, std::int32_t from, std::int32_t to) {
   const KvRows& kv = a.kv;
   const float* const own = of_sequence(a.frequencies, kv.sequence(row), kv.head_dim);
-  Matrix keys(std::max(0, to - from), kv.head_dim);
+  RowMatrix keys(std::max(0, to - from), kv.head_dim);
   for (std::int32_t i = from; i < to; ++i)
     turn(kv.key(row, i), kv.head_dim, own, -kv.position[kv.slot(row, i)], keys.data() + static_cast<std::int64_t>(i - from) * kv.head_dim);
   return keys;
 }
 
-Matrix root_of(const float* gram, std::int32_t d) {
+RowMatrix root_of(const float* gram, std::int32_t d) {
   Eigen::MatrixXd h = ConstMap(gram, d, d).cast<double>();
   const double size = std::sqrt(h.squaredNorm() / (static_cast<double>(d) * d));
   if (size > 0) h /= size;
@@ -55,10 +54,10 @@ Matrix root_of(const float* gram, std::int32_t d) {
 }
 
 // Per line of y; squared distances less |y|^2.
-void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& which) {
+void nearest(const RowMatrix& y, const RowMatrix& centers, std::vector<std::int32_t>& which) {
   which.resize(static_cast<std::size_t>(y.rows()));
   const Eigen::VectorXf half_norms = 0.5F * centers.rowwise().squaredNorm();
-  const Matrix products = y * centers.transpose();
+  const RowMatrix products = y * centers.transpose();
   for (Eigen::Index i = 0; i < y.rows(); ++i) {
     Eigen::Index best = 0;
     for (Eigen::Index c = 1; c < centers.rows(); ++c)
@@ -68,7 +67,7 @@ void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& 
 }
 
 // With probability proportional to the squared distance to earlier ones.
-std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std::uint64_t seed) {
+std::vector<Eigen::Index> first_centers(const RowMatrix& y, std::int32_t count, std::uint64_t seed) {
   const auto draw = [&](std::int32_t i) { return Draw{seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}; };
   std::vector<Eigen::Index> chosen{static_cast<Eigen::Index>(draw(0).below(static_cast<std::uint64_t>(y.rows())))};
   Eigen::VectorXd distance = (y.rowwise() - y.row(chosen[0])).rowwise().squaredNorm().cast<double>();
@@ -84,10 +83,10 @@ std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std
 
 void train_row(const KeyCodes& a, std::int32_t row) {
   const std::int32_t d = a.kv.head_dim, codes = a.codes[row];
-  const Matrix root = root_of(a.gram[row], d);
+  const RowMatrix root = root_of(a.gram[row], d);
   MatrixMap(a.root[row], d, d) = root;
-  const Matrix keys = keys_before_rope(a, row, 0, a.kv.len[row]), y = keys * root;
-  Matrix centers(codes, d);
+  const RowMatrix keys = keys_before_rope(a, row, 0, a.kv.len[row]), y = keys * root;
+  RowMatrix centers(codes, d);
   MatrixMap out(a.centers[row], codes, d);
   const std::vector<Eigen::Index> seeds = first_centers(y, codes, static_cast<std::uint64_t>(a.seeds[row]));
   for (std::int32_t c = 0; c < codes; ++c) out.row(c) = keys.row(seeds[static_cast<std::size_t>(c)]);
@@ -95,7 +94,7 @@ void train_row(const KeyCodes& a, std::int32_t row) {
   for (std::int32_t round = 0; round < a.rounds; ++round) {
     centers.noalias() = out * root;
     nearest(y, centers, which);
-    Matrix sums = Matrix::Zero(codes, d);
+    RowMatrix sums = RowMatrix::Zero(codes, d);
     std::vector<std::int32_t> members(static_cast<std::size_t>(codes), 0);
     for (std::size_t i = 0; i < which.size(); ++i) {
       sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the mean of keys maps to the mean of y

@@ -4,7 +4,6 @@
 
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "kernels/select/unit_lists.h"
 
 // Hashing by the signs of random projections (Charikar 2002). A key is sampled if it is in the query's bucket in at least two tables.
 // MagicPIG, section 4.
@@ -45,7 +44,7 @@ struct LshSample {
   std::uint32_t* heads = nullptr;                       // as unit: bit g is set if query head g of the group samples it
   std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, keys found in buckets
 };
-// Without the buckets' content (SearchVisits).
+// Without the buckets' content.
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "kernels/dot_cpu.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/selector/lsh_tables/lsh_tables.h"
 
 namespace kvlab {
