@@ -8,7 +8,6 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "base/random.h"
@@ -216,7 +215,7 @@ std::unique_ptr<ArrivalProcess> make_weibull(Params& p, std::uint64_t seed) {
 
 class Constant final : public ArrivalProcess {
  public:
-  explicit Constant(Params& p) : rate_(read_rate(p)) {}
+  Constant(Params& p, std::uint64_t /*seed*/) : rate_(read_rate(p)) {}
   Time next(Time /*recorded*/) override { return later(kStart, static_cast<double>(index_++) / rate_); }
 
  private:
@@ -270,7 +269,7 @@ class OnOff final : public ArrivalProcess {
 
 class Recorded final : public ArrivalProcess {
  public:
-  explicit Recorded(Params& p) : scale_(p.optional<double>("scale", 1.0, 1e-6, 1e6, "the recorded rate times this")) {}
+  Recorded(Params& p, std::uint64_t /*seed*/) : scale_(p.optional<double>("scale", 1.0, 1e-6, 1e6, "the recorded rate times this")) {}
   Time next(Time recorded) override {
     if (scale_ == 1.0) return recorded;
     const double scaled_ns = static_cast<double>(ns(recorded)) / scale_;
@@ -310,10 +309,7 @@ using Make = std::unique_ptr<ArrivalProcess> (*)(Params& p, std::uint64_t seed);
 
 template <class Process>
 std::unique_ptr<ArrivalProcess> make(Params& p, std::uint64_t seed) {
-  if constexpr (std::is_constructible_v<Process, Params&, std::uint64_t>)
-    return std::make_unique<Process>(p, seed);
-  else
-    return std::make_unique<Process>(p);
+  return std::make_unique<Process>(p, seed);
 }
 
 constexpr Named<Make> kProcesses[] = {

@@ -154,7 +154,7 @@ void JsonField::id_list(std::vector<std::uint64_t>& to) {
 }
 
 std::int64_t JsonField::session() {
-  if (value_.type() == simdjson::ondemand::json_type::string) return session_number(value_.get_string());
+  if (value_.type() == simdjson::ondemand::json_type::string) return number_of_name(value_.get_string());
   return integer(0, std::numeric_limits<std::int64_t>::max());
 }
 
