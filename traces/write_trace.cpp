@@ -128,7 +128,7 @@ TraceWriter make_trace_writer(const std::string& format) {
 }
 
 std::uint64_t write_trace(TraceSource& source, const std::string& path, const std::string& format) {
-  if (source.concurrency() > 0)
+  if (source.closed_loop().concurrency > 0)
     throw InputError(path +
                      ": not written: in a closed loop a request arrives when another is done, so a trace of it has no arrivals to name");
   const TraceWriter writer = make_trace_writer(format.empty() ? format_of_name(path) : format);

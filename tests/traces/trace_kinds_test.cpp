@@ -131,7 +131,7 @@ TEST(LengthsOnly, RunWhereArrivalsAreGiven) {
     ASSERT_EQ(t.size(), 2U) << name;
     EXPECT_EQ(t.at(1).prompt_tokens, 4) << name;
     EXPECT_EQ(to_s(t.at(1).arrival), 0.25) << name;
-    EXPECT_EQ(trace_with(path, "arrival: {closed_loop: {concurrency: 2}}").concurrency(), 2) << name;
+    EXPECT_EQ(trace_with(path, "arrival: {closed_loop: {concurrency: 2}}").closed_loop().concurrency, 2) << name;
     const std::string error = error_of([&] { trace_with(path); });
     const bool is_empty_field = std::string(name) == "kvlab_with_an_empty_time.csv";
     EXPECT_NE(error.find(is_empty_field ? "nothing found" : "'arrival: {poisson: {rate_per_s: 2}}'"), std::string::npos) << error;
