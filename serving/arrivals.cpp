@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/run_limit.h"
+#include "base/time.h"
 
 namespace kvlab {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/random.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "traces/distributions.h"
 
 namespace kvlab {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/file_kind.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "traces/formats.h"
 
 namespace kvlab {

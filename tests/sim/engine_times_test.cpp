@@ -1,6 +1,6 @@
 #include "sim/cost/engine_times.h"
 
-#include "base/version.h"
+#include "base/text.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

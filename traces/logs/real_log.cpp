@@ -14,8 +14,8 @@
 #include "base/json_text.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "traces/logs/log_format.h"
 
 namespace kvlab {
