@@ -1,5 +1,4 @@
 // Decode attention and KV append on the CPU.
-#include <algorithm>
 #include <cmath>
 
 #include "calibrate/cases/kernel_case.h"

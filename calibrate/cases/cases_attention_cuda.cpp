@@ -1,5 +1,4 @@
 // Decode over every page format, prefill over paged keys, KV append.
-#include <numeric>
 
 #include "base/ceil_div.h"
 #include "calibrate/cases/kernel_case.h"

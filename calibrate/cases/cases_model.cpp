@@ -1,5 +1,4 @@
 // Model operations on the CPU, float32.
-#include <cmath>
 #include <numeric>
 #include <vector>
 

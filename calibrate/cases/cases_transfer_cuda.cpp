@@ -1,6 +1,4 @@
 // Pinned CPU memory and GPU: whole blocks, and lists of pages.
-#include <algorithm>
-#include <numeric>
 
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/op_case.h"

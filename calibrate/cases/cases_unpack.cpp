@@ -1,6 +1,4 @@
 // Formats without code groups, and plain copies, at recipes' default sizes.
-#include <algorithm>
-#include <cmath>
 
 #include "base/half.h"
 #include "calibrate/cases/kernel_case.h"
