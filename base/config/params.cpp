@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/config/advice.h"
 #include "base/config/asked_keys.h"
 #include "base/config/axes.h"
 #include "base/config/config_file.h"
-#include "base/config/foreign_keys.h"
-#include "base/config/short_forms.h"
 #include "base/text.h"
 
 namespace kvlab {

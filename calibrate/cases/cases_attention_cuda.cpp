@@ -1,9 +1,7 @@
 // Decode over every page format, prefill over paged keys, KV append.
 
 #include "base/ceil_div.h"
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"

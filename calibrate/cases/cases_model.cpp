@@ -2,7 +2,6 @@
 #include <numeric>
 #include <vector>
 
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 

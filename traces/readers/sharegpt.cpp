@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "traces/json_documents.h"
 #include "traces/json_rows.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
