@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 #include "kernels/element.h"
 
 namespace kvlab {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "engine/model/model_work.h"
+#include "engine/model/config.h"
 
 namespace kvlab {
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/label/head_rows.h"
 #include "engine/label/label_heads.h"
 #include "engine/label/probe_prompts.h"
 #include "engine/model/record.h"
