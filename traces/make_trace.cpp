@@ -221,7 +221,8 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const Tok
   p.reject_unread();
   source = std::make_unique<ShapedTrace>(std::move(source), std::move(shape));
   if (jitter == Span{0}) return source;
-  if (source->closed_loop().concurrency > 0) p.fail_at("jitter_ms", "'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
+  if (source->closed_loop().concurrency > 0)
+    p.fail_at("jitter_ms", "'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
   return jittered(std::move(source), jitter, seed);
 }
 
