@@ -9,7 +9,6 @@
 #include <new>
 
 #include "base/ceil_div.h"
-#include "base/memory_watch.h"
 
 namespace kvlab::big_memory {
 

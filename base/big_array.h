@@ -10,6 +10,17 @@ namespace big_memory {
 void* take(std::size_t bytes);
 void give_back(void* memory, std::size_t bytes);
 std::size_t idle_bytes();
+
+// For tests: notified of big_array.h's arrays.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  virtual void taken(void* memory, std::size_t bytes) = 0;
+  virtual void given_back(void* memory) = 0;
+};
+
+// Null: none. Not thread-safe against allocations.
+void watch(Watcher* watcher);
 }  // namespace big_memory
 
 // Uninitialised, of a trivial type.

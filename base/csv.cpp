@@ -82,10 +82,8 @@ bool take_record(std::string_view& text, std::vector<std::string>& fields, std::
 
 bool is_number(std::string_view text) {
   double value = 0;
-  std::string plain;
-  for (const char c : text) {
-    if (c != ',') plain += c;
-  }
+  std::string plain(text);
+  std::erase(plain, ',');
   while (!plain.empty() && (plain.back() == '%' || plain.back() == '*' || plain.back() == ' ')) plain.pop_back();
   return parse_real(plain, value);
 }

@@ -33,9 +33,6 @@ constexpr std::uint16_t float_to_half(float value) {
   return static_cast<std::uint16_t>(sign | (rest - 0x38000000U) >> 13U);
 }
 
-// x rounded to binary16, clamped to its finite range.
-constexpr float round_to_half(float x) { return half_to_float(float_to_half(x < -65504.0F ? -65504.0F : x > 65504.0F ? 65504.0F : x)); }
-
 constexpr float bfloat16_to_float(std::uint16_t bfloat) { return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat) << 16U); }
 
 constexpr std::uint16_t float_to_bfloat16(float value) {

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstddef>
+#include <sstream>
 
 namespace kvlab {
 
@@ -41,6 +41,19 @@ bool parse_real(std::string_view text, double& value) {
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
+}
+
+std::vector<int> version_numbers(const std::string& version) {
+  std::vector<int> numbers;
+  if (version.empty() || std::isdigit(static_cast<unsigned char>(version.front())) == 0) return numbers;
+  std::istringstream text(version);
+  for (std::string part; std::getline(text, part, '.');) {
+    long long number = 0;
+    parse_integer(part.substr(0, part.find_first_not_of("0123456789")), number);
+    numbers.push_back(static_cast<int>(number));
+  }
+  while (!numbers.empty() && numbers.back() == 0) numbers.pop_back();
+  return numbers;
 }
 
 std::string number_text(double value) { return fmt::format("{}", value); }

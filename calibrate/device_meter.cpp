@@ -11,8 +11,8 @@
 #include "base/quantile.h"
 #include "calibrate/cases/buffers.h"
 #include "calibrate/cases/timing.h"
-#include "calibrate/engine_shape.h"
 #include "calibrate/meter.h"
+#include "calibrate/recipe_ops.h"
 #include "kernels/device/cuda/events.h"
 
 namespace kvlab {

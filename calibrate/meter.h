@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 #include "calibrate/measurements.h"
 #include "calibrate/recipe_ops.h"
 

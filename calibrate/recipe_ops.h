@@ -12,6 +12,7 @@
 #include "engine/backend/engine_model.h"
 #include "engine/model/config.h"
 #include "policies/kv/recipe/recipe.h"
+#include "sim/cost/model_spec.h"
 
 namespace kvlab {
 
@@ -45,5 +46,8 @@ void require_timed(std::string_view backend, const Recipe& recipe, const ModelCo
 // Skips prompts too short for the recipe; throws InputError if all are. Returns the calls so far if `stop` becomes true.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);
+
+// Throws InputError if the engine does not support the model.
+ModelConfig engine_shape(const ModelSpec& spec);
 
 }  // namespace kvlab

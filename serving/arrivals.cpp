@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/run_limit.h"
+#include "base/time.h"
 
 namespace kvlab {
 
@@ -17,10 +17,9 @@ Picoseconds later(Picoseconds now, Span gap) {
 
 }  // namespace
 
-Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
-    : trace_(trace), stop_(stop), concurrency_(trace.concurrency()), idle_cap_(to_ps(trace.idle_cap())) {
-  for (std::int32_t user = 0; user < concurrency_; ++user)
-    starts_.push_back(later({}, Span(trace.ramp().count() / concurrency_ * user)));  // ascending, hence a heap
+Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), loop_(trace.closed_loop()) {
+  for (std::int32_t user = 0; user < loop_.concurrency; ++user)
+    starts_.push_back(later({}, Span(loop_.ramp.count() / loop_.concurrency * user)));  // ascending, hence a heap
   has_ahead_ = read(ahead_);
   if (has_ahead_ && ahead_.is_follow_up) throw InputError("the trace begins with a follow-up turn");
   read_ahead();
@@ -53,7 +52,7 @@ void Arrivals::release_root() {
   root_at_ = kNoMore;
   if (!has_root_) return;
   Picoseconds at;
-  if (concurrency_ > 0) {
+  if (loop_.concurrency > 0) {
     if (starts_.empty()) return;
     at = starts_.front();
   } else {
@@ -66,7 +65,7 @@ void Arrivals::release_root() {
 }
 
 TraceRequest Arrivals::take_root() {
-  if (concurrency_ > 0) {
+  if (loop_.concurrency > 0) {
     std::pop_heap(starts_.begin(), starts_.end(), std::greater<>{});
     starts_.pop_back();
     ++sessions_;
@@ -107,8 +106,8 @@ TraceRequest Arrivals::take_follow_up(std::uint32_t index) {
 }
 
 void Arrivals::session_ended(Picoseconds at) {
-  if (concurrency_ == 0) return;
-  starts_.push_back(later(at, trace_.think_time(sessions_)));
+  if (loop_.concurrency == 0) return;
+  starts_.push_back(later(at, loop_.think_time(sessions_)));
   std::push_heap(starts_.begin(), starts_.end(), std::greater<>{});
   release_root();
 }

@@ -29,7 +29,7 @@ class Arrivals {
   void session_ended(Picoseconds at);
 
   // Closed loop: maximum time without requests; 0: unlimited.
-  [[nodiscard]] Picoseconds idle_cap() const { return idle_cap_; }
+  [[nodiscard]] Picoseconds idle_cap() const { return to_ps(loop_.idle_cap); }
   [[nodiscard]] std::uint64_t in_progress() const { return taken_ - left_; }
   // For a closed loop, even after the end of arrivals; kNoMore: none.
   [[nodiscard]] Picoseconds next_start() const { return has_root_ && !starts_.empty() ? starts_.front() : kNoMore; }
@@ -56,10 +56,9 @@ class Arrivals {
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> own_hashes_;
   std::unordered_map<std::uint64_t, RequestFacts> own_facts_;
   Picoseconds root_at_ = kNoMore;
-  std::int32_t concurrency_;
+  ClosedLoop loop_;
   std::uint64_t sessions_ = 0;
   std::vector<Picoseconds> starts_;  // closed loop: possible session starts, a heap
-  Picoseconds idle_cap_;
   std::uint64_t next_number_ = 0, taken_ = 0, left_ = 0;
 };
 

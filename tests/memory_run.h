@@ -21,7 +21,7 @@ class VectorTrace final : public TraceSource {
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }
-  [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
+  [[nodiscard]] ClosedLoop closed_loop() const override { return {concurrency_}; }
 
  private:
   std::vector<TraceRequest> requests_;

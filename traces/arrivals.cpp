@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "base/random.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "traces/distributions.h"
 
 namespace kvlab {
@@ -42,23 +40,19 @@ struct Stage {
   [[nodiscard]] double expected_requests() const { return for_s == kEndless ? kEndless : (rate + to_rate) / 2 * for_s; }
 };
 
-class StagedArrivals final : public ArrivalProcess {
+class StagedArrivals {
  public:
   StagedArrivals(std::vector<Stage> stages, std::uint64_t seed, bool are_classes)
       : stages_(std::move(stages)), seed_(seed), are_classes_(are_classes) {}
 
-  Time next(Time /*recorded*/) override {
+  Arrival operator()(Time /*recorded*/) {
     for (; place_ < stages_.size(); leave_stage()) {
       const std::optional<double> at_s = next_in(stages_[place_]);
       if (!at_s) continue;
       check_within_run(begin_s_ + *at_s);
-      return kStart + from_seconds(begin_s_ + *at_s);
+      return {kStart + from_seconds(begin_s_ + *at_s), are_classes_ ? &stages_[place_].name : nullptr};
     }
-    return kNever;
-  }
-  [[nodiscard]] bool ends() const override { return stages_.back().for_s != kEndless; }
-  [[nodiscard]] const ClassName* request_class() const override {
-    return are_classes_ && place_ < stages_.size() ? &stages_[place_].name : nullptr;
+    return {kNever};
   }
 
  private:
@@ -132,12 +126,12 @@ Stage read_stage(Params& p, const std::string& name) {
 }
 
 // In sequence: {NAME: {rate_per_s, to_rate_per_s, gaps, burst, every_s, for_s, pause_s}}; NAME is the request class.
-std::unique_ptr<ArrivalProcess> make_stages(Params& p, std::uint64_t seed) {
+ArrivalProcess make_stages(Params& p, std::uint64_t seed) {
   if (p.is_describing()) {
     Params any = p.child("NAME", "stage");
     any.text("name", "", "of the stage and the class of its requests, in a list of stages; default: stage 1, ...");
     read_stage(any, "");
-    return nullptr;
+    return {};
   }
   std::vector<Stage> stages;
   for (const std::string& name : p.keys()) {
@@ -146,11 +140,11 @@ std::unique_ptr<ArrivalProcess> make_stages(Params& p, std::uint64_t seed) {
     stages.push_back(read_stage(one, name));
   }
   if (stages.empty()) p.fail("'stages' needs at least one stage, as '[{rate_per_s: 3, for_s: 20, pause_s: 30}]'");
-  return std::make_unique<StagedArrivals>(std::move(stages), seed, true);
+  return {.next = StagedArrivals(std::move(stages), seed, true), .ends = true};
 }
 
 // from_per_s, to_per_s, over_s, gaps: linear, then constant.
-std::unique_ptr<ArrivalProcess> make_ramp(Params& p, std::uint64_t seed) {
+ArrivalProcess make_ramp(Params& p, std::uint64_t seed) {
   Stage ramp, rest;
   ramp.rate = p.required<double>("from_per_s", 0, kMaxRate, "arrivals per second at the start");
   ramp.to_rate = p.required<double>("to_per_s", 1e-6, kMaxRate, "arrivals per second from 'over_s' on");
@@ -159,15 +153,15 @@ std::unique_ptr<ArrivalProcess> make_ramp(Params& p, std::uint64_t seed) {
   rest.rate = rest.to_rate = ramp.to_rate;
   rest.has_equal_gaps = ramp.has_equal_gaps;
   rest.for_s = kEndless;
-  return std::make_unique<StagedArrivals>(std::vector<Stage>{ramp, rest}, seed, false);
+  return {StagedArrivals({ramp, rest}, seed, false)};
 }
 
-std::unique_ptr<ArrivalProcess> make_bursts(Params& p, std::uint64_t /*seed*/) {
+ArrivalProcess make_bursts(Params& p, std::uint64_t /*seed*/) {
   Stage stage;
   stage.burst = p.required<std::int64_t>("requests", 1, kMostAtOnce, "requests at once; the first ones at the start");
   stage.every_s = p.required<double>("every_s", 1e-6, kMaxSeconds, "time from burst to burst");
   stage.for_s = kEndless;
-  return std::make_unique<StagedArrivals>(std::vector<Stage>{stage}, 0, false);
+  return {StagedArrivals({stage}, 0, false)};
 }
 
 constexpr double kMinRate = 1e-6;
@@ -182,50 +176,38 @@ Time later(Time now, double gap_s) {
 }
 
 // Independent gaps, summed in whole nanoseconds.
-class Renewal final : public ArrivalProcess {
- public:
-  Renewal(std::uint64_t seed, std::function<double(const Draw& draw)> gap_s) : seed_(seed), gap_s_(std::move(gap_s)) {}
-  Time next(Time /*recorded*/) override {
-    now_ = later(now_, gap_s_(Draw{seed_, Purpose::kArrival, index_++}));
-    return now_;
-  }
-
- private:
-  std::uint64_t seed_;
-  std::function<double(const Draw& draw)> gap_s_;
-  std::uint64_t index_ = 0;
-  Time now_{};
-};
-
-std::unique_ptr<ArrivalProcess> make_poisson(Params& p, std::uint64_t seed) {
-  const double rate = read_rate(p);
-  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.exponential(1.0 / rate); });
+ArrivalProcess renewal(std::uint64_t seed, std::function<double(const Draw& draw)> gap_s) {
+  return {[=, gap_s = std::move(gap_s), index = std::uint64_t{0}, now = Time{}](Time /*recorded*/) mutable -> Arrival {
+    now = later(now, gap_s(Draw{seed, Purpose::kArrival, index++}));
+    return {now};
+  }};
 }
 
-std::unique_ptr<ArrivalProcess> make_gamma(Params& p, std::uint64_t seed) {
+ArrivalProcess make_poisson(Params& p, std::uint64_t seed) {
+  const double rate = read_rate(p);
+  return renewal(seed, [=](const Draw& draw) { return draw.exponential(1.0 / rate); });
+}
+
+ArrivalProcess make_gamma(Params& p, std::uint64_t seed) {
   const double rate = read_rate(p), cv = p.required<double>("cv", 0.01, 100, "coefficient of variation of the gaps");
   const double shape = 1.0 / (cv * cv);
-  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.gamma(shape, 1.0 / (rate * shape)); });
+  return renewal(seed, [=](const Draw& draw) { return draw.gamma(shape, 1.0 / (rate * shape)); });
 }
 
-std::unique_ptr<ArrivalProcess> make_weibull(Params& p, std::uint64_t seed) {
+ArrivalProcess make_weibull(Params& p, std::uint64_t seed) {
   const double shape = p.optional<double>("shape", 1.0, 0.1, 100, "below 1: bursts");
   const double scale_s = 1.0 / (read_rate(p) * std::tgamma(1.0 + 1.0 / shape));
-  return std::make_unique<Renewal>(seed, [=](const Draw& draw) { return draw.weibull(shape, scale_s); });
+  return renewal(seed, [=](const Draw& draw) { return draw.weibull(shape, scale_s); });
 }
 
-class Constant final : public ArrivalProcess {
- public:
-  explicit Constant(Params& p) : rate_(read_rate(p)) {}
-  Time next(Time /*recorded*/) override { return later(kStart, static_cast<double>(index_++) / rate_); }
-
- private:
-  double rate_;
-  std::uint64_t index_ = 0;
-};
+ArrivalProcess make_constant(Params& p, std::uint64_t /*seed*/) {
+  return {[rate = read_rate(p), index = std::uint64_t{0}](Time /*recorded*/) mutable -> Arrival {
+    return {later(kStart, static_cast<double>(index++) / rate)};
+  }};
+}
 
 // Poisson at two rates in turn: a unit-rate process on a clock that runs at the rate.
-class OnOff final : public ArrivalProcess {
+class OnOff {
  public:
   OnOff(Params& p, std::uint64_t seed)
       : seed_(seed),
@@ -236,7 +218,7 @@ class OnOff final : public ArrivalProcess {
     left_s_ = phase_s();
   }
 
-  Time next(Time /*recorded*/) override {
+  Arrival operator()(Time /*recorded*/) {
     double work = Draw{seed_, Purpose::kArrival, index_++}.exponential(1.0);
     double wait_s = 0;
     for (;;) {
@@ -250,7 +232,7 @@ class OnOff final : public ArrivalProcess {
     const double last_s = work / rate_[phase_ % 2];
     left_s_ -= last_s;
     now_ = later(now_, wait_s + last_s);
-    return now_;
+    return {now_};
   }
 
  private:
@@ -268,57 +250,35 @@ class OnOff final : public ArrivalProcess {
   Time now_{};
 };
 
-class Recorded final : public ArrivalProcess {
- public:
-  explicit Recorded(Params& p) : scale_(p.optional<double>("scale", 1.0, 1e-6, 1e6, "the recorded rate times this")) {}
-  Time next(Time recorded) override {
-    if (scale_ == 1.0) return recorded;
-    const double scaled_ns = static_cast<double>(ns(recorded)) / scale_;
+ArrivalProcess make_on_off(Params& p, std::uint64_t seed) { return {OnOff(p, seed)}; }
+
+ArrivalProcess make_recorded(Params& p, std::uint64_t /*seed*/) {
+  return {[scale = p.optional<double>("scale", 1.0, 1e-6, 1e6, "the recorded rate times this")](Time recorded) -> Arrival {
+    if (scale == 1.0) return {recorded};
+    const double scaled_ns = static_cast<double>(ns(recorded)) / scale;
     check_within_run(scaled_ns * 1e-9);
-    return Time(Span(std::llround(scaled_ns)));
-  }
-
- private:
-  double scale_;
-};
-
-class ClosedLoop final : public ArrivalProcess {
- public:
-  ClosedLoop(Params& p, std::uint64_t seed)
-      : seed_(seed),
-        concurrency_(p.required<std::int32_t>("concurrency", 1, 1 << 24, "sessions in progress at once")),
-        think_(read_spans(p, "think_time", "pause between the end of a session and the next one's arrival")),
-        ramp_(p.seconds("ramp_s", 0, 0, 9e6, "the first sessions start evenly over this time; 0: all at once")),
-        idle_cap_(p.seconds("idle_cap_s", 0, 0, 9e6,
-                            "with no request in progress, all arrivals to come move earlier together, so that the next one waits at most "
-                            "this long; 0: they do not; AgentX: 10")) {}
-  Time next(Time /*recorded*/) override { return kStart; }
-  std::int32_t concurrency() const override { return concurrency_; }
-  Span think_time(std::uint64_t session_index) const override { return (*think_)(Draw{seed_, Purpose::kThinkTime, session_index, kLoop}); }
-  Span ramp() const override { return ramp_; }
-  Span idle_cap() const override { return idle_cap_; }
-
- private:
-  static constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // disjoint from steps of session turns
-  std::uint64_t seed_;
-  std::int32_t concurrency_;
-  std::unique_ptr<SpanDistribution> think_;
-  Span ramp_, idle_cap_;
-};
-
-using Make = std::unique_ptr<ArrivalProcess> (*)(Params& p, std::uint64_t seed);
-
-template <class Process>
-std::unique_ptr<ArrivalProcess> make(Params& p, std::uint64_t seed) {
-  if constexpr (std::is_constructible_v<Process, Params&, std::uint64_t>)
-    return std::make_unique<Process>(p, seed);
-  else
-    return std::make_unique<Process>(p);
+    return {Time(Span(std::llround(scaled_ns)))};
+  }};
 }
 
+ArrivalProcess make_closed_loop(Params& p, std::uint64_t seed) {
+  constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // disjoint from steps of session turns
+  ArrivalProcess made{[](Time /*recorded*/) -> Arrival { return {kStart}; }};
+  made.loop.concurrency = p.required<std::int32_t>("concurrency", 1, 1 << 24, "sessions in progress at once");
+  const SpanDistribution think = read_spans(p, "think_time", "pause between the end of a session and the next one's arrival");
+  made.loop.think_time = [=](std::uint64_t session_index) { return think(Draw{seed, Purpose::kThinkTime, session_index, kLoop}); };
+  made.loop.ramp = p.seconds("ramp_s", 0, 0, 9e6, "the first sessions start evenly over this time; 0: all at once");
+  made.loop.idle_cap = p.seconds("idle_cap_s", 0, 0, 9e6,
+                                 "with no request in progress, all arrivals to come move earlier together, so that the next one waits at "
+                                 "most this long; 0: they do not; AgentX: 10");
+  return made;
+}
+
+using Make = ArrivalProcess (*)(Params& p, std::uint64_t seed);
+
 constexpr Named<Make> kProcesses[] = {
-    {"poisson", make_poisson}, {"gamma", make_gamma},     {"weibull", make_weibull},         {"constant", make<Constant>},
-    {"on_off", make<OnOff>},   {"trace", make<Recorded>}, {"closed_loop", make<ClosedLoop>}, {"stages", make_stages},
+    {"poisson", make_poisson}, {"gamma", make_gamma},    {"weibull", make_weibull},         {"constant", make_constant},
+    {"on_off", make_on_off},   {"trace", make_recorded}, {"closed_loop", make_closed_loop}, {"stages", make_stages},
     {"ramp", make_ramp},       {"bursts", make_bursts}};
 
 }  // namespace
@@ -337,13 +297,13 @@ std::string fault_of_class_name(const std::string& name) {
   return "'" + name + "' cannot name a class: 1 to 23 bytes, without comma, quote or backslash";
 }
 
-std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed) {
+ArrivalProcess make_arrivals(const std::string& name, Params& p, std::uint64_t seed) {
   if (double rate = 0; parse_real(name, rate))
     p.fail(fmt::format("'arrival': {0} does not say which process; write 'arrival: {{poisson: {{rate_per_s: {0}}}}}', or another of {1}",
                        name, join(arrival_names(), ", ")));
   const auto* const process = std::find_if(std::begin(kProcesses), std::end(kProcesses), [&](const auto& one) { return one.name == name; });
   if (process == std::end(kProcesses)) p.fail("unknown arrival process '" + name + "'" + suggestion(name, arrival_names()));
-  std::unique_ptr<ArrivalProcess> made = process->value(p, seed);
+  ArrivalProcess made = process->value(p, seed);
   p.reject_unread();
   return made;
 }

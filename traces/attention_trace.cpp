@@ -38,21 +38,15 @@ std::optional<Place> place_of(std::string_view name) {
     name.remove_prefix(dot + 1);
   }
   if (name == "ids") return place;
-  const auto* const weight = std::find_if(kWeightKinds.begin(), kWeightKinds.end(), [&](std::string_view kind) {
-    return place.pass.empty() && name.starts_with(kind) && name.substr(kind.size()).starts_with(".L");
-  });
-  const bool is_weight = weight != kWeightKinds.end();
-  if (!is_weight && !name.starts_with("L")) return std::nullopt;
-  const std::size_t dot = is_weight ? name.size() : std::min(name.find('.'), name.size());
-  const std::size_t digits = is_weight ? 5 : 1;
-  const std::optional<std::int64_t> layer = number_in(name.substr(digits, dot - digits));
-  if (!layer) return std::nullopt;
-  place.layer = *layer;
-  place.kind = is_weight ? *weight : name.substr(std::min(dot + 1, name.size()));
-  if (is_weight) return place;
-  if (!place.pass.empty() && place.kind == kGradientKind) return place;
-  const auto kinds = place.pass.empty() ? std::span(kLayerKinds) : std::span(kLayerKinds).first(kNumPassKinds);
-  return std::find(kinds.begin(), kinds.end(), place.kind) == kinds.end() ? std::nullopt : std::optional(place);
+  for (const LayerTensorKind& kind : kLayerTensors) {
+    if (!kind.is_of(!place.pass.empty())) continue;
+    const bool is_weight = kind.in == LayerTensorKind::In::kWeights;
+    const std::string begin = is_weight ? fmt::format("{}.L", kind.name) : "L", end = is_weight ? "" : fmt::format(".{}", kind.name);
+    if (!name.starts_with(begin) || !name.ends_with(end) || name.size() < begin.size() + end.size()) continue;
+    const std::optional<std::int64_t> layer = number_in(name.substr(begin.size(), name.size() - begin.size() - end.size()));
+    if (layer) return Place{place.pass, *layer, kind.name};
+  }
+  return std::nullopt;
 }
 
 class TraceReader {
@@ -63,7 +57,8 @@ class TraceReader {
     read_metadata();
     read_names();
     read_dimensions();
-    for (std::int32_t l = 0; l < trace_.num_layers; ++l) trace_.layers.push_back(read_layer(l));
+    for (std::int32_t l = 0; l < trace_.num_layers; ++l)
+      trace_.layers.push_back(read_layer("", static_cast<std::size_t>(l), trace_.num_tokens));
     if (file_.has("ids")) trace_.ids = file_.ints("ids", {trace_.num_tokens});
     if (trace_.chunk_ends.empty()) trace_.chunk_ends = {trace_.prompt_tokens};
     for (auto& [name, pass] : trace_.passes) read_pass(name, pass);
@@ -188,40 +183,21 @@ class TraceReader {
     }
   }
 
-  [[nodiscard]] LayerTensors read_layer(std::int32_t l) const {
-    const std::int64_t t = trace_.num_tokens, d = trace_.head_dim, width = trace_.hidden_dim;
-    const std::vector<std::int64_t> q{t, trace_.q_heads, d}, k{t, trace_.kv_heads, d};
-    const std::string before = fmt::format("L{}.", l), number = fmt::format(".L{}", l);
-    const auto optional = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-      return file_.has(name) ? file_.floats(name, shape) : std::vector<float>{};
-    };
+  [[nodiscard]] LayerTensors read_layer(const std::string& before, std::size_t l, std::int64_t tokens) const {
     LayerTensors layer;
-    layer.q = file_.floats(before + "q", q);
-    layer.k = file_.floats(before + "k", k);
-    layer.v = file_.floats(before + "v", k);
-    layer.pre_q = optional(before + "pre_q", q);
-    layer.pre_k = optional(before + "pre_k", k);
-    layer.hidden = optional(before + "hidden", {t, width});
-    layer.w_o = optional("W_o" + number, {width, trace_.q_heads * d});
-    layer.w_q = optional("W_q" + number, {trace_.q_heads * d, width});
-    layer.b_q = optional("b_q" + number, {trace_.q_heads * d});
+    for (const LayerTensorKind& kind : kLayerTensors) {
+      if (!kind.is_of(!before.empty())) continue;
+      const std::string name = kind.name_in(before, l);
+      if (kind.is_required() || file_.has(name)) layer.*kind.values = file_.floats(name, kind.shape(trace_, tokens));
+    }
     return layer;
   }
 
   void read_pass(const std::string& name, ExtraPass& pass) {
     const std::string before = "pass." + name + ".";
-    const std::int64_t m = extents(before + "L0.q", 3)[0], d = trace_.head_dim;
-    pass.num_tokens = static_cast<std::int32_t>(m);
-    if (file_.has(before + "ids")) pass.ids = file_.ints(before + "ids", {m});
-    for (std::int32_t l = 0; l < trace_.num_layers; ++l) {
-      const std::string layer = fmt::format("{}L{}.", before, l);
-      LayerTensors& tensors = pass.layers.emplace_back();
-      tensors.q = file_.floats(layer + "q", {m, trace_.q_heads, d});
-      tensors.k = file_.floats(layer + "k", {m, trace_.kv_heads, d});
-      tensors.v = file_.floats(layer + "v", {m, trace_.kv_heads, d});
-      if (file_.has(layer + "hidden")) tensors.hidden = file_.floats(layer + "hidden", {m, trace_.hidden_dim});
-      if (file_.has(layer + "gradient")) tensors.gradient = file_.floats(layer + "gradient", {m});
-    }
+    pass.num_tokens = extents(before + "L0.q", 3)[0];
+    if (file_.has(before + "ids")) pass.ids = file_.ints(before + "ids", {pass.num_tokens});
+    for (std::size_t l = 0; l < trace_.layers.size(); ++l) pass.layers.push_back(read_layer(before, l, pass.num_tokens));
   }
 
   const SafetensorsFile& file_;
@@ -229,6 +205,19 @@ class TraceReader {
 };
 
 }  // namespace
+
+std::string LayerTensorKind::name_in(const std::string& before, std::size_t layer) const {
+  return in == In::kWeights ? fmt::format("{}.L{}", name, layer) : fmt::format("{}L{}.{}", before, layer, name);
+}
+
+std::vector<std::int64_t> LayerTensorKind::shape(const AttentionTrace& trace, std::int64_t tokens) const {
+  const std::map<char, std::int64_t> sizes{{'t', tokens},           {'q', trace.q_heads},
+                                           {'k', trace.kv_heads},   {'d', trace.head_dim},
+                                           {'h', trace.hidden_dim}, {'w', std::int64_t{trace.q_heads} * trace.head_dim}};
+  std::vector<std::int64_t> all;
+  for (const char extent : extents) all.push_back(sizes.at(extent));
+  return all;
+}
 
 AttentionTrace attention_trace_from(const SafetensorsFile& file, const std::string& name) { return TraceReader(file, name).read(); }
 

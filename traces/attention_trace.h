@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,10 +13,6 @@
 namespace kvlab {
 
 inline constexpr std::string_view kAttentionFormat = "kvlab-attention-trace-1";
-inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hidden", "pre_q", "pre_k"};  // as in L0.q
-inline constexpr std::size_t kNumPassKinds = 4;                                                           // q, k, v, hidden
-inline constexpr std::string_view kGradientKind = "gradient";                                             // extra passes only
-inline constexpr std::array<std::string_view, 3> kWeightKinds{"W_o", "W_q", "b_q"};                       // as in W_o.L0
 
 // Between dots in tensor names.
 inline bool is_pass_name(std::string_view name) {
@@ -65,6 +60,32 @@ struct AttentionTrace {
   std::vector<LayerTensors> layers;
   std::map<std::string, ExtraPass> passes;
 };
+
+// A tensor of all layers or, unless required, of none: L0.q, in passes pass.NAME.L0.q, of weights W_o.L0.
+struct LayerTensorKind {
+  enum class In : std::uint8_t { kAll, kPrompt, kPasses, kWeights };
+  std::string_view name;
+  std::vector<float> LayerTensors::*values;
+  std::string_view extents;  // t tokens, q query heads, k KV heads, d channels of a head, h hidden channels, w channels of all query heads
+  In in = In::kAll;
+
+  [[nodiscard]] bool is_required() const { return name.size() == 1; }
+  [[nodiscard]] bool is_of(bool passes) const { return in == In::kAll || (in == In::kPasses) == passes; }
+  // `before`: "", or of a pass.
+  [[nodiscard]] std::string name_in(const std::string& before, std::size_t layer) const;
+  [[nodiscard]] std::vector<std::int64_t> shape(const AttentionTrace& trace, std::int64_t tokens) const;
+};
+// In the order written.
+inline constexpr LayerTensorKind kLayerTensors[] = {{"q", &LayerTensors::q, "tqd"},
+                                                    {"k", &LayerTensors::k, "tkd"},
+                                                    {"v", &LayerTensors::v, "tkd"},
+                                                    {"hidden", &LayerTensors::hidden, "th"},
+                                                    {"pre_q", &LayerTensors::pre_q, "tqd", LayerTensorKind::In::kPrompt},
+                                                    {"pre_k", &LayerTensors::pre_k, "tkd", LayerTensorKind::In::kPrompt},
+                                                    {"W_o", &LayerTensors::w_o, "hw", LayerTensorKind::In::kWeights},
+                                                    {"W_q", &LayerTensors::w_q, "wh", LayerTensorKind::In::kWeights},
+                                                    {"b_q", &LayerTensors::b_q, "w", LayerTensorKind::In::kWeights},
+                                                    {"gradient", &LayerTensors::gradient, "t", LayerTensorKind::In::kPasses}};
 
 enum class TraceFloat : std::uint8_t { kF32, kF16 };
 

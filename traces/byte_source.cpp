@@ -44,26 +44,12 @@ class FileBytes final : public ByteSource {
   int file_ = -1;
 };
 
-class MemoryBytes final : public ByteSource {
- public:
-  explicit MemoryBytes(std::span<const char> bytes) : bytes_(bytes) {}
-  std::size_t read(char* to, std::size_t size) override {
-    const std::size_t got = std::min(size, bytes_.size());
-    std::copy_n(bytes_.begin(), got, to);
-    bytes_ = bytes_.subspan(got);
-    return got;
-  }
-
- private:
-  std::span<const char> bytes_;
-};
-
-// Prepends the bytes read to detect the kind of source.
+// Bytes in memory, such as those read to detect the kind of source, then those of `rest` (null: none).
 class Rejoined final : public ByteSource {
  public:
   Rejoined(std::string head, std::unique_ptr<ByteSource> rest) : head_(std::move(head)), rest_(std::move(rest)) {}
   std::size_t read(char* to, std::size_t size) override {
-    if (given_ == head_.size()) return rest_->read(to, size);
+    if (given_ == head_.size()) return rest_ == nullptr ? 0 : rest_->read(to, size);
     const std::size_t got = std::min(size, head_.size() - given_);
     std::copy_n(head_.data() + given_, got, to);
     given_ += got;
@@ -184,7 +170,7 @@ std::unique_ptr<ByteSource> unpacked(const std::string& name, std::unique_ptr<By
 std::unique_ptr<ByteSource> open_bytes(const std::string& path) { return unpacked(path, std::make_unique<FileBytes>(path)); }
 
 std::unique_ptr<ByteSource> bytes_in_memory(const std::string& name, std::span<const char> bytes) {
-  return unpacked(name, std::make_unique<MemoryBytes>(bytes));
+  return unpacked(name, std::make_unique<Rejoined>(std::string(bytes.data(), bytes.size()), nullptr));
 }
 
 }  // namespace kvlab

@@ -19,7 +19,6 @@ class ByteSource {
 // read failures.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path);
 
-// `bytes` outlives the source.
 std::unique_ptr<ByteSource> bytes_in_memory(const std::string& name, std::span<const char> bytes);
 
 // Compresses .gz and .zst. Writes PATH.part; close() renames it, else no file remains.

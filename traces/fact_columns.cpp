@@ -31,7 +31,7 @@ struct CsvField {
   const CsvRows& rows;
   std::size_t column;
   [[nodiscard]] std::string_view text() const { return rows.text(column); }
-  [[nodiscard]] std::int64_t session() const { return session_number(text()); }
+  [[nodiscard]] std::int64_t session() const { return number_of_name(text()); }
   [[nodiscard]] std::int64_t integer(std::int64_t min, std::int64_t max) const { return rows.integer(column, min, max); }
   [[nodiscard]] Span time(std::int64_t unit_ns) const { return rows.time(column, unit_ns); }
   [[noreturn]] void fail(const std::string& message) const { rows.fail(column, message); }

@@ -53,10 +53,10 @@ TraceFormats::TraceFormats(Params& p) : p_(p) {
 
 std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const {
   for (const auto& [name, format] : formats_)  // before reading a line, which may be the whole file
-    if (format->is_guessed() && format->is_document() && format->recognises(head)) return name;
+    if (format->is_guessed && format->is_document && format->recognises(head)) return name;
   const std::string_view first = first_line(lines);
   for (const auto& [name, format] : formats_)
-    if (format->is_guessed() && !format->is_document() && format->recognises(first)) return name;
+    if (format->is_guessed && !format->is_document && format->recognises(first)) return name;
   const std::string shown = quoted(first);
   const std::string shape = shape_of_json(first);
   refuse_result_of_tool(lines, first);
@@ -68,7 +68,7 @@ std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const 
 std::string TraceFormats::find(const std::string& name, LineReader& lines) const {
   if (!name.empty() && !formats_.contains(name))
     throw InputError("unknown trace format '" + name + "'" + suggestion(name, TraceFormatRegistry::names()));
-  if (!name.empty() && (formats_.at(name)->is_document() || !formats_.at(name)->is_guessed())) return name;
+  if (!name.empty() && (formats_.at(name)->is_document || !formats_.at(name)->is_guessed)) return name;
   const std::string head(lines.ahead());
   if (!name.empty() && !formats_.at(name)->recognises(first_line(lines))) return name;
   const std::string found = sniff(lines, head);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,20 +12,16 @@
 
 namespace kvlab {
 
-class TraceFormat {
- public:
+struct TraceFormat {
   virtual ~TraceFormat() = default;
+
   // `line`: the first. The first format by name wins: bailian before mooncake.
-  [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
-  [[nodiscard]] virtual bool is_guessed() const { return true; }
-  // Not lines; recognises() gets up to 256 KiB.
-  [[nodiscard]] virtual bool is_document() const { return false; }
-  [[nodiscard]] virtual bool recognises_folder(const std::string& /*path*/) const { return false; }
-  [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
-  // Null: no folders.
-  [[nodiscard]] virtual std::unique_ptr<RowReader> read_folder(const std::string& /*path*/, const ReaderOptions& /*options*/) const {
-    return nullptr;
-  }
+  std::function<bool(std::string_view line)> recognises;
+  std::function<bool(const std::string& path)> recognises_folder = [](const std::string&) { return false; };
+  bool is_guessed = true;
+  bool is_document = false;  // not lines; recognises() gets up to 256 KiB
+  std::function<std::unique_ptr<RowReader>(std::unique_ptr<LineReader> lines, const ReaderOptions& options)> read;
+  std::function<std::unique_ptr<RowReader>(const std::string& path, const ReaderOptions& options)> read_folder;
 };
 
 using TraceFormatRegistry = Registry<TraceFormat>;
@@ -33,33 +30,20 @@ using TraceFormatRegistry = Registry<TraceFormat>;
 // kIsGuessed, kIsDocument; recognises_folder(path) and a constructor from the path. Its file in traces/readers/ ends in:
 //   KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
 template <class Reader>
-class FormatOf final : public TraceFormat {
- public:
-  explicit FormatOf(Params& p) : own_(p) {}
-  [[nodiscard]] bool recognises(std::string_view line) const override { return Reader::recognises(line); }
-  [[nodiscard]] bool is_guessed() const override {
-    if constexpr (requires { Reader::kIsGuessed; }) return Reader::kIsGuessed;
-    return true;
+struct FormatOf final : TraceFormat {
+  explicit FormatOf(Params& p) {
+    const typename Reader::Options own(p);
+    recognises = Reader::recognises;
+    read = [own](std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
+      return std::make_unique<Reader>(std::move(lines), options, own);
+    };
+    if constexpr (requires { Reader::kIsGuessed; }) is_guessed = Reader::kIsGuessed;
+    if constexpr (requires { Reader::kIsDocument; }) is_document = Reader::kIsDocument;
+    if constexpr (requires(const std::string& path) { Reader::recognises_folder(path); }) {
+      recognises_folder = Reader::recognises_folder;
+      read_folder = [own](const std::string& path, const ReaderOptions& options) { return std::make_unique<Reader>(path, options, own); };
+    }
   }
-  [[nodiscard]] bool is_document() const override {
-    if constexpr (requires { Reader::kIsDocument; }) return Reader::kIsDocument;
-    return false;
-  }
-  [[nodiscard]] bool recognises_folder(const std::string& path) const override {
-    if constexpr (kHasFolders) return Reader::recognises_folder(path);
-    return false;
-  }
-  [[nodiscard]] std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const override {
-    return std::make_unique<Reader>(std::move(lines), options, own_);
-  }
-  [[nodiscard]] std::unique_ptr<RowReader> read_folder(const std::string& path, const ReaderOptions& options) const override {
-    if constexpr (kHasFolders) return std::make_unique<Reader>(path, options, own_);
-    return nullptr;
-  }
-
- private:
-  static constexpr bool kHasFolders = requires(const std::string& path) { Reader::recognises_folder(path); };
-  typename Reader::Options own_;
 };
 #define KVLAB_REGISTER_TRACE(Reader, ...) \
   [[maybe_unused]] const bool Reader##_is_registered = TraceFormatRegistry::add<FormatOf<Reader>>(Card{__VA_ARGS__})

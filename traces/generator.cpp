@@ -1,15 +1,18 @@
-#include "traces/generator.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "traces/arrivals.h"
+#include "traces/distributions.h"
+#include "traces/make_trace.h"
 #include "traces/numbers.h"
 
 namespace kvlab {
@@ -30,6 +33,54 @@ std::vector<std::uint32_t> shuffled(std::uint64_t n, std::uint64_t seed) {
   for (std::uint64_t i = n; i > 1; --i) std::swap(order[i - 1], order[Draw{seed, Purpose::kPrefix, i, kCycle}.below(i)]);
   return order;
 }
+
+// A turn comes `think_time` after the answer; its prompt is all before plus new tokens.
+struct SessionShape {
+  CountDistribution turns;
+  CountDistribution new_tokens;  // later turns; empty: as prompt_tokens
+  SpanDistribution think_time;
+  std::int32_t max_context_tokens = 0;  // ends sessions; cuts a first turn
+};
+
+// One of `num_groups` texts first, group k with P ~ k^-zipf_s.
+struct SharedPrefixShape {
+  std::uint64_t num_groups = 1;
+  double zipf_s = 0;
+  double share_frac = 1;     // of sessions, else requests
+  CountDistribution tokens;  // added to prompt_tokens
+  // Above 0: per group; requests cycle through all in an order drawn by seed.
+  std::uint64_t prompts_per_group = 0;
+};
+
+// Client k - 1 has P ~ k^-zipf_s per session, else request.
+struct ClientShape {
+  std::uint64_t num = 1;
+  double zipf_s = 0;
+};
+
+// Share of sessions, else requests.
+struct ClassShape {
+  double share_frac = 1;
+  RequestFacts facts;
+};
+
+// Share of requests.
+struct ImageShape {
+  double share_frac = 1;
+  CountDistribution per_request;
+};
+
+struct GeneratorShape {
+  std::uint64_t num_requests = 1;  // 0: until arrivals end
+  ArrivalProcess arrivals;
+  CountDistribution prompt_tokens, output_tokens;
+  std::optional<SessionShape> sessions;
+  std::optional<SharedPrefixShape> shared_prefix;
+  std::optional<ClientShape> clients;
+  std::vector<ClassShape> classes;  // shares sum to 1
+  std::optional<ImageShape> images;
+  std::int32_t hash_tokens = 16;
+};
 
 SessionShape read_sessions(Params p) {
   SessionShape shape;
@@ -116,10 +167,9 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   auto [name, inner] = p.named("arrival", "", "arrivals of sessions: " + join(arrival_names(), ", "));
   if (name == "trace") p.fail_at("arrival", "'arrival: trace' needs 'file': generated requests have no recorded arrivals");
   if (!p.is_describing()) shape.arrivals = make_arrivals(name, inner, seed);
-  const bool ends = shape.arrivals != nullptr && shape.arrivals->ends();
   shape.num_requests =
-      static_cast<std::uint64_t>(ends ? p.optional<std::int64_t>("requests", 0, 0, kMany, meaning + "; 0: all of the stages")
-                                      : p.required<std::int64_t>("requests", 1, kMany, meaning));
+      static_cast<std::uint64_t>(shape.arrivals.ends ? p.optional<std::int64_t>("requests", 0, 0, kMany, meaning + "; 0: all of the stages")
+                                                     : p.required<std::int64_t>("requests", 1, kMany, meaning));
   shape.prompt_tokens = read_counts(p, "prompt_tokens", "", TraceColumn::kPromptTokens, "prompt length; of a session its first turn's");
   shape.output_tokens = read_counts(p, "output_tokens", "", TraceColumn::kOutputTokens, "output length");
   if (p.has("sessions")) shape.sessions = read_sessions(p.child("sessions", "sessions"));
@@ -128,7 +178,7 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   if (p.has("classes")) shape.classes = read_classes(p, p.child("classes", "classes"));
   if (shape.sessions && shape.shared_prefix && shape.shared_prefix->prompts_per_group > 0)
     p.fail_at("sessions", "'prompts_per_group' of 'shared_prefix' repeats whole prompts, which turns of 'sessions' are not: leave one out");
-  if (!shape.classes.empty() && shape.arrivals != nullptr && shape.arrivals->ends())
+  if (!shape.classes.empty() && shape.arrivals.ends)
     p.fail_at("classes", "the class of a request is its stage ('arrival: stages'): leave 'classes' out");
   if (p.has("images")) shape.images = read_images(p.child("images", "images"));
   if (shape.sessions || shape.shared_prefix || p.is_describing()) {
@@ -138,113 +188,136 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   return shape;
 }
 
+// With sessions or shared prefixes, chunk i is hashed from (group, i) in the prefix and (session, i) after it, over prompt and output:
+// hashes are equal exactly for shared content.
+class GeneratedTrace final : public TraceSource {
+ public:
+  GeneratedTrace(GeneratorShape shape, std::uint64_t seed) : shape_(std::move(shape)), seed_(seed) {
+    if (const auto& shared = shape_.shared_prefix; shared && shared->prompts_per_group > 0)
+      cycle_ = shuffled(shared->num_groups * shared->prompts_per_group, seed_);
+  }
+
+  bool next(TraceRequest& request) override {
+    if (shape_.num_requests > 0 && num_given_ == shape_.num_requests) return false;
+    request = TraceRequest{};
+    if (!continue_session(request) && !start_session(request)) return false;
+    ++num_given_;
+    ++turn_;
+    context_tokens_ = request.prompt_tokens + request.output_tokens;
+    if (shape_.sessions || shape_.shared_prefix) name_content(request);
+    if (shape_.clients || !shape_.classes.empty() || shape_.images || stage_ != nullptr) give_facts(request);
+    return true;
+  }
+  [[nodiscard]] ClosedLoop closed_loop() const override { return shape_.arrivals.loop; }
+
+ private:
+  // And, with prompts_per_group, the prompt.
+  void choose_prefix(std::uint64_t session) {
+    prefix_tokens_ = 0;
+    is_repeated_ = false;
+    const auto& shared = shape_.shared_prefix;
+    if (!shared || Draw{seed_, Purpose::kPrefix, session, kWhetherShared}.uniform() >= shared->share_frac) return;
+    if (cycle_.empty()) {
+      group_ = Zipf(shared->num_groups, shared->zipf_s)(Draw{seed_, Purpose::kPrefix, session, kWhichGroup});
+    } else {
+      is_repeated_ = true;
+      prompt_ = cycle_[num_shared_++ % cycle_.size()];
+      group_ = 1 + prompt_ / shared->prompts_per_group;
+    }
+    prefix_tokens_ = shared->tokens(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
+  }
+
+  // False: no arrivals.
+  bool start_session(TraceRequest& request) {
+    const Arrival arrival = shape_.arrivals.next(kStart);
+    request.arrival = arrival.at;
+    stage_ = arrival.request_class;
+    if (request.arrival == kNever) return false;
+    const std::uint64_t session = num_sessions_++;
+    turn_ = 0;
+    num_turns_ = shape_.sessions ? static_cast<std::uint64_t>(shape_.sessions->turns(Draw{seed_, Purpose::kSession, session})) : 1;
+    choose_prefix(session);
+    const Draw of_length =
+        is_repeated_ ? Draw{seed_, Purpose::kPromptLength, prompt_, kOfPrompt} : Draw{seed_, Purpose::kPromptLength, session};
+    request.prompt_tokens = prefix_tokens_ + shape_.prompt_tokens(of_length);
+    request.output_tokens = shape_.output_tokens(Draw{seed_, Purpose::kOutputLength, session});
+    if (!shape_.sessions) return true;
+    request.session = static_cast<std::int64_t>(session);
+    request.output_tokens = std::min(request.output_tokens, shape_.sessions->max_context_tokens - 1);
+    request.prompt_tokens = std::min(request.prompt_tokens, shape_.sessions->max_context_tokens - request.output_tokens);
+    return true;
+  }
+
+  bool continue_session(TraceRequest& request) {
+    if (turn_ >= num_turns_) return false;
+    const SessionShape& sessions = *shape_.sessions;
+    const std::uint64_t session = num_sessions_ - 1;
+    const CountDistribution& new_tokens = sessions.new_tokens ? sessions.new_tokens : shape_.prompt_tokens;
+    request.prompt_tokens = context_tokens_ + new_tokens(Draw{seed_, Purpose::kPromptLength, session, turn_});
+    request.output_tokens = shape_.output_tokens(Draw{seed_, Purpose::kOutputLength, session, turn_});
+    if (request.prompt_tokens + request.output_tokens > sessions.max_context_tokens) return false;
+    request.session = static_cast<std::int64_t>(session);
+    request.is_follow_up = true;
+    request.delay = sessions.think_time(Draw{seed_, Purpose::kThinkTime, session, turn_});
+    return true;
+  }
+
+  void name_content(TraceRequest& request) {
+    const std::uint64_t of_group = Draw{seed_, Purpose::kContent, group_, kOfGroup}.bits();
+    const Draw rest =
+        is_repeated_ ? Draw{seed_, Purpose::kContent, prompt_, kOfPrompt} : Draw{seed_, Purpose::kContent, num_sessions_ - 1, kOfSession};
+    const std::uint64_t of_session = rest.bits();
+    const auto num_chunks = static_cast<std::uint64_t>(context_tokens_ / shape_.hash_tokens);
+    const auto num_shared = static_cast<std::uint64_t>(std::min(prefix_tokens_, request.prompt_tokens) / shape_.hash_tokens);
+    hashes_.clear();
+    for (std::uint64_t i = 0; i < num_chunks; ++i) hashes_.push_back(hash_combine(i < num_shared ? of_group : of_session, i));
+    request.hash_tokens = hashes_.empty() ? 0 : shape_.hash_tokens;
+    request.hashes = hashes_;
+  }
+
+  // Once per session; turns differ in `turn` and `images`.
+  void give_facts(TraceRequest& request) {
+    const std::uint64_t session = num_sessions_ - 1;
+    if (turn_ == 1) {
+      facts_ = {};
+      if (!shape_.classes.empty()) {
+        double left = Draw{seed_, Purpose::kClass, session}.uniform();
+        auto chosen = shape_.classes.begin();
+        while (left >= chosen->share_frac && std::next(chosen) != shape_.classes.end()) left -= (chosen++)->share_frac;
+        facts_ = chosen->facts;
+      }
+      if (stage_ != nullptr) facts_.request_class = *stage_;
+      if (shape_.clients) {
+        const Zipf zipf(shape_.clients->num, shape_.clients->zipf_s);
+        facts_.client = static_cast<std::int64_t>(zipf(Draw{seed_, Purpose::kClient, session})) - 1;
+      }
+    }
+    if (shape_.sessions) facts_.turn = static_cast<std::int32_t>(turn_) - 1;
+    if (shape_.images) {
+      constexpr std::uint64_t kHowMany = 1;
+      const bool has_images = Draw{seed_, Purpose::kImages, session, turn_}.uniform() < shape_.images->share_frac;
+      facts_.images = has_images ? shape_.images->per_request(Draw{seed_, Purpose::kImages, session, turn_, kHowMany}) : 0;
+    }
+    request.facts = &facts_;
+  }
+
+  GeneratorShape shape_;
+  std::uint64_t seed_;
+  std::uint64_t num_given_ = 0, num_sessions_ = 0;
+  std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
+  std::uint64_t prompt_ = 0, num_shared_ = 0;  // with prompts_per_group: this one; number with a prefix
+  bool is_repeated_ = false;                   // the prompt is one of the groups'
+  std::vector<std::uint32_t> cycle_;           // prompts of groups, in order
+  std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
+  std::vector<std::uint64_t> hashes_;
+  const ClassName* stage_ = nullptr;  // of the last arrival
+  RequestFacts facts_;
+};
+
 }  // namespace
 
-GeneratedTrace::GeneratedTrace(GeneratorShape shape, std::uint64_t seed) : shape_(std::move(shape)), seed_(seed) {
-  if (const auto& shared = shape_.shared_prefix; shared && shared->prompts_per_group > 0)
-    cycle_ = shuffled(shared->num_groups * shared->prompts_per_group, seed_);
-}
-
-GeneratedTrace::GeneratedTrace(Params& p, std::uint64_t seed) : GeneratedTrace(read_generator(p, seed), seed) {}
-
-bool GeneratedTrace::next(TraceRequest& request) {
-  if (shape_.num_requests > 0 && num_given_ == shape_.num_requests) return false;
-  request = TraceRequest{};
-  if (!continue_session(request) && !start_session(request)) return false;
-  ++num_given_;
-  ++turn_;
-  context_tokens_ = request.prompt_tokens + request.output_tokens;
-  if (shape_.sessions || shape_.shared_prefix) name_content(request);
-  if (shape_.clients || !shape_.classes.empty() || shape_.images || shape_.arrivals->request_class() != nullptr) give_facts(request);
-  return true;
-}
-
-// And, with prompts_per_group, the prompt.
-void GeneratedTrace::choose_prefix(std::uint64_t session) {
-  prefix_tokens_ = 0;
-  is_repeated_ = false;
-  const auto& shared = shape_.shared_prefix;
-  if (!shared || Draw{seed_, Purpose::kPrefix, session, kWhetherShared}.uniform() >= shared->share_frac) return;
-  if (cycle_.empty()) {
-    group_ = Zipf(shared->num_groups, shared->zipf_s)(Draw{seed_, Purpose::kPrefix, session, kWhichGroup});
-  } else {
-    is_repeated_ = true;
-    prompt_ = cycle_[num_shared_++ % cycle_.size()];
-    group_ = 1 + prompt_ / shared->prompts_per_group;
-  }
-  prefix_tokens_ = (*shared->tokens)(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
-}
-
-// False: no arrivals.
-bool GeneratedTrace::start_session(TraceRequest& request) {
-  request.arrival = shape_.arrivals->next(kStart);
-  if (request.arrival == kNever) return false;
-  const std::uint64_t session = num_sessions_++;
-  turn_ = 0;
-  num_turns_ = shape_.sessions ? static_cast<std::uint64_t>((*shape_.sessions->turns)(Draw{seed_, Purpose::kSession, session})) : 1;
-  choose_prefix(session);
-  const Draw of_length =
-      is_repeated_ ? Draw{seed_, Purpose::kPromptLength, prompt_, kOfPrompt} : Draw{seed_, Purpose::kPromptLength, session};
-  request.prompt_tokens = prefix_tokens_ + (*shape_.prompt_tokens)(of_length);
-  request.output_tokens = (*shape_.output_tokens)(Draw{seed_, Purpose::kOutputLength, session});
-  if (!shape_.sessions) return true;
-  request.session = static_cast<std::int64_t>(session);
-  request.output_tokens = std::min(request.output_tokens, shape_.sessions->max_context_tokens - 1);
-  request.prompt_tokens = std::min(request.prompt_tokens, shape_.sessions->max_context_tokens - request.output_tokens);
-  return true;
-}
-
-bool GeneratedTrace::continue_session(TraceRequest& request) {
-  if (turn_ >= num_turns_) return false;
-  const SessionShape& sessions = *shape_.sessions;
-  const std::uint64_t session = num_sessions_ - 1;
-  const CountDistribution& new_tokens = sessions.new_tokens ? *sessions.new_tokens : *shape_.prompt_tokens;
-  request.prompt_tokens = context_tokens_ + new_tokens(Draw{seed_, Purpose::kPromptLength, session, turn_});
-  request.output_tokens = (*shape_.output_tokens)(Draw{seed_, Purpose::kOutputLength, session, turn_});
-  if (request.prompt_tokens + request.output_tokens > sessions.max_context_tokens) return false;
-  request.session = static_cast<std::int64_t>(session);
-  request.is_follow_up = true;
-  request.delay = (*sessions.think_time)(Draw{seed_, Purpose::kThinkTime, session, turn_});
-  return true;
-}
-
-void GeneratedTrace::name_content(TraceRequest& request) {
-  const std::uint64_t of_group = Draw{seed_, Purpose::kContent, group_, kOfGroup}.bits();
-  const Draw rest =
-      is_repeated_ ? Draw{seed_, Purpose::kContent, prompt_, kOfPrompt} : Draw{seed_, Purpose::kContent, num_sessions_ - 1, kOfSession};
-  const std::uint64_t of_session = rest.bits();
-  const auto num_chunks = static_cast<std::uint64_t>(context_tokens_ / shape_.hash_tokens);
-  const auto num_shared = static_cast<std::uint64_t>(std::min(prefix_tokens_, request.prompt_tokens) / shape_.hash_tokens);
-  hashes_.clear();
-  for (std::uint64_t i = 0; i < num_chunks; ++i) hashes_.push_back(hash_combine(i < num_shared ? of_group : of_session, i));
-  request.hash_tokens = hashes_.empty() ? 0 : shape_.hash_tokens;
-  request.hashes = hashes_;
-}
-
-// Once per session; turns differ in `turn` and `images`.
-void GeneratedTrace::give_facts(TraceRequest& request) {
-  const std::uint64_t session = num_sessions_ - 1;
-  if (turn_ == 1) {
-    facts_ = {};
-    if (!shape_.classes.empty()) {
-      double left = Draw{seed_, Purpose::kClass, session}.uniform();
-      auto chosen = shape_.classes.begin();
-      while (left >= chosen->share_frac && std::next(chosen) != shape_.classes.end()) left -= (chosen++)->share_frac;
-      facts_ = chosen->facts;
-    }
-    if (const ClassName* const stage = shape_.arrivals->request_class()) facts_.request_class = *stage;
-    if (shape_.clients) {
-      const Zipf zipf(shape_.clients->num, shape_.clients->zipf_s);
-      facts_.client = static_cast<std::int64_t>(zipf(Draw{seed_, Purpose::kClient, session})) - 1;
-    }
-  }
-  if (shape_.sessions) facts_.turn = static_cast<std::int32_t>(turn_) - 1;
-  if (shape_.images) {
-    constexpr std::uint64_t kHowMany = 1;
-    const bool has_images = Draw{seed_, Purpose::kImages, session, turn_}.uniform() < shape_.images->share_frac;
-    facts_.images = has_images ? (*shape_.images->per_request)(Draw{seed_, Purpose::kImages, session, turn_, kHowMany}) : 0;
-  }
-  request.facts = &facts_;
+std::unique_ptr<TraceSource> generated_trace(Params& p, std::uint64_t seed) {
+  return std::make_unique<GeneratedTrace>(read_generator(p, seed), seed);
 }
 
 }  // namespace kvlab

@@ -17,10 +17,7 @@ class InMemoryTrace final : public TraceSource {
 
   bool next(TraceRequest& request) override;
   [[nodiscard]] bool keeps_hashes() const override { return true; }
-  [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }
-  [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
-  [[nodiscard]] Span ramp() const override { return source_->ramp(); }
-  [[nodiscard]] Span idle_cap() const override { return source_->idle_cap(); }
+  [[nodiscard]] ClosedLoop closed_loop() const override { return source_->closed_loop(); }
   [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

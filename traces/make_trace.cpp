@@ -20,7 +20,6 @@
 #include "base/text.h"
 #include "traces/arrivals.h"
 #include "traces/formats.h"
-#include "traces/generator.h"
 #include "traces/in_memory.h"
 #include "traces/public_traces.h"
 #include "traces/trace.h"
@@ -35,7 +34,7 @@ struct TraceShape {
   std::uint64_t offset = 0;                                   // skipped requests; the next arrival becomes 0
   std::uint64_t limit_requests = 0;                           // after these
   std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut and counted
-  std::unique_ptr<ArrivalProcess> arrivals;                   // null: the trace's
+  ArrivalProcess arrivals;                                    // empty: the trace's
 };
 
 constexpr const char* kNoArrival =
@@ -68,20 +67,13 @@ class ShapedTrace final : public TraceSource {
       if (num_given_ == 0) throw InputError(shape_.name + kNoArrival);
       return false;
     }
-    if (shape_.arrivals && shape_.arrivals->request_class() != nullptr) give_class(request);
+    if (stage_ != nullptr) give_class(request);
     cut(request);
     ++num_given_;
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
-  [[nodiscard]] std::int32_t concurrency() const override {
-    return shape_.arrivals ? shape_.arrivals->concurrency() : source_->concurrency();
-  }
-  [[nodiscard]] Span think_time(std::uint64_t session_index) const override {
-    return shape_.arrivals ? shape_.arrivals->think_time(session_index) : source_->think_time(session_index);
-  }
-  [[nodiscard]] Span ramp() const override { return shape_.arrivals ? shape_.arrivals->ramp() : source_->ramp(); }
-  [[nodiscard]] Span idle_cap() const override { return shape_.arrivals ? shape_.arrivals->idle_cap() : source_->idle_cap(); }
+  [[nodiscard]] ClosedLoop closed_loop() const override { return shape_.arrivals.next ? shape_.arrivals.loop : source_->closed_loop(); }
   [[nodiscard]] std::string skipped() const override {
     std::string all = source_->skipped();
     const auto add = [&all](const std::string& what) { all += (all.empty() ? "" : "; ") + what; };
@@ -97,14 +89,18 @@ class ShapedTrace final : public TraceSource {
   bool arrive(TraceRequest& request) {
     if (!first_arrival_) first_arrival_ = shape_.offset > 0 ? request.arrival : kStart;
     request.arrival = Time(request.arrival - *first_arrival_);
-    if (shape_.arrivals) request.arrival = shape_.arrivals->next(request.arrival);
+    if (shape_.arrivals.next) {
+      const Arrival arrival = shape_.arrivals.next(request.arrival);
+      request.arrival = arrival.at;
+      stage_ = arrival.request_class;
+    }
     return request.arrival != kNever;
   }
   // Replaces the trace's class.
   void give_class(TraceRequest& request) {
     if (!keeps_hashes()) facts_.clear();
     facts_.push_back(request.facts == nullptr ? RequestFacts{} : *request.facts);
-    facts_.back().request_class = *shape_.arrivals->request_class();
+    facts_.back().request_class = *stage_;
     request.facts = &facts_.back();
   }
   void cut(TraceRequest& request) {
@@ -132,6 +128,7 @@ class ShapedTrace final : public TraceSource {
   TraceShape shape_;
   bool is_past_offset_ = false;
   std::deque<RequestFacts> facts_;     // with the class; all are kept if the source keeps its own
+  const ClassName* stage_ = nullptr;   // of the last arrival
   std::optional<Time> first_arrival_;  // if `offset` > 0
   std::uint64_t num_given_ = 0, num_cut_prompts_ = 0, num_cut_outputs_ = 0, num_orphans_ = 0;
 };
@@ -214,7 +211,7 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const Tok
   TraceShape shape = read_shape(p);
   if (is_generated) {
     Params inner = p.child("generate", "generate");
-    source = std::make_unique<GeneratedTrace>(inner, seed);
+    source = generated_trace(inner, seed);
   } else {
     source = open_file(p, seed, count_tokens, shape);
   }
@@ -224,7 +221,8 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const Tok
   p.reject_unread();
   source = std::make_unique<ShapedTrace>(std::move(source), std::move(shape));
   if (jitter == Span{0}) return source;
-  if (source->concurrency() > 0) p.fail_at("jitter_ms", "'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
+  if (source->closed_loop().concurrency > 0)
+    p.fail_at("jitter_ms", "'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
   return jittered(std::move(source), jitter, seed);
 }
 

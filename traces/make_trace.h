@@ -12,4 +12,7 @@ namespace kvlab {
 // `jitter_ms` and lengths from a file. `count_tokens`: for text; empty: estimates.
 std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const TokenCounter& count_tokens = {});
 
+// Reads `generate:`.
+std::unique_ptr<TraceSource> generated_trace(Params& p, std::uint64_t seed);
+
 }  // namespace kvlab

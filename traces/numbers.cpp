@@ -47,6 +47,14 @@ bool take_fraction(std::string_view& text, std::int64_t unit_ns, std::int64_t& v
   return true;
 }
 
+// A decimal without exponent; `units` beyond max_units is only known to be larger.
+bool parse_units(std::string_view text, std::int64_t unit_ns, std::int64_t max_units, std::int64_t& units, std::int64_t& fraction_ns) {
+  if (text.empty() || !is_digit(text.front())) return false;
+  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1))
+    if (units <= max_units) units = units * 10 + (text.front() - '0');
+  return (!take(text, '.') || take_fraction(text, unit_ns, fraction_ns)) && text.empty();
+}
+
 bool take_zone(std::string_view& text, std::int64_t& offset_s) {
   offset_s = 0;
   if (text.empty() || take(text, 'Z')) return true;
@@ -83,30 +91,17 @@ bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& va
     value = in_ns > static_cast<double>(kMaxTraceNs) ? kMaxTraceNs + 1 : static_cast<std::int64_t>(std::llround(in_ns));
     return true;
   }
-  if (text.empty() || !is_digit(text.front())) return false;
   const std::int64_t max_units = kMaxTraceNs / unit_ns + 1;
-  std::int64_t units = 0;
-  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
-    if (units <= max_units) units = units * 10 + (text.front() - '0');
-  }
-  std::int64_t fraction_ns = 0;
-  if (take(text, '.') && !take_fraction(text, unit_ns, fraction_ns)) return false;
-  if (!text.empty()) return false;
+  std::int64_t units = 0, fraction_ns = 0;
+  if (!parse_units(text, unit_ns, max_units, units, fraction_ns)) return false;
   value = units >= max_units ? kMaxTraceNs + 1 : units * unit_ns + fraction_ns;
   return true;
 }
 
 bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value) {
   constexpr std::int64_t kYear2200Ns = 7'258'118'400LL * 1'000'000'000LL;
-  if (text.empty() || !is_digit(text.front())) return false;
-  std::int64_t units = 0;
-  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
-    if (units > kYear2200Ns / unit_ns) return false;
-    units = units * 10 + (text.front() - '0');
-  }
-  std::int64_t fraction_ns = 0;
-  if (take(text, '.') && !take_fraction(text, unit_ns, fraction_ns)) return false;
-  if (!text.empty() || units > kYear2200Ns / unit_ns) return false;
+  std::int64_t units = 0, fraction_ns = 0;
+  if (!parse_units(text, unit_ns, kYear2200Ns / unit_ns, units, fraction_ns) || units > kYear2200Ns / unit_ns) return false;
   value = units * unit_ns + fraction_ns;
   return true;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "traces/numbers.h"
 
 namespace kvlab {
@@ -83,7 +82,7 @@ void RowReader::check_order(const TraceRequest& request) {
 }
 
 bool RowReader::is_repeated(std::int64_t id, std::string_view column, std::string_view rows) {
-  if (seen_.is_first(id)) return false;
+  if (seen_.insert(id).second) return false;
   count(fmt::format("{} with the {} of an earlier one dropped", rows, column));
   return true;
 }
@@ -123,7 +122,5 @@ std::string RowReader::remark() const {
   add_part(all, origin());
   return all;
 }
-
-std::int64_t session_number(std::string_view text) { return number_of_name(text); }
 
 }  // namespace kvlab

@@ -7,11 +7,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/time.h"
 #include "traces/line_reader.h"
-#include "traces/seen_ids.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -106,13 +107,10 @@ class RowReader : public TraceSource {
   bool is_at_end_ = false;
   IgnoredColumns ignored_;
   std::map<std::string, std::uint64_t> counts_;
-  SeenIds seen_;
+  std::unordered_set<std::int64_t> seen_;  // ids
 };
 
 bool header_names(std::string_view line, std::string_view column);
 bool object_has(std::string_view line, std::string_view key);
-
-// The number, else a 63-bit hash.
-std::int64_t session_number(std::string_view text);
 
 }  // namespace kvlab

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -26,6 +27,14 @@ struct TraceRequest {
   std::uint64_t number = 0;  // in the trace, from 0; set by Arrivals
 };
 
+struct ClosedLoop {
+  std::int32_t concurrency = 0;  // sessions at once; 0: open loop
+  // Pause before session i replaces an ended one.
+  std::function<Span(std::uint64_t session_index)> think_time = [](std::uint64_t) { return Span{0}; };
+  Span ramp{};      // first sessions spread evenly over it
+  Span idle_cap{};  // when idle, later arrivals move up so that the next comes at most this long after the last request left; 0: never
+};
+
 // In order of arrival.
 class TraceSource {
  public:
@@ -34,13 +43,7 @@ class TraceSource {
   // (file:line, column).
   virtual bool next(TraceRequest& request) = 0;
   [[nodiscard]] virtual bool keeps_hashes() const { return false; }
-  // Closed loop: sessions at once; the next arrives `think` after one ends. 0: open loop.
-  [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
-  [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
-  // Closed loop: first sessions spread evenly over it.
-  [[nodiscard]] virtual Span ramp() const { return Span{0}; }
-  // Closed loop: when idle, later arrivals move up so that the next comes at most this long after the last request left. 0: never.
-  [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
+  [[nodiscard]] virtual ClosedLoop closed_loop() const { return {}; }
   // At the user's request, with reasons.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
   [[nodiscard]] virtual std::string remark() const { return ""; }

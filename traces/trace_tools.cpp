@@ -122,7 +122,7 @@ TraceSummary summarize(TraceSource& source) {
   s.num_sessions = sessions.size();
   s.prompt_tokens = prompts.summary();
   s.output_tokens = outputs.summary();
-  s.concurrency = source.concurrency();
+  s.concurrency = source.closed_loop().concurrency;
   s.skipped = source.skipped();
   s.remark = source.remark();
   return s;

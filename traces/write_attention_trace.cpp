@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -29,46 +33,22 @@ class Checker {
   [[noreturn]] void fail(const std::string& message) const { throw InputError(where_ + ": " + message); }
 
   // Internal: tensors from files are already checked.
-  static void check_size(std::size_t size, std::int64_t a, std::int64_t b, std::int64_t c, bool may_be_empty) {
-    if (size == static_cast<std::size_t>(a * b * c) || (size == 0 && may_be_empty)) return;
-    throw InternalError(fmt::format("a tensor of an attention trace has {} elements, expected [{}, {}, {}]", size, a, b, c));
-  }
-
-  // Optional tensors are in all layers or none.
-  void check_optional(const std::string& before, const std::vector<LayerTensors>& layers) const {
-    const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden,  &LayerTensors::pre_q, &LayerTensors::pre_k,
-                                                               &LayerTensors::w_o,     &LayerTensors::w_q,   &LayerTensors::b_q,
-                                                               &LayerTensors::gradient};
-    for (std::size_t i = 0; i < std::size(tensors); ++i) {
-      const auto name = [&](std::size_t layer) {
-        const bool is_weight = i >= 3 && i < 6;
-        if (is_weight) return fmt::format("{}.L{}", kWeightKinds[i - 3], layer);
-        return fmt::format("{}L{}.{}", before, layer, i < 3 ? kLayerKinds[3 + i] : kGradientKind);
-      };
-      for (std::size_t l = 1; l < layers.size(); ++l) {
-        if ((layers[l].*tensors[i]).empty() == (layers[0].*tensors[i]).empty()) continue;
-        const bool is_first = !(layers[0].*tensors[i]).empty();
-        fail(fmt::format("has {} but no {}", name(is_first ? 0 : l), name(is_first ? l : 0)));
-      }
-    }
+  static void check_size(std::size_t size, const std::vector<std::int64_t>& shape, bool may_be_empty) {
+    const std::int64_t expected = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    if (size == static_cast<std::size_t>(expected) || (size == 0 && may_be_empty)) return;
+    throw InternalError(fmt::format("a tensor of an attention trace has {} elements, expected {}", size, shape_text(shape)));
   }
 
   void check_layers(const std::string& before, const std::vector<LayerTensors>& layers, std::int64_t tokens) const {
-    const std::int64_t q = trace_.q_heads, kv = trace_.kv_heads, d = trace_.head_dim, width = trace_.hidden_dim;
     if (layers.size() != static_cast<std::size_t>(trace_.num_layers)) throw InternalError("an attention trace lacks layers");
-    for (const LayerTensors& layer : layers) {
-      check_size(layer.q.size(), tokens, q, d, false);
-      check_size(layer.k.size(), tokens, kv, d, false);
-      check_size(layer.v.size(), tokens, kv, d, false);
-      check_size(layer.pre_q.size(), tokens, q, d, true);
-      check_size(layer.pre_k.size(), tokens, kv, d, true);
-      check_size(layer.hidden.size(), tokens, width, 1, true);
-      check_size(layer.gradient.size(), tokens, 1, 1, true);
-      check_size(layer.w_o.size(), width, q, d, true);
-      check_size(layer.w_q.size(), width, q, d, true);
-      check_size(layer.b_q.size(), 1, q, d, true);
+    for (const LayerTensorKind& kind : kLayerTensors) {
+      const auto is_there = [&](std::size_t l) { return !(layers[l].*kind.values).empty(); };
+      for (std::size_t l = 0; l < layers.size(); ++l) {
+        check_size((layers[l].*kind.values).size(), kind.shape(trace_, tokens), !kind.is_required());
+        if (is_there(l) == is_there(0)) continue;
+        fail(fmt::format("has {} but no {}", kind.name_in(before, is_there(0) ? 0 : l), kind.name_in(before, is_there(0) ? l : 0)));
+      }
     }
-    check_optional(before, layers);
   }
 
   void check_shape() const {
@@ -77,7 +57,7 @@ class Checker {
       fail(fmt::format("{} query heads are no multiple of {} KV heads", trace_.q_heads, trace_.kv_heads));
     }
     check_layers("", trace_.layers, trace_.num_tokens);
-    check_size(trace_.ids.size(), trace_.num_tokens, 1, 1, true);
+    check_size(trace_.ids.size(), {trace_.num_tokens}, true);
   }
 
   void check_prompt() const {
@@ -117,7 +97,7 @@ class Checker {
   void check_pass(const std::string& name, const ExtraPass& pass) const {
     if (!is_pass_name(name)) fail("pass " + kvlab::quoted(name) + ": names of passes consist of letters, digits, _ and -");
     check_layers("pass." + name + ".", pass.layers, pass.num_tokens);
-    check_size(pass.ids.size(), pass.num_tokens, 1, 1, true);
+    check_size(pass.ids.size(), {pass.num_tokens}, true);
     check_ids("pass." + name + ".ids", pass.ids);
     std::int32_t at = 0;
     for (const PassChunk& chunk : pass.chunks) {
@@ -162,44 +142,30 @@ class TensorList {
   TensorList(const AttentionTrace& trace, TraceFloat dtype) : trace_(trace), dtype_(dtype == TraceFloat::kF16 ? "F16" : "F32") {}
 
   std::vector<TensorToWrite> list() {
-    add_layers("", trace_.layers, trace_.num_tokens);
-    for (std::size_t l = 0; l < trace_.layers.size(); ++l) {
-      const std::int64_t heads = std::int64_t{trace_.q_heads} * trace_.head_dim;
-      add(fmt::format("W_o.L{}", l), trace_.layers[l].w_o, {trace_.hidden_dim, heads});
-      add(fmt::format("W_q.L{}", l), trace_.layers[l].w_q, {heads, trace_.hidden_dim});
-      add(fmt::format("b_q.L{}", l), trace_.layers[l].b_q, {heads});
-    }
+    using In = LayerTensorKind::In;
+    add_layers("", trace_.layers, trace_.num_tokens, {In::kAll, In::kPrompt});
+    add_layers("", trace_.layers, trace_.num_tokens, {In::kWeights});
     add_ids("ids", trace_.ids);
     for (const auto& [name, pass] : trace_.passes) {
-      add_layers("pass." + name + ".", pass.layers, pass.num_tokens);
-      for (std::size_t l = 0; l < pass.layers.size(); ++l)
-        add(fmt::format("pass.{}.L{}.{}", name, l, kGradientKind), pass.layers[l].gradient, {pass.num_tokens});
-      add_ids("pass." + name + ".ids", pass.ids);
+      const std::string before = "pass." + name + ".";
+      add_layers(before, pass.layers, pass.num_tokens, {In::kAll});
+      add_layers(before, pass.layers, pass.num_tokens, {In::kPasses});
+      add_ids(before + "ids", pass.ids);
     }
     return std::move(tensors_);
   }
 
  private:
-  void add(const std::string& name, const std::vector<float>& values, std::vector<std::int64_t> shape) {
-    if (!values.empty()) tensors_.push_back({name, dtype_, std::move(shape), values.data()});
-  }
   void add_ids(const std::string& name, const std::vector<std::int32_t>& ids) {
     if (!ids.empty()) tensors_.push_back({name, "I32", {static_cast<std::int64_t>(ids.size())}, ids.data()});
   }
-  void add_layers(const std::string& before, const std::vector<LayerTensors>& layers, std::int64_t tokens) {
-    const std::vector<std::int64_t> q{tokens, trace_.q_heads, trace_.head_dim}, k{tokens, trace_.kv_heads, trace_.head_dim};
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      const std::string layer = fmt::format("{}L{}.", before, l);
-      const LayerTensors& tensors = layers[l];
-      const std::array<std::pair<const std::vector<float>*, std::vector<std::int64_t>>, kLayerKinds.size()> in_order{
-          {{&tensors.q, q},
-           {&tensors.k, k},
-           {&tensors.v, k},
-           {&tensors.hidden, {tokens, trace_.hidden_dim}},
-           {&tensors.pre_q, q},
-           {&tensors.pre_k, k}}};
-      for (std::size_t i = 0; i < in_order.size(); ++i) add(layer + std::string(kLayerKinds[i]), *in_order[i].first, in_order[i].second);
-    }
+  void add_layers(const std::string& before, const std::vector<LayerTensors>& layers, std::int64_t tokens,
+                  std::initializer_list<LayerTensorKind::In> in) {
+    for (std::size_t l = 0; l < layers.size(); ++l)
+      for (const LayerTensorKind& kind : kLayerTensors)
+        if (const std::vector<float>& values = layers[l].*kind.values;
+            std::find(in.begin(), in.end(), kind.in) != in.end() && !values.empty())
+          tensors_.push_back({kind.name_in(before, l), dtype_, kind.shape(trace_, tokens), values.data()});
   }
 
   const AttentionTrace& trace_;

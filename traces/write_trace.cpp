@@ -16,9 +16,9 @@ namespace kvlab {
 
 namespace {
 
-class CsvWriter final : public TraceWriter {
+class CsvWriter {
  public:
-  void append(const TraceRequest& request, std::string& text) override {
+  void operator()(const TraceRequest& request, std::string& text) {
     if (is_first_) {
       has_facts_ = request.facts != nullptr;
       text += "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes" + (has_facts_ ? fact_header() : "") + "\n";
@@ -45,9 +45,9 @@ class CsvWriter final : public TraceWriter {
   bool has_facts_ = false;
 };
 
-class JsonlWriter final : public TraceWriter {
+class JsonlWriter {
  public:
-  void append(const TraceRequest& request, std::string& text) override {
+  void operator()(const TraceRequest& request, std::string& text) {
     auto out = std::back_inserter(text);
     if (request.is_follow_up)
       fmt::format_to(out, "{{\"delay_ns\":{}", ns(request.delay));
@@ -63,9 +63,9 @@ class JsonlWriter final : public TraceWriter {
   }
 };
 
-class MooncakeWriter final : public TraceWriter {
+class MooncakeWriter {
  public:
-  void append(const TraceRequest& request, std::string& text) override {
+  void operator()(const TraceRequest& request, std::string& text) {
     auto out = std::back_inserter(text);
     if (request.is_follow_up)
       fmt::format_to(out, "{{\"delay\":{}", milliseconds(request.delay));
@@ -106,14 +106,9 @@ std::string format_of_name(const std::string& path) {
   throw InputError(path + ": the name of a trace to write ends in .csv or .jsonl, and then in .gz or .zst to pack it");
 }
 
-template <class Writer>
-std::unique_ptr<TraceWriter> make_writer() {
-  return std::make_unique<Writer>();
-}
-
-const std::map<std::string, std::unique_ptr<TraceWriter> (*)()>& trace_writers() {
-  static const std::map<std::string, std::unique_ptr<TraceWriter> (*)()> writers = {
-      {"csv", make_writer<CsvWriter>}, {"jsonl", make_writer<JsonlWriter>}, {"mooncake", make_writer<MooncakeWriter>}};
+const std::map<std::string, TraceWriter>& trace_writers() {
+  static const std::map<std::string, TraceWriter> writers = {
+      {"csv", CsvWriter()}, {"jsonl", JsonlWriter()}, {"mooncake", MooncakeWriter()}};
   return writers;
 }
 
@@ -125,24 +120,24 @@ std::vector<std::string> trace_writer_names() {
   return names;
 }
 
-std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format) {
+TraceWriter make_trace_writer(const std::string& format) {
   const auto found = trace_writers().find(format);
   if (found == trace_writers().end())
     throw InputError("a trace cannot be written as '" + format + "'" + suggestion(format, trace_writer_names()));
-  return found->second();
+  return found->second;
 }
 
 std::uint64_t write_trace(TraceSource& source, const std::string& path, const std::string& format) {
-  if (source.concurrency() > 0)
+  if (source.closed_loop().concurrency > 0)
     throw InputError(path +
                      ": not written: in a closed loop a request arrives when another is done, so a trace of it has no arrivals to name");
-  const std::unique_ptr<TraceWriter> writer = make_trace_writer(format.empty() ? format_of_name(path) : format);
+  const TraceWriter writer = make_trace_writer(format.empty() ? format_of_name(path) : format);
   const std::unique_ptr<ByteSink> file = create_file(path);
   constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
   std::string text;
   std::uint64_t num_requests = 0;
   for (TraceRequest request; source.next(request); ++num_requests) {
-    writer->append(request, text);
+    writer(request, text);
     if (text.size() < kFlushBytes) continue;
     file->write(text);
     text.clear();

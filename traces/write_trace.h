@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,16 +10,12 @@
 
 namespace kvlab {
 
-class TraceWriter {
- public:
-  virtual ~TraceWriter() = default;
-  // The first time after the header.
-  virtual void append(const TraceRequest& request, std::string& text) = 0;
-};
+// Appends rows; a header with the first.
+using TraceWriter = std::function<void(const TraceRequest& request, std::string& text)>;
 
 // "csv", "jsonl": lossless. "mooncake": Dynamo's dialect, small ids by appearance, block_size per row; microseconds, no hashes beyond the
 // prompt.
-std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format);
+TraceWriter make_trace_writer(const std::string& format);
 std::vector<std::string> trace_writer_names();
 
 // Compresses .gz and .zst. `format` "": by extension, .csv or .jsonl. Replaces a file at the end. Returns the number of requests.

@@ -21,7 +21,6 @@
 #include "base/text.h"
 #include "calibrate/calibration.h"
 #include "calibrate/cases/timing.h"
-#include "calibrate/engine_shape.h"
 #include "calibrate/profile_folder.h"
 #include "calibrate/recipe_ops.h"
 #include "sim/cost/profile.h"

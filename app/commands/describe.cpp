@@ -13,7 +13,6 @@
 #include "app/runs/plan/serving_system.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
-#include "base/config/near_names.h"
 #include "base/config/spec_file.h"
 #include "base/csv.h"
 #include "base/read_file.h"

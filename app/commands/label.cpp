@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/hugging_face.h"
 #include "base/read_file.h"
-#include "engine/label/head_rows.h"
+#include "engine/label/label_heads.h"
 #include "engine/label/prefill_patterns.h"
 #include "engine/label/probe_prompts.h"
 

@@ -139,8 +139,13 @@ class Params {
   struct Range {
     T min, max;
     std::size_t bytes;  // of the caller's type
-    bool is_unsigned = false;
+    bool is_unsigned;
   };
+  template <class T>
+  static auto range_of(T min, T max) {
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, long long>;
+    return Range<Wide>{static_cast<Wide>(min), static_cast<Wide>(max), sizeof(T), std::is_unsigned_v<T>};
+  }
   explicit Params(std::unique_ptr<State> state);
   // fall_back_on()'s mapping with the key; null: this one.
   [[nodiscard]] Params* outer_with(const std::string& key) const;
@@ -149,10 +154,11 @@ class Params {
   [[noreturn]] void fail_missing(const std::string& key) const;
   void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
               const std::string& meaning);
-  double required_real(const std::string& key, const Range<double>& range, const std::string& meaning);
-  double optional_real(const std::string& key, double fallback, const Range<double>& range, const std::string& meaning);
-  long long required_integer(const std::string& key, const Range<long long>& range, const std::string& meaning);
-  long long optional_integer(const std::string& key, long long fallback, const Range<long long>& range, const std::string& meaning);
+  // T: double or long long.
+  template <class T>
+  T required_number(const std::string& key, const Range<T>& range, const std::string& meaning);
+  template <class T>
+  T optional_number(const std::string& key, T fallback, const Range<T>& range, const std::string& meaning);
   // `value` times in_s seconds. Refuses times that round to 0.
   [[nodiscard]] long long nanoseconds(const std::string& key, double value, double in_s, const char* smallest) const;
 
@@ -163,21 +169,13 @@ class Params {
 
 template <class T>
 T Params::required(const std::string& key, T min, T max, const std::string& meaning) {
-  if constexpr (std::is_floating_point_v<T>)
-    return static_cast<T>(required_real(key, {min, max, sizeof(T)}, meaning));
-  else
-    return static_cast<T>(
-        required_integer(key, {static_cast<long long>(min), static_cast<long long>(max), sizeof(T), std::is_unsigned_v<T>}, meaning));
+  return static_cast<T>(required_number(key, range_of(min, max), meaning));
 }
 
 template <class T>
 T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
-  if constexpr (std::is_floating_point_v<T>)
-    return static_cast<T>(optional_real(key, fallback, {min, max, sizeof(T)}, meaning));
-  else
-    return static_cast<T>(optional_integer(key, static_cast<long long>(fallback),
-                                           {static_cast<long long>(min), static_cast<long long>(max), sizeof(T), std::is_unsigned_v<T>},
-                                           meaning));
+  const auto range = range_of(min, max);
+  return static_cast<T>(optional_number(key, static_cast<decltype(range.min)>(fallback), range, meaning));
 }
 
 template <NamedInConfigs T>

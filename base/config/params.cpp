@@ -4,13 +4,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "base/config/advice.h"
 #include "base/config/asked_keys.h"
 #include "base/config/axes.h"
 #include "base/config/config_file.h"
-#include "base/config/foreign_keys.h"
-#include "base/config/param_ranges.h"
-#include "base/config/short_forms.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -22,6 +21,25 @@ bool is_bare_value(const YAML::Node& node) { return node.IsDefined() && (node.Is
 
 std::string bare_value_text(const std::string& path, const YAML::Node& node) {
   return fmt::format("'{}': expected its parameters as {{key: value}}, found {}", path.substr(path.rfind('.') + 1), yaml_on_one_line(node));
+}
+
+bool parse(const std::string& text, double& value) { return parse_real(text, value); }
+bool parse(const std::string& text, long long& value) { return parse_integer(text, value); }
+std::string text_of(double value) { return number_text(value); }
+std::string text_of(long long value) { return std::to_string(value); }
+
+template <class T>
+T largest(std::size_t bytes, bool is_unsigned) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(std::numeric_limits<unsigned long long>::max() >> (8 * (sizeof(T) - bytes) + (is_unsigned ? 0 : 1)));
+  else
+    return bytes == sizeof(float) ? std::numeric_limits<float>::max() : std::numeric_limits<T>::max();
+}
+
+// "[min, max]", or "[min, ...]" if max is the maximum of the caller's type.
+template <class T>
+std::string range_text(T min, T max, std::size_t bytes = sizeof(T), bool is_unsigned = false) {
+  return "[" + text_of(min) + ", " + (max == largest<T>(bytes, is_unsigned) ? "..." : text_of(max)) + "]";
 }
 
 }  // namespace
@@ -47,8 +65,13 @@ struct Params::State {
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // or the chosen element of a list
   [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && node.IsMap() && node[key].IsDefined(); }
   [[noreturn]] void fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const;
-  [[nodiscard]] long long integer_at(const std::string& key, const YAML::Node& at, long long min, long long max) const;
-  [[nodiscard]] double real_at(const std::string& key, const YAML::Node& at, double min, double max) const;
+  [[noreturn]] void fail_key(const std::string& key, const YAML::Node& at, const std::string& problem) const {
+    fail_node(at, path_of(key), "'" + key + "'" + problem);
+  }
+  template <class T>
+  [[nodiscard]] T number_at(const std::string& key, const YAML::Node& at, T min, T max) const;
+  template <class Read>
+  [[nodiscard]] auto list_at(const std::string& key, Read read_one) const;
   [[nodiscard]] std::string text_at(const std::string& key, const YAML::Node& at) const;
   [[nodiscard]] std::unique_ptr<State> below(const YAML::Node& at, const std::string& at_path, const std::string& of) const;
 };
@@ -57,36 +80,36 @@ YAML::Node Params::State::find(const std::string& key) const {
   seen->insert(key);
   (*asked)[path].insert(key);
   if (AskedKeys::listens()) AskedKeys::note(file->name, {path_of(key), "", "", "", ""});
-  if (docs != nullptr || !node.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
-  const YAML::Node value = node[key];
-  if (!value.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
-  return chosen_node(value, path_of(key), *choices);
+  return has_own(key) ? chosen_node(node[key], path_of(key), *choices) : YAML::Node(YAML::NodeType::Undefined);
 }
 
 void Params::State::fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const {
   throw InputError(place_of(*file, at, at_path) + ": " + message);
 }
 
-long long Params::State::integer_at(const std::string& key, const YAML::Node& at, long long min, long long max) const {
+template <class T>
+T Params::State::number_at(const std::string& key, const YAML::Node& at, T min, T max) const {
   const std::string found = text_at(key, at);
-  long long value = 0;
-  if (!parse_integer(found, value)) fail_node(at, path_of(key), "'" + key + "': not a whole number: '" + found + "'");
-  if (value < min || value > max) fail_node(at, path_of(key), fmt::format("'{}' = {} is outside [{}, {}]", key, found, min, max));
+  T value = 0;
+  if (!parse(found, value)) fail_key(key, at, fmt::format(": not a {}number: '{}'", std::is_integral_v<T> ? "whole " : "", found));
+  if (!(value >= min && value <= max)) fail_key(key, at, fmt::format(" = {} is outside [{}, {}]", found, min, max));
   return value;
 }
 
-double Params::State::real_at(const std::string& key, const YAML::Node& at, double min, double max) const {
-  const std::string found = text_at(key, at);
-  double value = 0;
-  if (!parse_real(found, value)) fail_node(at, path_of(key), "'" + key + "': not a number: '" + found + "'");
-  if (!(value >= min && value <= max)) fail_node(at, path_of(key), fmt::format("'{}' = {} is outside [{}, {}]", key, found, min, max));
-  return value;
+template <class Read>
+auto Params::State::list_at(const std::string& key, Read read_one) const {
+  const YAML::Node node = find(key);
+  std::vector<decltype(read_one(node))> all;
+  if (!node.IsDefined()) return all;
+  if (!node.IsSequence()) fail_key(key, node, ": expected a list, [a, b, ...]");
+  for (const auto& item : node) all.push_back(read_one(item));
+  return all;
 }
 
 std::string Params::State::text_at(const std::string& key, const YAML::Node& at) const {
   if (!at.IsScalar()) {
     const char* what = at.IsMap() ? "a mapping" : at.IsSequence() ? "a list" : "nothing";
-    fail_node(at, path_of(key), "'" + key + "': expected one value, found " + what);
+    fail_key(key, at, std::string(": expected one value, found ") + what);
   }
   return at.Scalar();
 }
@@ -95,6 +118,7 @@ std::unique_ptr<Params::State> Params::State::below(const YAML::Node& at, const 
   auto child = std::make_unique<State>(State{file, choices, at, at_path, of});
   child->defaults = defaults;
   child->asked = asked;
+  child->docs = docs;
   return child;
 }
 
@@ -103,10 +127,7 @@ Params::Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<co
 Params::Params(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Params::Params(const Params& other) : state_(std::make_unique<State>(*other.state_)) {}
 Params::Params(Params&& other) noexcept = default;
-Params& Params::operator=(const Params& other) {
-  if (this != &other) state_ = std::make_unique<State>(*other.state_);
-  return *this;
-}
+Params& Params::operator=(const Params& other) { return *this = Params(other); }
 Params& Params::operator=(Params&& other) noexcept = default;
 Params::~Params() = default;
 
@@ -200,14 +221,14 @@ void Params::record(const std::string& key, const std::string& type, const std::
 
 bool Params::flag(const std::string& key, bool fallback, const std::string& meaning) {
   if (Params* const outer = ask_outer(key)) return outer->flag(key, fallback, meaning);
-  if (const auto preferred = state_->preferred.find(key); preferred != state_->preferred.end()) fallback = preferred->second != 0;
+  fallback = told(key, fallback ? 1 : 0) != 0;
   record(key, "flag", fallback ? "true" : "false", "true, false", meaning);
   const YAML::Node node = state_->find(key);
   if (!node.IsDefined()) return fallback;
   const std::string found = state_->text_at(key, node);
   if (found == "true") return true;
   if (found == "false") return false;
-  state_->fail_node(node, state_->path_of(key), "'" + key + "': expected true or false, found '" + found + "'");
+  state_->fail_key(key, node, ": expected true or false, found '" + found + "'");
 }
 
 std::string Params::text(const std::string& key, const std::string& meaning) {
@@ -234,8 +255,7 @@ std::size_t Params::choice(const std::string& key, const std::vector<std::string
   if (!node.IsDefined()) return fallback;
   const std::string found = state_->text_at(key, node);
   const auto at = std::find(names.begin(), names.end(), found);
-  if (at == names.end())
-    state_->fail_node(node, state_->path_of(key), "'" + key + "': unknown value '" + found + "'" + suggestion(found, names));
+  if (at == names.end()) state_->fail_key(key, node, ": unknown value '" + found + "'" + suggestion(found, names));
   return static_cast<std::size_t>(at - names.begin());
 }
 
@@ -246,61 +266,41 @@ long long Params::nanoseconds(const std::string& key, double value, double in_s,
   return ns(span);
 }
 
-double Params::required_real(const std::string& key, const Range<double>& range, const std::string& meaning) {
-  if (Params* const outer = ask_outer(key)) return outer->required_real(key, range, meaning);
-  record(key, "real", "", range_text(range.min, range.max, range.bytes), meaning);
+template <class T>
+T Params::required_number(const std::string& key, const Range<T>& range, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->required_number(key, range, meaning);
+  record(key, std::is_integral_v<T> ? "integer" : "real", "", range_text(range.min, range.max, range.bytes, range.is_unsigned), meaning);
   if (is_describing()) return range.min;
   const YAML::Node node = state_->find(key);
   if (!node) fail_missing(key);
-  return state_->real_at(key, node, range.min, range.max);
+  return state_->number_at(key, node, range.min, range.max);
 }
 
-long long Params::required_integer(const std::string& key, const Range<long long>& range, const std::string& meaning) {
-  if (Params* const outer = ask_outer(key)) return outer->required_integer(key, range, meaning);
-  record(key, "integer", "", range_text(range.min, range.max, range.bytes, range.is_unsigned), meaning);
-  if (is_describing()) return range.min;
+template <class T>
+T Params::optional_number(const std::string& key, T fallback, const Range<T>& range, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->optional_number(key, fallback, range, meaning);
+  if (state_->preferred.contains(key)) fallback = static_cast<T>(told(key, 0));
+  record(key, std::is_integral_v<T> ? "integer" : "real", text_of(fallback),
+         range_text(range.min, range.max, range.bytes, range.is_unsigned), meaning);
   const YAML::Node node = state_->find(key);
-  if (!node) fail_missing(key);
-  return state_->integer_at(key, node, range.min, range.max);
+  return node ? state_->number_at(key, node, range.min, range.max) : fallback;
 }
 
-double Params::optional_real(const std::string& key, double fallback, const Range<double>& range, const std::string& meaning) {
-  if (Params* const outer = ask_outer(key)) return outer->optional_real(key, fallback, range, meaning);
-  if (const auto preferred = state_->preferred.find(key); preferred != state_->preferred.end())
-    fallback = static_cast<double>(preferred->second);
-  record(key, "real", number_text(fallback), range_text(range.min, range.max, range.bytes), meaning);
-  const YAML::Node node = state_->find(key);
-  return node ? state_->real_at(key, node, range.min, range.max) : fallback;
-}
-
-long long Params::optional_integer(const std::string& key, long long fallback, const Range<long long>& range, const std::string& meaning) {
-  if (Params* const outer = ask_outer(key)) return outer->optional_integer(key, fallback, range, meaning);
-  fallback = told(key, fallback);
-  record(key, "integer", std::to_string(fallback), range_text(range.min, range.max, range.bytes, range.is_unsigned), meaning);
-  const YAML::Node node = state_->find(key);
-  return node ? state_->integer_at(key, node, range.min, range.max) : fallback;
-}
+template double Params::required_number(const std::string&, const Range<double>&, const std::string&);
+template long long Params::required_number(const std::string&, const Range<long long>&, const std::string&);
+template double Params::optional_number(const std::string&, double, const Range<double>&, const std::string&);
+template long long Params::optional_number(const std::string&, long long, const Range<long long>&, const std::string&);
 
 std::vector<double> Params::numbers(const std::string& key, double min, double max, const std::string& meaning) {
   if (Params* const outer = ask_outer(key)) return outer->numbers(key, min, max, meaning);
-  record(key, "list of reals", "", range_text(min, max, sizeof(double)), meaning);
-  const YAML::Node node = state_->find(key);
-  std::vector<double> all;
-  if (!node.IsDefined()) return all;
-  if (!node.IsSequence()) state_->fail_node(node, state_->path_of(key), "'" + key + "': expected a list, [a, b, ...]");
-  for (const auto& item : node) all.push_back(state_->real_at(key, item, min, max));
-  return all;
+  record(key, "list of reals", "", range_text(min, max), meaning);
+  return state_->list_at(key, [&](const YAML::Node& item) { return state_->number_at(key, item, min, max); });
 }
 
 std::vector<std::string> Params::words(const std::string& key, const std::string& meaning) {
   if (Params* const outer = ask_outer(key)) return outer->words(key, meaning);
   record(key, "list of words", "", "", meaning);
-  const YAML::Node node = state_->find(key);
-  std::vector<std::string> all;
-  if (!node.IsDefined()) return all;
-  if (!node.IsSequence()) state_->fail_node(node, state_->path_of(key), "'" + key + "': expected a list, [a, b, ...]");
-  for (const auto& item : node) all.push_back(state_->text_at(key, item));
-  return all;
+  return state_->list_at(key, [&](const YAML::Node& item) { return state_->text_at(key, item); });
 }
 
 Params Params::child(const std::string& key, const std::string& owner) {
@@ -313,18 +313,13 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
   if (Params* const outer = ask_outer(key)) return outer->optional_child(key, owner);
   const YAML::Node node = state_->find(key);
   if (!node.IsDefined() || node.IsNull()) {
-    Params none = *this;
-    none.state_->node.reset(YAML::Node(YAML::NodeType::Map));
-    none.state_->path = state_->path_of(key);
-    none.state_->owner = owner;
-    none.state_->seen = std::make_shared<std::set<std::string>>();
-    none.state_->outer.clear();
+    Params none(state_->below(YAML::Node(YAML::NodeType::Map), state_->path_of(key), owner));
+    none.state_->preferred = state_->preferred;
     return none;
   }
   if (!node.IsMap())
-    state_->fail_node(
-        node, state_->path_of(key),
-        "'" + key + "': expected 'key: value' lines, found " + yaml_on_one_line(node) + advice_on_mapping(state_->path_of(key), node));
+    state_->fail_key(key, node,
+                     ": expected 'key: value' lines, found " + yaml_on_one_line(node) + advice_on_mapping(state_->path_of(key), node));
   return Params(state_->below(node, state_->path_of(key), owner));
 }
 
@@ -345,13 +340,11 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   const auto without_parameters = [&](const std::string& name) {
     if (AskedKeys::listens()) AskedKeys::note(state_->file->name, {state_->path_of(key) + "." + name, "", "", "", ""});
     Params none(state_->below(YAML::Node(YAML::NodeType::Map), state_->path_of(key) + "." + name, key + " '" + name + "'"));
-    none.state_->docs = state_->docs;
     none.state_->preferred = state_->preferred;
     if (node.IsDefined()) {  // empty mappings have no place
       auto at_word = std::make_shared<ConfigFile>(*state_->file);
       at_word->name = place(state_->file->name, node.Mark());
       none.state_->file = std::move(at_word);
-      none.state_->node.reset(YAML::Node(YAML::NodeType::Map));
     }
     return std::pair{name, none};
   };
@@ -361,8 +354,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   }
   if (node.IsScalar()) return without_parameters(node.Scalar());
   if (!node.IsMap() || node.size() != 1 || names_by_key(node))
-    state_->fail_node(node, state_->path_of(key),
-                      "'" + key + "': expected a name, or one {name: {parameters}}" + advice_on_named(key, node));
+    state_->fail_key(key, node, ": expected a name, or one {name: {parameters}}" + advice_on_named(key, node));
   const std::string name = node.begin()->first.Scalar();
   const YAML::Node inner = chosen_node(node.begin()->second, state_->path_of(key) + "." + name, *state_->choices);
   if (inner.IsNull()) return without_parameters(name);
@@ -386,9 +378,8 @@ std::string Params::text_of_all() const {
 }
 
 void Params::add_asked(const Params& other) {
-  for (const auto& [path, keys] : *other.state_->asked) {
+  for (const auto& [path, keys] : *other.state_->asked)
     if (!path.empty()) (*state_->asked)[state_->path_of(path)].insert(keys.begin(), keys.end());
-  }
 }
 
 void Params::reject_unread() const {

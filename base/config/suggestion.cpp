@@ -5,7 +5,6 @@
 #include <functional>
 #include <iterator>
 
-#include "base/config/near_names.h"
 #include "base/text.h"
 
 namespace kvlab {

@@ -13,7 +13,7 @@
 #include "base/quantile.h"
 #include "bench/sim/machine_rates.h"
 #include "engine/cache/policy_cache.h"
-#include "engine/model/model_work.h"
+#include "engine/model/config.h"
 #include "engine/model/transformer.h"
 
 namespace kvlab {

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <list>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 #include "kernels/element.h"
 
 namespace kvlab {

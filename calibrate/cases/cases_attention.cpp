@@ -1,10 +1,7 @@
 // Decode attention and KV append on the CPU.
-#include <algorithm>
 #include <cmath>
 
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
@@ -75,21 +72,6 @@ AppendRows build_append(Buffers& b, const Shape& s) {
     news.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(spec.len), 0, k + i * each, v + i * each});
   a.news = {b.host(std::move(news)), static_cast<std::size_t>(sequences)};
   return a;
-}
-
-bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
-  run();
-  const std::int64_t d = a.kv.head_dim;
-  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
-    const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = nth(a.news, a.kv.sequence(row));
-    for (const std::int64_t i : sampled(news.count, 3)) {
-      const std::int64_t slot = a.kv.slot(row, static_cast<std::int32_t>(i)) * d, from = (i * a.kv.kv_heads + r % a.kv.kv_heads) * d;
-      if (read_floats(device, a.kv.k + slot, d) != read_floats(device, static_cast<const float*>(news.k) + from, d)) return false;
-      if (read_floats(device, a.kv.v + slot, d) != read_floats(device, static_cast<const float*>(news.v) + from, d)) return false;
-    }
-  }
-  return true;
 }
 
 KernelFamily append_kv() {

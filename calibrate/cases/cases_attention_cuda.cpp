@@ -1,10 +1,8 @@
 // Decode over every page format, prefill over paged keys, KV append.
-#include <numeric>
 
 #include "base/ceil_div.h"
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/rows.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "calibrate/cases/kernel_case.h"
-#include "calibrate/cases/rows.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/storage/compact/compact.h"
 #include "kernels/storage/evict_rows_op.h"
 #include "kernels/storage/quantize/quantize.h"

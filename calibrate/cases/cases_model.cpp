@@ -1,9 +1,7 @@
 // Model operations on the CPU, float32.
-#include <cmath>
 #include <numeric>
 #include <vector>
 
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 

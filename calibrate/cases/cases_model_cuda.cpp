@@ -1,5 +1,4 @@
 // In the shapes of Llama-3.1-8B.
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
 
 namespace kvlab {

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "calibrate/cases/kernel_case.h"
-#include "calibrate/cases/rows.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/anchor_cosine_op.h"
 #include "kernels/score/pool1d_op.h"

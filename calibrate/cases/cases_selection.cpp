@@ -4,8 +4,7 @@
 #include <limits>
 
 #include "base/ceil_div.h"
-#include "calibrate/cases/kernel_case.h"
-#include "calibrate/cases/rows.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/select/cluster/cluster.h"
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"

@@ -1,8 +1,6 @@
 // As the GPU engine launches them; timed by `kvlab calibrate`.
 #include "base/ceil_div.h"
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/model_checks.h"
-#include "calibrate/cases/rows.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/device/cuda/device_rows.h"
@@ -191,31 +189,15 @@ AppendStep build_append_step(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& run) {
-  run();
-  const std::int64_t d = a.kv.head_dim;
-  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
-    const auto row = static_cast<std::int32_t>(r);
-    const AppendedTokens& news = nth(a.prompts.news, a.kv.sequence(row));
-    for (const std::int64_t i : sampled(news.count, 3)) {
-      const std::int64_t slot = a.kv.slot(row, a.kv.len[row] - news.count + static_cast<std::int32_t>(i)) * d;
-      const std::int64_t from = i * a.prompts.token_stride + r % a.kv.kv_heads * d;
-      if (read_at(device, a.kv.k, slot, d, a.kv.type) != read_at(device, news.k, from, d, a.kv.type)) return false;
-      if (read_at(device, a.kv.v, slot, d, a.kv.type) != read_at(device, news.v, from, d, a.kv.type)) return false;
-    }
-  }
-  return true;
-}
-
 KernelFamily append_step(ElementType type) {
   const auto work = [](const AppendStep& a, const Shape& s) {
     const std::int64_t each = element_bytes(a.kv.type);
     return CaseWork{bytes(AppendKvShape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), each, each}), 0, {}};
   };
+  const auto matches = [](TimedDevice& device, const AppendStep& a, const Run& run) { return append_matches(device, a.prompts, run); };
   Axes axes = kHeadAxes;
   axes.emplace_back("sequences", "s");
-  return step_family<AppendStep>("append_step", axes, {{3, 4, 2, 64, 3}, {60, 4, 2, 64, 3}},
-                                 {type, build_append_step, work, append_step_matches});
+  return step_family<AppendStep>("append_step", axes, {{3, 4, 2, 64, 3}, {60, 4, 2, 64, 3}}, {type, build_append_step, work, matches});
 }
 
 // Tables from CPU memory, as PolicyCache::attend_prompts().

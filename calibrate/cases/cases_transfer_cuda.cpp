@@ -1,8 +1,5 @@
 // Pinned CPU memory and GPU: whole blocks, and lists of pages.
-#include <algorithm>
-#include <numeric>
 
-#include "calibrate/cases/kernel_case.h"
 #include "calibrate/cases/op_case.h"
 #include "kernels/storage/page_copy/page_copy.h"
 #include "sim/cost/operations.h"

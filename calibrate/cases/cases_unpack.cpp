@@ -1,10 +1,7 @@
 // Formats without code groups, and plain copies, at recipes' default sizes.
-#include <algorithm>
-#include <cmath>
 
 #include "base/half.h"
-#include "calibrate/cases/kernel_case.h"
-#include "calibrate/cases/rows.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/outliers_op.h"

@@ -8,7 +8,7 @@
 #include "base/big_array.h"
 #include "base/ceil_div.h"
 #include "base/parallel.h"
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 
 namespace kvlab {
 

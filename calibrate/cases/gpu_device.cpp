@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 #include "kernels/device/cuda/events.h"
 
 namespace kvlab {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "calibrate/cases/op_case.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "kernels/model/layer/layer.h"
 #include "kernels/model/sampling/sampling.h"
@@ -212,6 +213,23 @@ inline Axes sparse_axes() {
   Axes axes = kPrefillAxes;
   axes.emplace_back("percent", "s");
   return axes;
+}
+
+// The last tokens of each sequence are the new ones.
+inline bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
+  run();
+  const std::int64_t d = a.kv.head_dim, stride = a.token_stride != 0 ? a.token_stride : a.kv.kv_heads * d;
+  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
+    const auto row = static_cast<std::int32_t>(r);
+    const AppendedTokens& news = nth(a.news, a.kv.sequence(row));
+    for (const std::int64_t i : sampled(news.count, 3)) {
+      const std::int64_t slot = a.kv.slot(row, a.kv.len[row] - news.count + static_cast<std::int32_t>(i)) * d;
+      const std::int64_t from = i * stride + r % a.kv.kv_heads * d;
+      if (read_at(device, a.kv.k, slot, d, a.kv.type) != read_at(device, news.k, from, d, a.type)) return false;
+      if (read_at(device, a.kv.v, slot, d, a.kv.type) != read_at(device, news.v, from, d, a.type)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace kvlab

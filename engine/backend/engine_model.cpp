@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/device/device_model.h"
-#include "engine/model/recording_host.h"
+#include "engine/model/record.h"
 #include "engine/model/transformer.h"
 #include "kernels/device/cuda/memory.h"
 #include "kernels/model/sampling/sampling.h"

@@ -58,7 +58,7 @@ class EngineModel {
   // May be empty.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
-  // As in prompt_tensors.h.
+  // As in engine/model/record.h.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 

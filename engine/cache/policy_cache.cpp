@@ -7,7 +7,7 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "engine/cache/policy_cache_keeper.h"
+#include "engine/cache/policy_cache_group.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/storage/stored/rows_view.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/cache/engine_observer.h"
-#include "engine/cache/prompt_tensors.h"
 #include "engine/cache/sequence.h"
 #include "engine/device/device_attention.h"
 #include "engine/model/record.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/backend/engine_model.h"
@@ -63,5 +63,20 @@ bool rests_after_prompt(const Recipe& recipe);
 // One batch by sample and turn. Errors as PolicyCache.
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
+
+// Extrapolates from a short prompt and some decode steps.
+class GradeWork {
+ public:
+  GradeWork(const EngineModel& model, const GradeOptions& options) : model_(model), options_(options) {}
+  void add(const EvalSample& sample, const Recipe& recipe);
+  [[nodiscard]] double seconds() const;
+  [[nodiscard]] std::string describe() const;  // "about 12 minutes on this machine"
+
+ private:
+  const EngineModel& model_;
+  GradeOptions options_;
+  std::int32_t last_sample_ = -1;
+  double prompt_flops_ = 0, chunk_flops_ = 0, decode_tokens_ = 0, decode_kv_bytes_ = 0, copied_bytes_ = 0;
+};
 
 }  // namespace kvlab

@@ -24,20 +24,24 @@ std::vector<std::int32_t> byte_ids(std::string_view text) {
 
 void append(std::vector<float>& to, std::span<const float> more) { to.insert(to.end(), more.begin(), more.end()); }
 
+struct Recorded {
+  bool q = true, kv = true, pre_q = false, pre_k = false, hidden = false;
+};
+
 class LayerRecorder final : public Recorder {
  public:
-  LayerRecorder(std::vector<LayerTensors>& layers, bool pre_rope, bool hidden) : layers_(layers), pre_rope_(pre_rope), hidden_(hidden) {}
+  LayerRecorder(std::vector<LayerTensors>& layers, const Recorded& what) : layers_(layers), what_(what) {}
   void on_hidden(std::int32_t layer, std::span<const float> hidden) override {
-    if (hidden_) append(at(layer).hidden, hidden);
+    if (what_.hidden) append(at(layer).hidden, hidden);
   }
   void on_pre_rope(std::int32_t layer, std::span<const float> q, std::span<const float> k) override {
-    if (!pre_rope_) return;
-    append(at(layer).pre_q, q);
-    append(at(layer).pre_k, k);
+    if (what_.pre_q) append(at(layer).pre_q, q);
+    if (what_.pre_k) append(at(layer).pre_k, k);
   }
   void on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> k, std::span<const float> v,
                     std::span<const float> /*out*/) override {
-    append(at(layer).q, q);
+    if (what_.q) append(at(layer).q, q);
+    if (!what_.kv) return;
     append(at(layer).k, k);
     append(at(layer).v, v);
   }
@@ -45,7 +49,7 @@ class LayerRecorder final : public Recorder {
  private:
   LayerTensors& at(std::int32_t layer) { return layers_[static_cast<std::size_t>(layer)]; }
   std::vector<LayerTensors>& layers_;
-  bool pre_rope_, hidden_;
+  Recorded what_;
 };
 
 class KvPassHost final : public PassHost {
@@ -82,7 +86,7 @@ struct PassRun {
   std::span<const std::int32_t> prompt;
   ExtraPass pass;  // with its layers, empty
   std::int32_t cached = 0;
-  LayerRecorder recorder{pass.layers, false, options.hidden};
+  LayerRecorder recorder{pass.layers, {.hidden = options.hidden}};
 
   std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
 };
@@ -289,7 +293,7 @@ AttentionTrace record(const Transformer& model, std::span<const std::int32_t> pr
   for (std::size_t l = 0; options.w_o && l < trace.layers.size(); ++l)
     trace.layers[l].w_o.assign(model.weights().layers[l].o.begin(), model.weights().layers[l].o.end());
   add_query_weights(model, options, trace);
-  LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
+  LayerRecorder recorder(trace.layers, {.pre_q = options.pre_rope, .pre_k = options.pre_rope, .hidden = options.hidden});
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
   for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {
     s.logits = forward_logits(model, prompt_ids.subspan(begin, std::min(step, prompt_ids.size() - begin)), s.kv, &recorder);
@@ -300,6 +304,26 @@ AttentionTrace record(const Transformer& model, std::span<const std::int32_t> pr
   decode(s, recorder, trace.ids);
   trace.num_tokens = static_cast<std::int32_t>(trace.ids.size());
   return trace;
+}
+
+PromptTensors run_prompt(const Transformer& model, std::span<const std::int32_t> ids, const Needs& needs,
+                         std::span<const std::string> passes, const RecordOptions& options) {
+  PromptTensors prompt;
+  prompt.ids.assign(ids.begin(), ids.end());
+  prompt.layers.resize(static_cast<std::size_t>(model.config().layers));
+  const bool queries = needs.step_queries || needs.window_queries > 0;
+  LayerRecorder recorder(prompt.layers, {queries, false, needs.pre_rope_queries, needs.pre_rope_keys, needs.hidden});
+  KvState kv(model.config());
+  const std::vector<float> hidden = forward(model, ids, kv, &recorder);
+  prompt.last_hidden.assign(hidden.end() - model.config().hidden_dim, hidden.end());
+  const std::vector<float> logits = passes.empty() ? std::vector<float>{} : model.logits(prompt.last_hidden);
+  for (const std::string& name : passes)
+    prompt.passes[name] = std::make_shared<ExtraPass>(run_extra_pass(name, model, ids, kv, logits, options));
+  for (std::size_t l = 0; l < prompt.layers.size(); ++l) {
+    prompt.layers[l].k = std::move(kv.k[l]);
+    prompt.layers[l].v = std::move(kv.v[l]);
+  }
+  return prompt;
 }
 
 }  // namespace kvlab

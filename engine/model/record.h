@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/model/transformer.h"
+#include "policies/kv/needs.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
@@ -70,5 +73,48 @@ AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, 
 // Passes run right after the prompt, even beyond the model's context; the cache is unchanged. Deterministic. Throws InputError for an empty
 // prompt, invalid ids or passes, and tokens beyond the context or a window.
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
+
+// Appends requested inputs to `layers` [num_layers].
+class RecordingHost final : public AttentionHost {
+ public:
+  RecordingHost(AttentionHost& inner, const ModelConfig& config, const RecordOptions& options, std::int64_t tokens,
+                std::vector<LayerTensors>& layers)
+      : inner_(inner), config_(config), options_(options), tokens_(tokens), layers_(layers) {}
+
+  void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
+    LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
+    if (options_.hidden) add(to.hidden, hidden, config_.hidden_dim);
+    if (options_.pre_rope) add(to.pre_q, q, config_.q_width()), add(to.pre_k, k, config_.kv_width());
+    inner_.before_rope(layer, hidden, q, k);
+  }
+  void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override {
+    LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
+    add(to.q, q, config_.q_width()), add(to.k, k, config_.kv_width()), add(to.v, v, config_.kv_width());
+    inner_.attend(layer, q, k, v, out);
+  }
+  [[nodiscard]] std::span<const std::int32_t> going_on(std::int32_t layer) override { return inner_.going_on(layer); }
+
+ private:
+  void add(std::vector<float>& to, const float* from, std::int64_t width) const { to.insert(to.end(), from, from + tokens_ * width); }
+
+  AttentionHost& inner_;
+  const ModelConfig& config_;
+  const RecordOptions& options_;
+  std::int64_t tokens_;
+  std::vector<LayerTensors>& layers_;
+};
+
+// A pass from which many policies start.
+struct PromptTensors {
+  std::vector<std::int32_t> ids;
+  std::vector<LayerTensors> layers;  // k, v; q, pre_q, pre_k and hidden if needed
+  std::map<std::string, std::shared_ptr<const ExtraPass>> passes;
+  std::vector<float> last_hidden;  // [hidden_dim], last token, after the last norm
+  [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
+};
+
+// Full cache, then the extra passes. `needs`: of all policies. Errors as Transformer::forward.
+PromptTensors run_prompt(const Transformer& model, std::span<const std::int32_t> ids, const Needs& needs,
+                         std::span<const std::string> passes, const RecordOptions& options = {});
 
 }  // namespace kvlab

@@ -1,13 +1,8 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 

@@ -2,7 +2,6 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"

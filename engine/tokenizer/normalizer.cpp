@@ -3,7 +3,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"

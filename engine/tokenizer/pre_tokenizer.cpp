@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/parts.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"

@@ -1,26 +1,21 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <array>
 #include <utility>
 
 #include "app/results/code_version.h"
 #include "bindings/bindings.h"
-#include "bindings/policies/planning.h"
-#include "bindings/policies/policy_use.h"
-#include "bindings/policies/python_policy.h"
-#include "bindings/policies/replicas.h"
 #include "bindings/policies/requests.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, void (*)(const PolicyPtr&)>, 5> kPolicyKinds = {{{"order", add_order},
-                                                                                             {"scorer", add_scorer},
-                                                                                             {"scheduler", add_scheduler},
-                                                                                             {"block cache", add_block_cache},
-                                                                                             {"dispatcher", add_dispatcher}}};
+constexpr std::pair<const char*, void (*)(const PolicyPtr&)> kPolicyKinds[] = {{"order", add_order},
+                                                                               {"scorer", add_scorer},
+                                                                               {"scheduler", add_scheduler},
+                                                                               {"block cache", add_block_cache},
+                                                                               {"dispatcher", add_dispatcher}};
 
 // Guarded by the GIL.
 int num_policy_uses = 0, num_ready_uses = 0;

@@ -10,8 +10,8 @@
 #include "app/results/results.h"
 #include "app/runs/sweep/stop_signals.h"
 #include "base/data_root.h"
+#include "base/error.h"
 #include "bindings/bindings.h"
-#include "bindings/policies/policy_use.h"
 
 namespace kvlab {
 
@@ -37,7 +37,9 @@ int run_program(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void bind_program(nb::module_& m) {
+NB_MODULE(_kvlab, m) {
+  m.doc() = "The KVLab program as a module; use the package kvlab.";
+  nb::exception<InputError>(m, "InputError", PyExc_ValueError);
   m.def("call", &call_program, nb::arg("arguments"), "Runs the command line. Returns (exit status, stdout, stderr).");
   m.def("main", &run_program, nb::arg("arguments"),
         "Runs the command line with the process's own stdout and stderr. Returns the exit status.");
@@ -47,6 +49,8 @@ void bind_program(nb::module_& m) {
   m.def(
       "set_data_root", [](const std::string& folder) { set_data_root(folder); }, nb::arg("folder"),
       "Sets the folder that is taken where the environment has no KVLAB_HOME.");
+  bind_sweeps(m);
+  bind_policies(m);
 }
 
 }  // namespace kvlab

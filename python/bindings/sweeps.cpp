@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <optional>
 #include <sstream>
 
 #include "app/compare/compare.h"
@@ -15,7 +14,6 @@
 #include "app/runs/sweep/stop_signals.h"
 #include "app/runs/sweep/sweep.h"
 #include "bindings/bindings.h"
-#include "bindings/policies/policy_use.h"
 #include "bindings/policies/python_policy.h"
 
 namespace kvlab {

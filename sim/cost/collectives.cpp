@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/time.h"
-#include "base/version.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"

@@ -8,7 +8,7 @@
 
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
-#include "base/version.h"
+#include "base/text.h"
 
 namespace kvlab {
 

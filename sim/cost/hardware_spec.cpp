@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "base/config/config_file.h"
-#include "base/config/near_names.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"

@@ -1,7 +1,7 @@
 #include "app/runs/plan/engine_flags.h"
 
+#include "base/config/advice.h"
 #include "base/config/config_file.h"
-#include "base/config/foreign_keys.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "calibrate/cases/device.h"
+#include "calibrate/cases/kernel_case.h"
 
 namespace kvlab {
 

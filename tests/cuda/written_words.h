@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/memory_watch.h"
+#include "base/big_array.h"
 #include "kernels/device/emulated/device_memory.h"
 #include "kernels/ops.h"
 #include "tests/cuda/cuda_fixture.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/cache/policy_cache.h"
-#include "engine/model/recording_host.h"
+#include "engine/model/record.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/recipes_in.h"
 

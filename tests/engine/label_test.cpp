@@ -5,10 +5,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/label/head_rows.h"
 #include "engine/label/label_heads.h"
 #include "engine/label/probe_prompts.h"
-#include "engine/model/recording_host.h"
+#include "engine/model/record.h"
 #include "tests/engine/probe.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"

@@ -1,6 +1,6 @@
-#include "engine/model/model_work.h"
-
 #include <gtest/gtest.h>
+
+#include "engine/model/config.h"
 
 namespace kvlab {
 namespace {

@@ -44,9 +44,11 @@ class Conversations final : public TraceSource {
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }
-  [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
-  [[nodiscard]] Span think_time(std::uint64_t session) const override {
-    return Span(waits_ ? 900'000 * static_cast<std::int64_t>(session + 1) : 0);
+  [[nodiscard]] ClosedLoop closed_loop() const override {
+    const auto think_time = [waits = waits_](std::uint64_t session) {
+      return Span(waits ? 900'000 * static_cast<std::int64_t>(session + 1) : 0);
+    };
+    return {.concurrency = concurrency_, .think_time = think_time};
   }
 
  private:

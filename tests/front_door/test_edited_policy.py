@@ -50,7 +50,7 @@ class EditedPolicy(unittest.TestCase):
         self.assertEqual(self.started(), ["orca", "orca"])
         self.edit("policies/scheduler/fastgen.cpp")  # which none of them uses
         self.assertEqual(self.started(), [])
-        self.edit("base/usage.cpp")
+        self.edit("base/text.cpp")
         self.assertEqual(len(self.started()), 6)
 
 

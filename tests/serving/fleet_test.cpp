@@ -168,11 +168,11 @@ class PausedSessions final : public TraceSource {
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }
-  [[nodiscard]] std::int32_t concurrency() const override {
-    return loop_.users > 0 ? loop_.users : static_cast<std::int32_t>(pauses_s_.size());
+  [[nodiscard]] ClosedLoop closed_loop() const override {
+    return {.concurrency = loop_.users > 0 ? loop_.users : static_cast<std::int32_t>(pauses_s_.size()),
+            .think_time = [think_s = loop_.think_s](std::uint64_t) { return seconds(think_s); },
+            .idle_cap = seconds(loop_.idle_cap_s)};
   }
-  [[nodiscard]] Span think_time(std::uint64_t) const override { return seconds(loop_.think_s); }
-  [[nodiscard]] Span idle_cap() const override { return seconds(loop_.idle_cap_s); }
   [[nodiscard]] std::string skipped() const override { return "of the trace"; }
 
  private:

@@ -6,7 +6,6 @@
 
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"
-#include "traces/generator.h"
 #include "traces/trace_tools.h"
 
 namespace kvlab {
@@ -106,12 +105,12 @@ TEST(Arrivals, RecordedTimesScaleUpToTheLongestRun) {
 
 TEST(Arrivals, ClosedLoop) {
   const auto trace = trace_of(generated("{closed_loop: {concurrency: 7, think_time: {constant: {s: 2}}}}", ", requests: 3"));
-  EXPECT_EQ(trace->concurrency(), 7);
-  EXPECT_EQ(to_s(trace->think_time(5)), 2);
+  EXPECT_EQ(trace->closed_loop().concurrency, 7);
+  EXPECT_EQ(to_s(trace->closed_loop().think_time(5)), 2);
   TraceRequest r;
   ASSERT_TRUE(trace->next(r));
   EXPECT_EQ(r.arrival, kStart);
-  EXPECT_EQ(trace_of(generated("{poisson: {rate_per_s: 1}}", ", requests: 3"))->concurrency(), 0);
+  EXPECT_EQ(trace_of(generated("{poisson: {rate_per_s: 1}}", ", requests: 3"))->closed_loop().concurrency, 0);
 }
 
 std::vector<double> prompts_of(const std::string& distribution) {

@@ -58,7 +58,7 @@ TEST(MakeTrace, ArrivalsReplaced) {
   EXPECT_EQ(to_s(t.at(0).arrival), 0);
   EXPECT_TRUE(t.at(1).is_follow_up);
   EXPECT_EQ(std::tuple(to_s(t.at(2).arrival), to_s(t.at(4).arrival)), std::tuple(0.5, 1.5));
-  EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->concurrency(), 2);
+  EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->closed_loop().concurrency, 2);
 }
 
 TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsTheOrder) {

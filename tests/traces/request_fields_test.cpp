@@ -139,9 +139,9 @@ void expect_facts_of_first_row(const TraceRequest& r) {
 }
 
 std::string written(TraceSource& source, const std::string& format) {
-  const std::unique_ptr<TraceWriter> writer = make_trace_writer(format);
+  const TraceWriter writer = make_trace_writer(format);
   std::string text;
-  for (TraceRequest request; source.next(request);) writer->append(request, text);
+  for (TraceRequest request; source.next(request);) writer(request, text);
   return text;
 }
 

@@ -78,11 +78,11 @@ TEST(WekaReader, AFolderOfSessionsInAClosedLoop) {
   const InMemoryTrace t(trace_of("{file: " + folder.file("traces") + ", arrival: {closed_loop: {concurrency: 2}}}"));
   ASSERT_EQ(t.size(), 5U);
   EXPECT_EQ(t.at(0).prompt_tokens, 7);
-  EXPECT_EQ(t.concurrency(), 2);
+  EXPECT_EQ(t.closed_loop().concurrency, 2);
   const std::string agentx = "{file: " + folder.file("traces") + ", arrival: {closed_loop: {concurrency: 2, idle_cap_s: 10}}}";
-  EXPECT_EQ(to_s(trace_of(agentx)->idle_cap()), 10);
-  EXPECT_EQ(to_s(InMemoryTrace(trace_of(agentx)).idle_cap()), 10);
-  EXPECT_EQ(t.idle_cap(), Span{0});
+  EXPECT_EQ(to_s(trace_of(agentx)->closed_loop().idle_cap), 10);
+  EXPECT_EQ(to_s(InMemoryTrace(trace_of(agentx)).closed_loop().idle_cap), 10);
+  EXPECT_EQ(t.closed_loop().idle_cap, Span{0});
   const std::string text = error_of([&] { trace_of("file: " + folder.file("traces")); });
   EXPECT_NE(text.find("give arrivals, for example"), std::string::npos) << text;
 }

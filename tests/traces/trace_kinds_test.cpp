@@ -122,7 +122,7 @@ TEST(LengthsOnly, RunWhereArrivalsAreGiven) {
     const InMemoryTrace t = trace_with(path, "arrival: {constant: {rate_per_s: 4}}");
     ASSERT_THAT(each(t, &TraceRequest::prompt_tokens), ElementsAre(3, 4)) << name;
     EXPECT_EQ(to_s(t.at(1).arrival), 0.25) << name;
-    EXPECT_EQ(trace_with(path, "arrival: {closed_loop: {concurrency: 2}}").concurrency(), 2) << name;
+    EXPECT_EQ(trace_with(path, "arrival: {closed_loop: {concurrency: 2}}").closed_loop().concurrency, 2) << name;
     const std::string error = error_of([&] { trace_with(path); });
     const bool is_empty_field = std::string(name) == "kvlab_with_an_empty_time.csv";
     EXPECT_NE(error.find(is_empty_field ? "nothing found" : "'arrival: {poisson: {rate_per_s: 2}}'"), std::string::npos) << error;

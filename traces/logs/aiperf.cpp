@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -64,11 +67,10 @@ class AiperfRow {
   std::string where_;
 };
 
-RealLog read_aiperf_rows(const LogText& text) {
+RealLog read_aiperf_rows_log(const LogText& text) {
   RealLog log;
   log.is_of_client = true;
   LeftOut left_out;
-  SeenIds seen;
   std::optional<std::int64_t> origin_ns;  // instants since 1970 lose nanoseconds in a double
   text.each_line([&](const std::string& line, const std::string& where) {
     refuse_deep_json(line, where);
@@ -76,10 +78,8 @@ RealLog read_aiperf_rows(const LogText& text) {
     if (!AiperfRow::is_one(parsed)) throw InputError(where + ": not a row of AIPerf, as those above: it has no 'metadata' and 'metrics'");
     const AiperfRow row(parsed, where);
     if (!origin_ns) origin_ns = row.start_ns();
-    const std::string id = row.id();
-    if (!id.empty() && !seen.is_first(id))
-      left_out.add(kRepeatedId);
-    else if (row.is_warm_up())
+    if (left_out.is_repeated(row.id())) return;
+    if (row.is_warm_up())
       left_out.add("are of its warm-up");
     else if (row.is_cancelled())
       left_out.add("were cancelled");
@@ -93,14 +93,72 @@ RealLog read_aiperf_rows(const LogText& text) {
 }
 
 // AIPerf's profile_export.jsonl.
-class AiperfRows final : public LogFormat {
- public:
-  explicit AiperfRows(Params& /*none*/) {}
-  [[nodiscard]] bool recognises(const LogText& log) const override { return AiperfRow::is_one(log.first_line()); }
-  [[nodiscard]] RealLog read(const LogText& log) const override { return read_aiperf_rows(log); }
-};
+bool is_aiperf_rows_log(const LogText& log) { return AiperfRow::is_one(log.first_line()); }
+
+using AiperfRows = LogFormatOf<is_aiperf_rows_log, read_aiperf_rows_log>;
 
 KVLAB_REGISTER(LogFormat, AiperfRows, "aiperf_rows", "AIPerf's profile_export.jsonl: an object per request", "");
+
+constexpr std::pair<const char*, const char*> kAiperfMetrics[] = {
+    {"time_to_first_token", "ttft"}, {"inter_token_latency", "tpot"}, {"request_latency", "e2e"}};
+
+void add_aiperf_metric(const Json& entry, const char* name, const char* metric, const LogText& text, RealLog& log) {
+  const Json unit = entry.value("unit", Json());
+  for (const auto& [key, value] : entry.items()) {
+    const std::string statistic = key == "avg" ? "mean" : key;
+    if (!is_statistic(statistic) || value.is_null()) continue;
+    const std::string place = text.place_of({name, key});
+    const double seconds = seconds_in(value, unit.is_string() ? unit.get<std::string>() : short_json(unit), place);
+    log.statistics.push_back({metric, statistic, 1e3 * seconds, {}, place});
+  }
+}
+
+// Average of a count such as 'request_count'; 0 if absent.
+std::size_t aiperf_count(const Json& root, const char* name, const std::string& file) {
+  const Json* const count = member_of(root, {name, "avg"});
+  return count == nullptr ? 0 : static_cast<std::size_t>(count_in(*count, fmt::format("{}: '{}'", file, name)));
+}
+
+// From the configuration or command line; "" if several.
+std::string aiperf_model(const Json& root) {
+  const std::string configured = text_in(root, {{"input_config", "endpoint", "model_names"}});
+  if (!configured.empty()) return configured;
+  std::string command = text_in(root, {{"run_info", "cli_command"}});
+  std::erase_if(command, [](char c) { return c == '\'' || c == '"'; });  // AIPerf quotes values
+  std::ranges::replace(command, '=', ' ');
+  std::istringstream words(command);
+  for (std::string word; words >> word;) {
+    if (word != "--model" && word != "--model-names" && word != "-m") continue;
+    words >> word;
+    return word.find(',') == std::string::npos ? word : "";
+  }
+  return "";
+}
+
+// profile_export_aiperf.json: statistics over completed requests. Its inter-token latency is a mean per request, like TPOT.
+bool is_aiperf_report_log(const LogText& log) { return member_of(log.whole(), {"request_latency", "unit"}) != nullptr; }
+
+RealLog read_aiperf_report_log(const LogText& log) {
+  const Json& root = log.whole();
+  RealLog read;
+  read.is_of_client = true;
+  read.model = aiperf_model(root);
+  read.has_clock = false;
+  for (const auto& [name, metric] : kAiperfMetrics)
+    if (const Json* const entry = member_of(root, {name}); entry != nullptr && entry->is_object())
+      add_aiperf_metric(*entry, name, metric, log, read);
+  read.num_completed = static_cast<std::int64_t>(aiperf_count(root, "request_count", log.file()));
+  LeftOut left_out;
+  left_out.add("failed", aiperf_count(root, "error_request_count", log.file()));
+  read.note = left_out.note(static_cast<std::size_t>(read.num_completed));
+  if (root.value("was_cancelled", Json()) == true) read.note += "the benchmark was cancelled before its end\n";
+  read.note += "without rows per request, so its statistics are compared; profile_export.jsonl beside it has the rows\n";
+  return read;
+}
+
+using AiperfReport = LogFormatOf<is_aiperf_report_log, read_aiperf_report_log>;
+
+KVLAB_REGISTER(LogFormat, AiperfReport, "aiperf_report", "AIPerf's profile_export_aiperf.json: statistics", "");
 
 }  // namespace
 

@@ -91,21 +91,18 @@ RealLog read_totals(const Json& root, const LogText& text) {
 }
 
 // `vllm bench serve --save-result`, lists with --save-detailed; SGLang's bench_serving with --output-details.
-class BenchServe final : public LogFormat {
- public:
-  explicit BenchServe(Params& /*none*/) {}
-  [[nodiscard]] bool recognises(const LogText& log) const override {
-    return is_bench_result(log.first_line()) || is_bench_result(log.whole());
-  }
-  [[nodiscard]] RealLog read(const LogText& log) const override {
-    const Json& root = log.whole();
-    if (!is_bench_result(root))
-      throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
-    RealLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log);
-    read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // SGLang
-    return read;
-  }
-};
+bool is_bench_serve_log(const LogText& log) { return is_bench_result(log.first_line()) || is_bench_result(log.whole()); }
+
+RealLog read_bench_serve_log(const LogText& log) {
+  const Json& root = log.whole();
+  if (!is_bench_result(root))
+    throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
+  RealLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log);
+  read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // SGLang
+  return read;
+}
+
+using BenchServe = LogFormatOf<is_bench_serve_log, read_bench_serve_log>;
 
 KVLAB_REGISTER(LogFormat, BenchServe, "bench_serve", "result of vllm bench serve or of SGLang's bench_serving: JSON", "");
 

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -32,14 +31,8 @@ class GuideBenchmark {
 
  private:
   void read_rows(const GuideJson& rows, RealLog& log, LeftOut& repeated) const {
-    SeenIds seen;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::string id = text_in(rows[i], {{"request_id"}});
-      if (!id.empty() && !seen.is_first(id))
-        repeated.add(kRepeatedId);
-      else
-        log.requests.push_back(request(rows[i], i));
-    }
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (!repeated.is_repeated(text_in(rows[i], {{"request_id"}}))) log.requests.push_back(request(rows[i], i));
   }
 
   static double at(const GuideJson& row, std::initializer_list<const char*> path, const std::string& where) {
@@ -116,25 +109,24 @@ class GuideBenchmark {
 };
 
 // benchmarks.json, one benchmark.
-class GuideLlm final : public LogFormat {
- public:
-  explicit GuideLlm(Params& /*none*/) {}
-  [[nodiscard]] bool recognises(const LogText& log) const override {
-    const GuideJson& root = log.whole();
-    return root.is_object() && root.contains("benchmarks") && root["benchmarks"].is_array() && root.contains("metadata");
-  }
-  [[nodiscard]] RealLog read(const LogText& log) const override {
-    const GuideJson& all = log.whole()["benchmarks"];
-    if (all.size() != 1)
-      throw InputError(
-          fmt::format("{}: holds {} benchmarks, and a validation compares one; jq '.benchmarks = [.benchmarks[0]]' {} writes "
-                      "the first alone",
-                      log.file(), all.size(), log.file()));
-    RealLog read = GuideBenchmark(all[0], log).read();
-    if (read.model.empty()) read.model = text_in(log.whole(), {{"args", "model"}});
-    return read;
-  }
-};
+bool is_guidellm_log(const LogText& log) {
+  const GuideJson& root = log.whole();
+  return root.is_object() && root.contains("benchmarks") && root["benchmarks"].is_array() && root.contains("metadata");
+}
+
+RealLog read_guidellm_log(const LogText& log) {
+  const GuideJson& all = log.whole()["benchmarks"];
+  if (all.size() != 1)
+    throw InputError(
+        fmt::format("{}: holds {} benchmarks, and a validation compares one; jq '.benchmarks = [.benchmarks[0]]' {} writes "
+                    "the first alone",
+                    log.file(), all.size(), log.file()));
+  RealLog read = GuideBenchmark(all[0], log).read();
+  if (read.model.empty()) read.model = text_in(log.whole(), {{"args", "model"}});
+  return read;
+}
+
+using GuideLlm = LogFormatOf<is_guidellm_log, read_guidellm_log>;
 
 KVLAB_REGISTER(LogFormat, GuideLlm, "guidellm", "GuideLLM's benchmarks.json", "");
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/json_text.h"
 
 namespace kvlab {
@@ -154,6 +155,12 @@ void LeftOut::add(const std::string& what, std::size_t count) {
     counts_.emplace_back(what, count);
   else
     known->second += count;
+}
+
+bool LeftOut::is_repeated(const std::string& id) {
+  if (id.empty() || ids_.insert(number_of_name(id)).second) return false;
+  add("have the id of an earlier one");
+  return true;
 }
 
 std::string LeftOut::note(std::size_t num_kept) const {

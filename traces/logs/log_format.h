@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,14 @@ class LogFormat {
 
 using LogFormatRegistry = Registry<LogFormat>;
 
+template <bool (*recognises_it)(const LogText&), RealLog (*read_it)(const LogText&)>
+class LogFormatOf final : public LogFormat {
+ public:
+  explicit LogFormatOf(Params& /*none*/) {}
+  [[nodiscard]] bool recognises(const LogText& log) const override { return recognises_it(log); }
+  [[nodiscard]] RealLog read(const LogText& log) const override { return read_it(log); }
+};
+
 // >= 0, or whole; else throws InputError("WHERE is no number >= 0: ...").
 double number_in(const nlohmann::json& value, const std::string& where);
 std::int64_t count_in(const nlohmann::json& value, const std::string& where);
@@ -82,16 +91,17 @@ const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_l
 // First text, or only text of a list; else "".
 std::string text_in(const nlohmann::json& object, std::initializer_list<std::initializer_list<const char*>> paths);
 
-inline constexpr const char* kRepeatedId = "have the id of an earlier one";
-
 // "2 of the log's 9 requests failed and are left out\n".
 class LeftOut {
  public:
   void add(const std::string& what, std::size_t count = 1);
+  // Adds a request with an earlier one's id; "": no id.
+  bool is_repeated(const std::string& id);
   [[nodiscard]] std::string note(std::size_t num_kept) const;
 
  private:
   std::vector<std::pair<std::string, std::size_t>> counts_;
+  std::unordered_set<std::int64_t> ids_;
 };
 
 }  // namespace kvlab

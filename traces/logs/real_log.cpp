@@ -14,10 +14,9 @@
 #include "base/json_text.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "traces/logs/log_format.h"
-#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -51,15 +50,10 @@ ServedRequest parse_row(const nlohmann::json& json, const std::string& where) {
 // files, to report missing keys.
 RealLog read_engine_log(const LogText& text) {
   RealLog log;
-  SeenIds seen;
   LeftOut repeated;
   text.each_line([&](const std::string& line, const std::string& where) {
     const nlohmann::json row = parse_json(line, where);
-    const std::string id = id_of(row);
-    if (!id.empty() && !seen.is_first(id))
-      repeated.add(kRepeatedId);
-    else
-      log.requests.push_back(parse_row(row, where));
+    if (!repeated.is_repeated(id_of(row))) log.requests.push_back(parse_row(row, where));
   });
   log.note = repeated.note(log.requests.size());
   return log;
@@ -103,8 +97,7 @@ void check_statistics(const std::vector<LogStatistic>& all) {
   }
 }
 
-void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
-  std::sort(values.begin(), values.end());
+void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, const std::vector<double>& values) {
   for (const char* const statistic : {"mean", "p50", "p90", "p95", "p99"})
     rows.push_back({metric, statistic, statistic_of(values, statistic), values.size()});
 }
@@ -158,18 +151,10 @@ std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, con
 
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
   std::stable_sort(requests.begin(), requests.end(), [](const auto& a, const auto& b) { return a.arrival_s < b.arrival_s; });
-  std::vector<double> ttft, tpot, e2e, ttft_first;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    ttft.push_back(requests[i].ttft_ms());
-    e2e.push_back(requests[i].e2e_ms());
-    if (requests[i].output_tokens > 1) tpot.push_back(requests[i].tpot_ms());
-    if (i < kFirstRequests) ttft_first.push_back(ttft.back());
-  }
   std::vector<MetricRow> rows;
-  add_statistics(rows, "ttft", std::move(ttft));
-  add_statistics(rows, "tpot", std::move(tpot));
-  add_statistics(rows, "e2e", std::move(e2e));
-  add_statistics(rows, kFirstTtft, std::move(ttft_first));
+  for (const char* const metric : {"ttft", "tpot", "e2e"}) add_statistics(rows, metric, latencies_ms(requests, metric));
+  requests.resize(std::min(requests.size(), kFirstRequests));
+  add_statistics(rows, kFirstTtft, latencies_ms(requests, "ttft"));
   return rows;
 }
 

@@ -259,15 +259,14 @@ class MetricsText {
 };
 
 // vLLM's /metrics endpoint.
-class VllmMetrics final : public LogFormat {
- public:
-  explicit VllmMetrics(Params& /*none*/) {}
-  [[nodiscard]] bool recognises(const LogText& log) const override {
-    const std::string& text = log.text();
-    return text.starts_with("vllm:") || (text.starts_with("#") && text.find("\nvllm:") != std::string::npos);
-  }
-  [[nodiscard]] RealLog read(const LogText& log) const override { return MetricsText(log).read(); }
-};
+bool is_vllm_metrics_log(const LogText& log) {
+  const std::string& text = log.text();
+  return text.starts_with("vllm:") || (text.starts_with("#") && text.find("\nvllm:") != std::string::npos);
+}
+
+RealLog read_vllm_metrics_log(const LogText& log) { return MetricsText(log).read(); }
+
+using VllmMetrics = LogFormatOf<is_vllm_metrics_log, read_vllm_metrics_log>;
 
 KVLAB_REGISTER(LogFormat, VllmMetrics, "vllm_metrics", "vLLM's /metrics: histograms in the Prometheus text format", "");
 

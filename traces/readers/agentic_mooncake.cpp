@@ -8,8 +8,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/mooncake_row.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

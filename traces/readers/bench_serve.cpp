@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/run_limit.h"
+#include "base/time.h"
 #include "traces/logs/log_format.h"
 #include "traces/readers/readers.h"
 

@@ -35,7 +35,7 @@ class BurstGpt final : public CsvReader {
       request.prompt_tokens = rows_.prompt_tokens(kPrompt);
       request.output_tokens = static_cast<std::int32_t>(
           rows_.integer(kOutput, 1, kMaxTokens, "; 0 marks a failed request: set 'skip_failed: true' to pass over those, counted"));
-      if (rows_.has(kSession) && !rows_.text(kSession).empty()) request.session = session_number(rows_.text(kSession));
+      if (rows_.has(kSession) && !rows_.text(kSession).empty()) request.session = number_of_name(rows_.text(kSession));
       return true;
     }
     return false;

@@ -1,8 +1,7 @@
 #include <array>
 #include <optional>
 
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -2,8 +2,7 @@
 #include <limits>
 
 #include "traces/fact_columns.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -3,8 +3,7 @@
 #include <optional>
 
 #include "base/hash.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -1,5 +1,4 @@
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/mooncake_row.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -3,8 +3,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/mooncake_row.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

@@ -9,10 +9,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "traces/json_documents.h"
 #include "traces/json_rows.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 

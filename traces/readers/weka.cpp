@@ -2,21 +2,164 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
-#include <string>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "traces/json_documents.h"
-#include "traces/readers/hash_ids.h"
-#include "traces/readers/readers.h"
-#include "traces/readers/weka_session.h"
+#include "traces/json_rows.h"
+#include "traces/readers/hashed_rows.h"
 
 namespace kvlab {
 
 namespace {
 
 namespace fs = std::filesystem;
+
+// From a session's or subagent's start.
+enum class SubagentTimes : std::uint8_t { kAuto, kAbsolute, kRelative };
+
+// Start rounding in the tester's files.
+constexpr Span kWekaRounding{100'000'000};
+
+struct WekaCall {
+  Span start{};  // from the session's start
+  std::optional<Span> api_time, think_time;
+  std::int32_t prompt_tokens = 0, output_tokens = 0;
+  std::size_t ids_begin = 0, num_ids = 0;  // in WekaSession::ids
+  std::int64_t line = 0;
+  std::int32_t agent = 0;  // 0: the session's; subagents from 1
+};
+
+// By start, subagents included.
+struct WekaSession {
+  std::int64_t number = -1;
+  std::int32_t block_size = 0;
+  bool has_local_ids = true;
+  std::vector<WekaCall> calls;
+  std::vector<std::uint64_t> ids;
+  std::set<std::string, std::less<>> models;
+  std::uint64_t num_duplicates = 0, num_without_tokens = 0, num_empty_subagents = 0;
+
+  [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
+};
+
+// Call finish() at the end.
+class WekaSessionParser {
+ public:
+  static constexpr std::array<std::string_view, 9> kKeys{
+      "id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals", "metadata"};
+
+  WekaSessionParser(const InputPlace& place, SubagentTimes subagent_times) : place_(place), subagent_times_(subagent_times) {}
+
+  void read_field(std::size_t key, JsonField& field) {
+    if (key == kId) session_.number = field.session();
+    if (key == kBlockSize) session_.block_size = static_cast<std::int32_t>(field.integer(1, 1 << 20));
+    if (key == kScope) {
+      const std::string_view scope = field.text();
+      if (scope != "local" && scope != "global") field.fail(quoted(scope) + " is neither 'local' nor 'global'");
+      session_.has_local_ids = scope == "local";
+    }
+    if (key == kRequests) has_requests_ = true, read_entries(field, session_.calls, 0);
+  }
+  // Drops and counts duplicates and empty calls; sorts. Throws InputError for a missing field.
+  WekaSession finish() {
+    if (!has_requests_) place_.fail("requests", "missing in this session");
+    if (session_.block_size == 0 && !session_.ids.empty())
+      place_.fail("block_size", "missing in this session, whose requests have hash_ids");
+    drop_duplicates();
+    std::ranges::stable_sort(session_.calls, {}, &WekaCall::start);
+    return std::move(session_);
+  }
+
+ private:
+  static constexpr int kDeepestSubagent = 16;  // nesting
+  enum SessionKey : std::uint8_t { kId, kModels, kBlockSize, kScope, kToolTokens, kSystemTokens, kRequests };
+  enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kModel };
+  // Keys after kModel are unused.
+  static constexpr std::array<std::string_view, 22> kEntryKeys{
+      "t",      "type",   "in",          "out",           "hash_ids",     "api_time",      "think_time",    "requests",
+      "model",  "stop",   "ttft",        "input_types",   "output_types", "agent_id",      "subagent_type", "duration_ms",
+      "models", "status", "tool_tokens", "system_tokens", "total_tokens", "tool_use_count"};
+  // Call, or subagent with calls.
+  struct Entry {
+    std::string type;
+    std::optional<Span> start;
+    WekaCall call;
+    bool has_prompt = false, has_output = false, has_requests = false;
+    std::vector<WekaCall> nested;
+  };
+
+  void read_entries(JsonField& field, std::vector<WekaCall>& to, int depth) {
+    if (depth > kDeepestSubagent) field.fail(fmt::format("subagents inside of subagents, more than {} deep", kDeepestSubagent));
+    Entry entry;
+    field.each_object(
+        kEntryKeys, [&](std::size_t key, JsonField inner) { read_entry_field(key, inner, entry, depth); }, [&] { end_entry(entry, to); });
+  }
+  void read_entry_field(std::size_t key, JsonField& field, Entry& entry, int depth) {
+    WekaCall& call = entry.call;
+    const auto tokens = [&] { return static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request")); };
+    if (key == kTime) entry.start = field.time(kSecondNs);
+    if (key == kType) entry.type = field.text();
+    if (key == kType && entry.type != "s" && entry.type != "n" && entry.type != "subagent")
+      field.fail(kvlab::quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
+    if (key == kIn) entry.has_prompt = true, call.prompt_tokens = tokens();
+    if (key == kOut) entry.has_output = true, call.output_tokens = tokens();
+    if (key == kIds) {
+      call.ids_begin = session_.ids.size();
+      if (!field.is_null()) field.id_list(session_.ids);
+      call.num_ids = session_.ids.size() - call.ids_begin;
+    }
+    if (key == kApiTime && !field.is_null()) call.api_time = field.time(kSecondNs);
+    if (key == kThinkTime && !field.is_null()) call.think_time = field.time(kSecondNs);
+    if (key == kNested) entry.has_requests = true, read_entries(field, entry.nested, depth + 1);
+    if (key == kModel && !field.is_null()) session_.models.emplace(field.text());
+  }
+  void end_entry(Entry& entry, std::vector<WekaCall>& to) {
+    if (!entry.start) place_.fail("t", "missing in this request");
+    if (entry.has_requests || entry.type == "subagent") {
+      end_subagent(entry, to);
+    } else {
+      if (!entry.has_prompt) place_.fail("in", "missing in this request");
+      if (!entry.has_output) place_.fail("out", "missing in this request");
+      entry.call.start = *entry.start;
+      entry.call.line = place_.line_number();
+      to.push_back(entry.call);
+    }
+    entry = Entry{};
+  }
+  void end_subagent(Entry& entry, std::vector<WekaCall>& to) {
+    if (!entry.has_requests) place_.fail("requests", "missing in this subagent");
+    const auto before_start = [&](const WekaCall& call) { return call.start + kWekaRounding < *entry.start; };
+    const bool is_relative = subagent_times_ == SubagentTimes::kRelative ||
+                             (subagent_times_ == SubagentTimes::kAuto && std::ranges::any_of(entry.nested, before_start));
+    const std::int32_t agent = ++num_subagents_;
+    if (entry.nested.empty()) ++session_.num_empty_subagents;
+    for (WekaCall& call : entry.nested) {
+      if (is_relative) call.start += *entry.start;
+      if (call.agent == 0) call.agent = agent;
+      to.push_back(call);
+    }
+  }
+  void drop_duplicates() {
+    std::unordered_set<std::uint64_t> seen;
+    const auto is_dropped = [&](const WekaCall& call) {
+      std::uint64_t key = hash_combine(static_cast<std::uint64_t>(ns(call.start)), static_cast<std::uint64_t>(call.prompt_tokens));
+      key = hash_combine(key, static_cast<std::uint64_t>(call.output_tokens));
+      for (const std::uint64_t id : session_.ids_of(call)) key = hash_combine(key, id);
+      if (!seen.insert(key).second) return ++session_.num_duplicates > 0;
+      return (call.prompt_tokens == 0 || call.output_tokens == 0) && ++session_.num_without_tokens > 0;
+    };
+    std::erase_if(session_.calls, is_dropped);
+  }
+
+  const InputPlace& place_;
+  SubagentTimes subagent_times_;
+  WekaSession session_;
+  bool has_requests_ = false;
+  std::int32_t num_subagents_ = 0;
+};
 
 // Weka's KV-cache tester (github.com/callanjfox/kv-cache-tester), published by AgentX: a JSON object per session, in files or a folder.
 // Seconds from the session's start; no arrivals. Calls, with subagents', become one chain by start.

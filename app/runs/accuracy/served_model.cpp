@@ -7,7 +7,7 @@
 #include "app/runs/plan/input_files.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
-#include "calibrate/engine_shape.h"
+#include "calibrate/recipe_ops.h"
 
 namespace kvlab {
 

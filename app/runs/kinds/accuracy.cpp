@@ -20,7 +20,7 @@
 #include "app/runs/report/report.h"
 #include "app/runs/sweep/run.h"
 #include "base/error.h"
-#include "engine/grade/estimate.h"
+#include "engine/grade/grader.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {

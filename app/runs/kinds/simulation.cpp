@@ -10,8 +10,8 @@
 #include "app/runs/plan/pools.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/trace_input.h"
-#include "base/run_limit.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {

@@ -361,7 +361,7 @@ void read_requests(Params& p, ServingPlan& plan) {
   if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
   const bool searches_rate = plan.search && (plan.search->key == SearchKey::kRate || plan.search->at_rate_per_s > 0);
   const char* const key = plan.search ? "search" : "load_frac";
-  if ((searches_rate || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
+  if ((searches_rate || plan.load_frac > 0) && plan.trace.open()->closed_loop().concurrency > 0)
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
   read_first_facts(p, plan);
   check_named_clients(p, plan);

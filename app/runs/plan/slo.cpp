@@ -183,7 +183,7 @@ Slo read_slo(Params& p) {
     slo.classes[class_named(name, classes)] = target;
   });
   read_groups(own, "clients", "client", "7",
-              [&](const std::string& name, const SloTarget& target, const Params&) { slo.clients[session_number(name)] = target; });
+              [&](const std::string& name, const SloTarget& target, const Params&) { slo.clients[number_of_name(name)] = target; });
   own.reject_unread();
   return slo;
 }
@@ -227,7 +227,7 @@ void check_slo_groups(Params& p, const Slo& slo, const OpenTrace& open) {
       classes.fail_at(name, fmt::format("the trace has no request of class '{}'; {}", name, known.class_list(name)));
   }
   for (const std::string& name : clients.keys()) {
-    if (missing.clients.contains(session_number(name)))
+    if (missing.clients.contains(number_of_name(name)))
       clients.fail_at(name, fmt::format("the trace has no request of client '{}'; {}", name, known.client_list()));
   }
 }

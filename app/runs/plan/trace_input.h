@@ -30,10 +30,12 @@ class UserTrace final : public TraceSource {
   UserTrace(std::unique_ptr<TraceSource> source, std::int32_t users, Span ramp) : source_(std::move(source)), users_(users), ramp_(ramp) {}
   bool next(TraceRequest& request) override { return source_->next(request); }
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
-  [[nodiscard]] std::int32_t concurrency() const override { return users_; }
-  [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
-  [[nodiscard]] Span ramp() const override { return ramp_; }
-  [[nodiscard]] Span idle_cap() const override { return source_->idle_cap(); }
+  [[nodiscard]] ClosedLoop closed_loop() const override {
+    ClosedLoop loop = source_->closed_loop();
+    loop.concurrency = users_;
+    loop.ramp = ramp_;
+    return loop;
+  }
   [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

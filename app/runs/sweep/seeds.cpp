@@ -22,12 +22,13 @@ bool are_equal(const TraceRequest& a, const TraceRequest& b) {
 // Closed loops draw think times apart from requests.
 bool are_same(TraceSource& a, TraceSource& b) {
   TraceRequest of_a, of_b;
-  for (int i = 0; i < kCompared; ++i) {
+  const ClosedLoop loop_a = a.closed_loop(), loop_b = b.closed_loop();
+  for (std::uint64_t i = 0; i < kCompared; ++i) {
     const bool has_more = a.next(of_a);
     if (has_more != b.next(of_b)) return false;
     if (!has_more) return true;
     if (!are_equal(of_a, of_b)) return false;
-    if (a.concurrency() > 0 && a.think_time(static_cast<std::uint64_t>(i)) != b.think_time(static_cast<std::uint64_t>(i))) return false;
+    if (loop_a.concurrency > 0 && loop_a.think_time(i) != loop_b.think_time(i)) return false;
   }
   return true;
 }

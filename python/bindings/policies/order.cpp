@@ -1,5 +1,4 @@
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "bindings/policies/requests.h"

@@ -68,8 +68,6 @@ class Lender {
   [[nodiscard]] const LeasePtr& lease() const { return lease_; }
   // Requires the GIL.
   nb::handle lend(const PythonRequest& request);
-  // Ends the call.
-  void take_back() { ++lease_->call; }
 
  private:
   LeasePtr lease_ = std::make_shared<Lease>();
@@ -90,5 +88,7 @@ class Lending {
 };
 
 void bind_requests(nb::module_& m);
+void bind_planning(nb::module_& m);
+void bind_replicas(nb::module_& m);
 
 }  // namespace kvlab

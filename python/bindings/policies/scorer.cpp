@@ -1,13 +1,13 @@
 #include "policies/kv/scorer/scorer.h"
 
 #include <fmt/format.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <cmath>
 #include <optional>
 
 #include "base/text.h"
-#include "bindings/policies/lent_array.h"
 #include "bindings/policies/python_policy.h"
 
 namespace kvlab {
@@ -17,6 +17,22 @@ namespace {
 namespace scorer_places {
 constexpr std::uint8_t kKeys = 0, kValues = 1, kPositions = 2, kQueries = 3, kLayer = 4, kHead = 5, kPromptTokens = 6, kSeenTokens = 7;
 }  // namespace scorer_places
+
+// Read-only numpy view for one Python call. Requires the GIL.
+class LentArray {
+ public:
+  template <class T>
+  LentArray(const T* data, std::initializer_list<std::size_t> shape, std::initializer_list<std::int64_t> strides = {}) {
+    const nb::ndarray<nb::numpy, const T> view(data, shape, nb::handle(), strides);
+    array_ = nb::cast(view, nb::rv_policy::reference);
+  }
+  [[nodiscard]] nb::handle object() const { return array_; }
+  // After the call: the policy still refers to the memory.
+  [[nodiscard]] bool is_kept() const { return Py_REFCNT(array_.ptr()) > 1; }
+
+ private:
+  nb::object array_;
+};
 
 // The cache's memory if contiguous, else a copy.
 struct RowMatrices {
