@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "app/commands/cite.h"
+#include "app/commands/command.h"
 #include "app/commands/complete.h"
 #include "app/commands/describe.h"
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
 #include "app/schema/schema.h"
 #include "base/error.h"
 #include "base/text.h"

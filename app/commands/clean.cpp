@@ -1,5 +1,3 @@
-#include "app/commands/clean.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
@@ -11,12 +9,11 @@
 #include <set>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
 #include "base/json_text.h"
 

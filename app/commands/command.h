@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 #include <type_traits>
+#include <vector>
 
 namespace kvlab {
 
@@ -48,5 +49,102 @@ inline CLI::Validator whole_number() {
   };
   return CLI::Validator(check, "INT");
 }
+
+// Source of values for completion.
+enum class Offer {
+  kNames,        // of `kvlab list KIND`, KINDs separated by blanks; also "recipes" (without parts), "public_traces"
+  kWords,        // given words, separated by blanks; only the first value of an argument
+  kResults,      // results/NAME, and folders
+  kResultNames,  // NAME
+  kSettings,     // KEY=VALUE of an experiment, below the given key ("": top level)
+  kAxes,         // in summary.csv of the first argument's results folder
+  kAxisValues,   // AXIS=VALUE of the same
+  kMetrics,      // of the same
+  kRuns,         // IDs of the same
+  kFiles,
+  kFolders,
+  kYamlFiles,
+  kText  // no values
+};
+
+struct Offered {
+  Offer source;
+  std::string of;
+};
+
+// CLI11 keeps a check's name: "offers 0 schedulers".
+inline constexpr const char* kOffersPrefix = "offers ";
+
+// A check that accepts everything. Several may follow each other.
+inline CLI::Validator offers(Offer source, const std::string& of = "") {
+  CLI::Validator accepts([](std::string&) { return std::string(); }, "");
+  return accepts.name(kOffersPrefix + std::to_string(static_cast<int>(source)) + " " + of);
+}
+
+// Without any: the words of a CLI::IsMember, files for text, none for a number.
+std::vector<Offered> offers_of(CLI::Option& option);
+
+// Quotes text for a POSIX shell.
+inline std::string shell_word(const std::string& text) {
+  std::string all = "'";
+  for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return all + "'";
+}
+
+// Each adds subcommands that set `chosen` when parsed. `app` owns their arguments.
+void add_calibrate_command(CLI::App& app, Command& chosen);
+void add_characterize_command(CLI::App& app, Command& chosen);
+void add_clean_command(CLI::App& app, Command& chosen);
+void add_estimate_command(CLI::App& app, Command& chosen);
+void add_export_command(CLI::App& app, Command& chosen);
+void add_fetch_command(CLI::App& trace, Command& chosen);
+void add_help_commands(CLI::App& app, Command& chosen);
+void add_label_command(CLI::App& app, Command& chosen);
+void add_merge_command(CLI::App& app, Command& chosen);
+void add_pivot_command(CLI::App& app, Command& chosen);
+void add_reproduce_command(CLI::App& app, Command& chosen);
+void add_results_command(CLI::App& app, Command& chosen);
+void add_run_command(CLI::App& app, Command& chosen);
+void add_submit_command(CLI::App& app, Command& chosen);
+// All but `run`.
+void add_other_commands(CLI::App& app, Command& chosen);
+
+struct CleanCommand {
+  std::string folder;
+  bool yes = false;
+};
+
+// Removes runs and files that the newest sweep does not use, after confirmation; only those named by kvlab's manifests.
+int clean_results(const CleanCommand& command, std::ostream& out);
+
+struct PivotCommand {
+  std::string folder;
+  std::string rows, columns, metric;  // columns of summary.csv, or the last part of an axis' name; columns "": one column
+  std::vector<std::string> where;     // "AXIS=VALUE" for further axes
+  bool csv = false;
+};
+
+// A cell is the mean over seeds; text adds the half width of its 95 % t-interval if seeds differ. Throws InputError for an unknown column
+// or value, or an axis that varies within a cell.
+std::string pivot_table(const PivotCommand& command);
+
+// A Slurm job array, a task per shard, and a job that merges them.
+struct SubmitCommand {
+  std::string file, out;
+  std::vector<std::string> set, options;  // options: of sbatch, "--partition=long"
+  std::uint32_t shards = 0;               // 0: one per run, at most 16
+  int cpus = 1;
+  bool slurm = false, sends = false;
+};
+
+// Nodes must share the working folder and the program.
+struct SlurmScripts {
+  std::string array, merge;
+};
+SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name, const std::string& working_folder,
+                           const std::string& program);
+
+// Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
+int submit_sweep(SubmitCommand command, std::ostream& out);
 
 }  // namespace kvlab

@@ -10,7 +10,7 @@
 
 #include "app/claims/claim.h"
 #include "app/export/export_format.h"
-#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/near_names.h"

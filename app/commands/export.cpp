@@ -4,10 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/export/export_format.h"
-#include "app/results/other_runs.h"
+#include "app/results/view.h"
 #include "base/config/params.h"
 #include "base/text.h"
 

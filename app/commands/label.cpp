@@ -1,15 +1,12 @@
-#include "app/commands/label.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
-#include "app/commands/tokenize.h"
-#include "app/results/text_file.h"
+#include "app/commands/command.h"
+#include "app/commands/model_commands.h"
+#include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/hugging_face.h"
 #include "base/read_file.h"

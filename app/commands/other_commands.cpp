@@ -1,21 +1,15 @@
-#include "app/commands/other_commands.h"
-
 #include <unistd.h>
 
 #include <filesystem>
 #include <ostream>
 
-#include "app/commands/logits.h"
-#include "app/commands/offers.h"
-#include "app/commands/record.h"
-#include "app/commands/tokenize.h"
+#include "app/commands/command.h"
+#include "app/commands/model_commands.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
-#include "app/compare/validate.h"
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "app/why/why.h"
-#include "app/why/why_metric.h"
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/record.h"

@@ -1,5 +1,3 @@
-#include "app/commands/pivot.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,11 +8,10 @@
 #include <optional>
 #include <ostream>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/compare/compare.h"
 #include "app/results/entry_labels.h"
-#include "app/results/other_runs.h"
+#include "app/results/view.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/csv.h"
 #include "base/error.h"

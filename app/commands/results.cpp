@@ -1,3 +1,5 @@
+#include "app/results/results.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/clean.h"
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
-#include "app/results/adopt_runs.h"
+#include "app/commands/command.h"
 #include "app/results/entry_labels.h"
-#include "app/results/other_runs.h"
 #include "app/results/results_info.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
+#include "app/results/view.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/json_text.h"

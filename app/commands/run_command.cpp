@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/runs/plan/engine_flags.h"
 #include "app/runs/sweep/sweep.h"
 

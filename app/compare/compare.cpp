@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 
-#include "app/compare/setting_remarks.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/csv.h"
 #include "base/error.h"

@@ -1,11 +1,10 @@
-#include "app/compare/setting_remarks.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "app/compare/compare.h"
 #include "base/config/spec_file.h"
 #include "base/json_text.h"
 #include "base/read_file.h"

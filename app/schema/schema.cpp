@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/asked_keys.h"

@@ -1,5 +1,3 @@
-#include "app/why/explanation.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -7,9 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
+#include "app/why/why.h"
 #include "base/error.h"
 #include "base/text.h"
 

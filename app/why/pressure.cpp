@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "app/why/variant.h"
+#include "app/why/why.h"
 #include "base/error.h"
 #include "base/text.h"
 

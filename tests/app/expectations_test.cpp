@@ -1,9 +1,8 @@
 // Limits of results that an experiment expects.
-#include "app/runs/report/expectations.h"
-
 #include <algorithm>
 
 #include "app/runs/report/known_metrics.h"
+#include "app/runs/report/sweep_keys.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

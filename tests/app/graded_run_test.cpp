@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "app/results/results.h"
-#include "app/runs/accuracy/partial_answers.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/accuracy/accuracy.h"
+#include "app/runs/sweep/progress.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 

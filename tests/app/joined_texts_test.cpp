@@ -1,10 +1,8 @@
 // Sentences of several runs as one, the answer of a search for hardware, and the price that is taken away.
-#include "app/runs/sweep/joined_texts.h"
-
 #include <gtest/gtest.h>
 
 #include "app/runs/report/bill.h"
-#include "app/runs/report/sizing_answer.h"
+#include "app/runs/report/report.h"
 
 namespace kvlab {
 namespace {

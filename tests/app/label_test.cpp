@@ -1,6 +1,5 @@
 // kvlab label, and recipes that take what it writes.
-#include "app/commands/label.h"
-
+#include "app/commands/model_commands.h"
 #include "base/safetensors.h"
 #include "tests/app/app_fixture.h"
 

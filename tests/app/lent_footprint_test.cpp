@@ -1,7 +1,6 @@
-#include "app/runs/plan/lent_footprint.h"
-
 #include <gtest/gtest.h>
 
+#include "app/runs/plan/kv_memory.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/recipes_in.h"
 

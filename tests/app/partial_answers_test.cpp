@@ -1,9 +1,8 @@
-#include "app/runs/accuracy/partial_answers.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "app/runs/accuracy/accuracy.h"
 #include "base/read_file.h"
 #include "tests/test_files.h"
 

@@ -1,5 +1,4 @@
-#include "app/commands/pivot.h"
-
+#include "app/commands/command.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -1,7 +1,6 @@
-#include "app/commands/record.h"
-
 #include <nlohmann/json.hpp>
 
+#include "app/commands/model_commands.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "app/runs/sweep/run.h"
+#include "app/runs/kinds/run_kind.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

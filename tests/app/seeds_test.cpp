@@ -1,5 +1,4 @@
-#include "app/runs/sweep/seeds.h"
-
+#include "app/runs/sweep/chosen_runs.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

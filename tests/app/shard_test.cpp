@@ -1,10 +1,9 @@
-#include "app/runs/sweep/shard.h"
-
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "app/commands/submit.h"
+#include "app/commands/command.h"
+#include "app/runs/sweep/chosen_runs.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 

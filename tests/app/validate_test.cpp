@@ -1,6 +1,6 @@
 #include <functional>
 
-#include "app/compare/step_times.h"
+#include "app/compare/compare.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 #include "tests/test_files.h"

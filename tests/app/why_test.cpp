@@ -1,7 +1,7 @@
 // Parts of `kvlab why`: the phases of a request, the metrics, the changes that are tried, and what is said of runs of several kinds.
-#include "app/results/run_settings.h"
-#include "app/why/explanation.h"
-#include "app/why/run_times.h"
+#include "app/why/why.h"
+
+#include "app/results/run_folder.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 

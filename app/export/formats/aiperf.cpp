@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "traces/logs/real_log.h"
 
 namespace kvlab {

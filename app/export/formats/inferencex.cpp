@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "base/text.h"
 #include "traces/logs/real_log.h"
 

@@ -5,8 +5,8 @@
 #include <cctype>
 
 #include "app/export/export_format.h"
-#include "app/results/run_manifest.h"
-#include "app/results/text_file.h"
+#include "app/results/run_folder.h"
+#include "app/results/safe_files.h"
 #include "base/text.h"
 
 namespace kvlab {

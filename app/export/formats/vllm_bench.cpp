@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/text.h"

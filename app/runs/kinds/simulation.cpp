@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "app/results/pool_tables.h"
-#include "app/runs/kinds/replay.h"
+#include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/cost_source.h"
-#include "app/runs/plan/pools.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/plan/trace_input.h"
+#include "app/runs/report/summary_row.h"
 #include "base/run_limit.h"
 #include "base/text.h"
 #include "policies/scheduler/layer_ranges.h"

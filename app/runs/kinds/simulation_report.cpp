@@ -9,7 +9,6 @@
 #include "app/runs/kinds/simulation.h"
 #include "app/runs/plan/cost_source.h"
 #include "app/runs/report/report.h"
-#include "app/runs/sweep/joined_texts.h"
 #include "app/why/why.h"
 #include "base/csv.h"
 #include "base/text.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"

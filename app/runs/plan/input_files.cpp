@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
 #include "base/usage.h"

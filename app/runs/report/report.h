@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +14,18 @@
 #include "base/csv.h"
 
 namespace kvlab {
+
+// Joins sentences of equal length in words of which at least two thirds are equal. Differing words become "21 to 67" or "A100|H100".
+class JoinedTexts {
+ public:
+  std::size_t add(const std::string& text);
+  [[nodiscard]] std::size_t size() const { return groups_.size(); }
+  [[nodiscard]] std::string text(std::size_t group) const;
+
+ private:
+  using Group = std::vector<std::vector<std::string>>;
+  std::vector<Group> groups_;
+};
 
 struct RunState {
   enum Outcome { kNotRun, kUnchanged, kDone, kBadInput, kFailed } outcome = kNotRun;
@@ -56,5 +69,9 @@ nlohmann::ordered_json manifest_of_run(const ResultsFolder& folder, const std::s
 
 // A line per run: share of right answers per task (lengths pooled), mean, and costs.
 void print_accuracy(const CsvTable& summary, std::ostream& out);
+
+// For searches for fewest replicas or GPUs: sorts rows by attaining, price, then GPUs, and returns a line on the first. Otherwise, or for
+// one row: "".
+std::string put_answer_first(CsvTable& summary, std::size_t num_axes);
 
 }  // namespace kvlab

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,5 +33,25 @@ std::vector<std::string> remarks_on(const ServingSummary& summary);
 
 // Basis of step times, whether the KV block count is given or derived, time in overload.
 std::string credibility_label(const RunSummary& summary, const SimSetup& setup, const std::string& cost_source);
+
+struct PoolMemory {
+  std::int64_t weights_bytes = 0;  // one GPU, with vision encoder
+  std::int64_t kv_bytes = 0;       // one replica
+};
+
+struct PoolRow {
+  std::string name, role;                 // role: encode, prefill, decode or both
+  std::uint32_t replicas = 1, ranks = 1;  // ranks: per replica
+  int gpus = 1;                           // per replica
+  std::optional<double> energy_j;
+  std::optional<PoolMemory> memory;       // nullopt: no images
+  double peak_flops = 0, peak_bytes = 0;  // per second, one encode replica
+  [[nodiscard]] bool encodes() const { return role == "encode"; }
+};
+
+// docs/results.md. pools: as in the summary, then encode pools.
+std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
+std::string links_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
+std::string stores_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
 
 }  // namespace kvlab

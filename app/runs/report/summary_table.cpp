@@ -1,17 +1,55 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <ostream>
+#include <vector>
 
 #include "app/runs/report/known_metrics.h"
 #include "app/runs/report/report.h"
-#include "app/runs/report/sizing_answer.h"
 #include "base/text.h"
 
 namespace kvlab {
 
 namespace {
+
+using Row = std::vector<std::string>;
+
+class SizedRows {
+ public:
+  explicit SizedRows(const CsvTable& summary) : summary_(summary) {}
+
+  [[nodiscard]] double number(const Row& row, const char* column) const {
+    double value = 0;
+    return summary_.has(column) && parse_real(row[summary_.at(column)], value) ? value : std::numeric_limits<double>::infinity();
+  }
+  [[nodiscard]] bool attains(const Row& row) const {
+    return std::min(number(row, "search_replicas"), number(row, "search_tp")) < std::numeric_limits<double>::infinity();
+  }
+  // Some row has the result of a search for hardware.
+  [[nodiscard]] bool is_sizing() const {
+    return std::any_of(summary_.rows.begin(), summary_.rows.end(), [this](const Row& row) { return attains(row); });
+  }
+  [[nodiscard]] bool is_before(const Row& a, const Row& b) const {
+    if (attains(a) != attains(b)) return attains(a);
+    const double price_a = number(a, "dollars_per_million_tokens"), price_b = number(b, "dollars_per_million_tokens");
+    return price_a != price_b ? price_a < price_b : number(a, "gpus") < number(b, "gpus");
+  }
+
+ private:
+  const CsvTable& summary_;
+};
+
+// "hardware=h100 tp=4".
+std::string title_of(const CsvTable& summary, std::size_t num_axes, const Row& row) {
+  std::vector<std::string> parts;
+  for (std::size_t c = 1; c <= num_axes; ++c) {
+    if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const Row& other) { return other[c] != row[c]; }))
+      parts.push_back(fmt::format("{}={}", last_key(summary.columns[c]), row[c]));
+  }
+  return join(parts, " ");
+}
 
 constexpr std::size_t kMaxTableRows = 40;
 
@@ -159,7 +197,111 @@ class PrintedTable {
   std::vector<std::size_t> shown_;
 };
 
+struct GradedRow {
+  std::string run, recipe, budget;
+  std::vector<std::string> others;                         // other varying axes
+  std::map<std::string, std::pair<double, double>> tasks;  // (right, total)
+  double answers = 0, kl = 0, resident = 0;
+};
+
+double number_at(const CsvTable& t, std::size_t row, std::size_t column) {
+  double value = 0;
+  parse_real(t.rows[row][column], value);
+  return value;
+}
+
+bool varies(const CsvTable& t, std::size_t column) {
+  return std::any_of(t.rows.begin(), t.rows.end(), [&](const auto& row) { return row[column] != t.rows[0][column]; });
+}
+
+// Varying ones without their own column.
+std::vector<std::size_t> other_axes(const CsvTable& summary) {
+  std::vector<std::size_t> axes;
+  for (std::size_t c = 1; c <= summary.at("seed"); ++c) {
+    const std::string& name = summary.columns[c];
+    const bool is_shown = name == "kv_policy" || name == "kv_policy.recipe" || name == "kv_policy.budget_tokens";
+    if (!is_shown && varies(summary, c)) axes.push_back(c);
+  }
+  return axes;
+}
+
+// With a listed policy's changes to its recipe: '512 allocator pyramid'.
+std::string budget_of(const CsvTable& summary, const std::vector<std::string>& row, const std::string& recipe) {
+  std::string budget = summary.has("kv_policy.budget_tokens") ? row[summary.at("kv_policy.budget_tokens")] : "";
+  const std::string policy = summary.has("kv_policy") ? row[summary.at("kv_policy")] : "";
+  if (policy.find(' ') == std::string::npos) return budget;
+  return budget + (budget.empty() ? "" : " ") + (policy.starts_with(recipe + " ") ? policy.substr(recipe.size() + 1) : policy);
+}
+
+std::vector<GradedRow> rows_of(const CsvTable& summary, const std::vector<std::size_t>& others) {
+  const std::size_t task = summary.at("task"), answers = summary.at("num_answers"), right = summary.at("exact_match_frac"),
+                    kl = summary.at("kl_to_full"), resident = summary.at("resident_bytes_frac");
+  std::vector<GradedRow> runs;
+  for (std::size_t i = 0; i < summary.rows.size(); ++i) {
+    const std::vector<std::string>& row = summary.rows[i];
+    if (runs.empty() || runs.back().run != row[0]) {
+      const std::string& recipe = row[summary.at("recipe")];
+      runs.push_back({row[0], recipe, budget_of(summary, row, recipe), {}, {}});
+      for (const std::size_t axis : others) runs.back().others.push_back(row[axis]);
+    }
+    GradedRow& r = runs.back();
+    const double n = number_at(summary, i, answers);
+    r.tasks[row[task]].first += n * number_at(summary, i, right);
+    r.tasks[row[task]].second += n;
+    r.answers += n;
+    r.kl += n * number_at(summary, i, kl);
+    r.resident += n * number_at(summary, i, resident);
+  }
+  return runs;
+}
+
+std::vector<std::string> tasks_of(const CsvTable& summary) {
+  std::vector<std::string> tasks;
+  for (const auto& row : summary.rows)
+    if (const std::string& task = row[summary.at("task")]; std::find(tasks.begin(), tasks.end(), task) == tasks.end())
+      tasks.push_back(task);
+  return tasks;
+}
+
+// A task without samples is a dash and not in the mean.
+std::vector<std::string> cells_of(const GradedRow& r, const std::vector<std::string>& tasks) {
+  std::vector<std::string> cells{r.run, r.recipe, r.budget};
+  cells.insert(cells.end(), r.others.begin(), r.others.end());
+  cells.push_back(fmt::format("{:.2f}", r.resident / r.answers));
+  cells.push_back(fmt::format("{:.3f}", r.kl / r.answers));
+  double mean = 0;
+  for (const std::string& task : tasks) {
+    const auto found = r.tasks.find(task);
+    if (found == r.tasks.end()) {
+      cells.emplace_back("-");
+      continue;
+    }
+    const auto [right, all] = found->second;
+    mean += right / all / static_cast<double>(r.tasks.size());
+    cells.push_back(fmt::format("{:.2f}", right / all));
+  }
+  cells.push_back(fmt::format("{:.3f}", mean));
+  return cells;
+}
+
 }  // namespace
+
+std::string put_answer_first(CsvTable& summary, std::size_t num_axes) {
+  const SizedRows sized(summary);
+  if (summary.rows.size() < 2 || !sized.is_sizing()) return "";
+  std::stable_sort(summary.rows.begin(), summary.rows.end(), [&](const Row& a, const Row& b) { return sized.is_before(a, b); });
+  const Row& best = summary.rows.front();
+  const auto attaining = std::count_if(summary.rows.begin(), summary.rows.end(), [&](const Row& row) { return sized.attains(row); });
+  const auto field = [&](const char* column) { return summary.has(column) ? short_number(best[summary.at(column)]) : std::string(); };
+  const bool has_price = !field("dollars_per_million_tokens").empty();
+  std::vector<std::string> facts{title_of(summary, num_axes, best)};
+  if (!field("search_replicas").empty()) facts.push_back(field("search_replicas") + " replicas");
+  if (!field("search_tp").empty()) facts.push_back("tp " + field("search_tp"));
+  facts.push_back(field("gpus") + " GPUs");
+  if (has_price) facts.push_back(fmt::format("${} per 1M tokens", field("dollars_per_million_tokens")));
+  return fmt::format("answer: {} of {} attain; {}: {}\n", attaining, summary.rows.size(),
+                     has_price ? "the cheapest" : "with the fewest GPUs", join(facts, ", "));
+}
 
 void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out) {
   constexpr std::size_t kMostWidth = 160;
@@ -171,6 +313,22 @@ void print_table(const SweepReport& report, const std::vector<std::string>& metr
   out << table.text() << answer;
   if (!left_out.empty()) out << fmt::format("also in summary.csv: {}\n", join(left_out, ", "));
   if (summary.rows.size() > kMaxTableRows) out << fmt::format("... {} more runs in summary.csv\n", summary.rows.size() - kMaxTableRows);
+}
+
+void print_accuracy(const CsvTable& summary, std::ostream& out) {
+  if (summary.rows.empty()) return;
+  const std::vector<std::size_t> others = other_axes(summary);
+  const std::vector<std::string> tasks = tasks_of(summary);
+  std::vector<std::string> header{"run", "recipe", "budget"};
+  for (const std::size_t axis : others) header.push_back(last_key(summary.columns[axis]));
+  header.insert(header.end(), {"bytes", "kl"});
+  header.insert(header.end(), tasks.begin(), tasks.end());
+  header.emplace_back("mean");
+  std::vector<std::vector<std::string>> rows;
+  for (const GradedRow& r : rows_of(summary, others)) rows.push_back(cells_of(r, tasks));
+  out << text_table(header, rows);
+  out << "shares of right answers, lengths pooled; bytes: resident share of the full cache; kl: nats per token to the full cache, a mean "
+         "of tasks and lengths weighted by their answers\n";
 }
 
 }  // namespace kvlab

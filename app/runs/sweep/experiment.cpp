@@ -8,8 +8,7 @@
 #include <limits>
 #include <map>
 
-#include "app/runs/report/expectations.h"
-#include "app/runs/report/figure_settings.h"
+#include "app/runs/report/sweep_keys.h"
 #include "base/config/axes.h"
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"

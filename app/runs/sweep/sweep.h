@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "app/runs/sweep/chosen_runs.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/runs/sweep/progress.h"
-#include "app/runs/sweep/shard.h"
 
 namespace kvlab {
 

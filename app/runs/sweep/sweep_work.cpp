@@ -13,9 +13,8 @@
 #include <thread>
 
 #include "app/results/safe_files.h"
-#include "app/results/text_file.h"
-#include "app/runs/sweep/run.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/sweep/progress.h"
 #include "base/message.h"
 
 namespace kvlab {

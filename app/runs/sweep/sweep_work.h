@@ -14,7 +14,7 @@
 
 #include "app/results/code_version.h"
 #include "app/results/results.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/report/report.h"
