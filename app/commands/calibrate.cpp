@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "app/commands/command.h"
-#include "app/commands/model_commands.h"
 #include "app/results/results.h"
 #include "app/runs/accuracy/served_model.h"
 #include "app/runs/sweep/progress.h"

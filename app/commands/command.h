@@ -4,15 +4,18 @@
 #include <charconv>
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <vector>
 
 namespace kvlab {
+
+struct Recipe;
 
 // Results go to `out`, progress and warnings to `err`; returns the exit status.
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
@@ -25,16 +28,21 @@ Arguments& arguments_of(CLI::App& app) {
   return *own;
 }
 
-// If `one` is given, `chosen` becomes act(arguments, out) or act(arguments, out, err). Options write into `arguments`, which must outlive
-// `app`.
+// If `one` is given, `chosen` becomes act(arguments, out), act(arguments, out, err), or prints act(arguments). Without a returned status it
+// is 0. Options write into `arguments`, which must outlive `app`.
 template <class Arguments, class Act>
 void choose(CLI::App* one, Command& chosen, Arguments& arguments, Act act) {
   one->callback([&chosen, &arguments, act] {
     chosen = [&arguments, act](std::ostream& out, [[maybe_unused]] std::ostream& err) {
-      if constexpr (std::is_invocable_v<Act, Arguments&, std::ostream&>)
+      if constexpr (std::is_invocable_v<Act, Arguments&>)
+        out << act(arguments);
+      else if constexpr (std::is_invocable_v<Act, Arguments&, std::ostream&, std::ostream&>)
+        return act(arguments, out, err);
+      else if constexpr (std::is_invocable_r_v<int, Act, Arguments&, std::ostream&>)
         return act(arguments, out);
       else
-        return act(arguments, out, err);
+        act(arguments, out);
+      return 0;
     };
   });
 }
@@ -97,7 +105,6 @@ void add_characterize_command(CLI::App& app, Command& chosen);
 void add_clean_command(CLI::App& app, Command& chosen);
 void add_estimate_command(CLI::App& app, Command& chosen);
 void add_export_command(CLI::App& app, Command& chosen);
-void add_fetch_command(CLI::App& trace, Command& chosen);
 void add_help_commands(CLI::App& app, Command& chosen);
 void add_label_command(CLI::App& app, Command& chosen);
 void add_merge_command(CLI::App& app, Command& chosen);
@@ -106,27 +113,16 @@ void add_reproduce_command(CLI::App& app, Command& chosen);
 void add_results_command(CLI::App& app, Command& chosen);
 void add_run_command(CLI::App& app, Command& chosen);
 void add_submit_command(CLI::App& app, Command& chosen);
+void add_trace_commands(CLI::App& app, Command& chosen);
+void add_profile_commands(CLI::App& app, Command& chosen);
+void add_record_command(CLI::App& trace, Command& chosen);
+void add_logits_command(CLI::App& app, Command& chosen);
+void add_tokenize_command(CLI::App& app, Command& chosen);
 // All but `run`.
 void add_other_commands(CLI::App& app, Command& chosen);
 
-struct CleanCommand {
-  std::string folder;
-  bool yes = false;
-};
-
 // Removes runs and files that the newest sweep does not use, after confirmation; only those named by kvlab's manifests.
-int clean_results(const CleanCommand& command, std::ostream& out);
-
-struct PivotCommand {
-  std::string folder;
-  std::string rows, columns, metric;  // columns of summary.csv, or the last part of an axis' name; columns "": one column
-  std::vector<std::string> where;     // "AXIS=VALUE" for further axes
-  bool csv = false;
-};
-
-// A cell is the mean over seeds; text adds the half width of its 95 % t-interval if seeds differ. Throws InputError for an unknown column
-// or value, or an axis that varies within a cell.
-std::string pivot_table(const PivotCommand& command);
+void clean_results(const std::string& folder, bool yes, std::ostream& out);
 
 // A Slurm job array, a task per shard, and a job that merges them.
 struct SubmitCommand {
@@ -144,7 +140,26 @@ struct SlurmScripts {
 SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name, const std::string& working_folder,
                            const std::string& program);
 
-// Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
-int submit_sweep(SubmitCommand command, std::ostream& out);
+// As load_recipe. Throws InputError if unknown.
+Recipe named_recipe(const std::string& name, std::int32_t budget_tokens = 0);
+
+// Throws InputError with the first byte that is not UTF-8.
+void check_utf8(std::string_view text, const std::string& file);
+
+struct OfferedWord {
+  std::string word, help;
+};
+
+// files: paths that a shell adds: "files", "folders", "yaml" (folders and YAML files), "" (none).
+struct Completion {
+  std::vector<OfferedWord> candidates;
+  std::string files;
+};
+
+// Candidates for the last of `words`, without the program's name. Shells filter them.
+Completion completion_of(CLI::App& app, const std::vector<std::string>& words);
+
+// Lines "word<tab>description", then ":files", ":folders" or ":yaml" if a shell is to add paths.
+std::string completion_as_text(const Completion& completion);
 
 }  // namespace kvlab

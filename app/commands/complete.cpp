@@ -1,5 +1,3 @@
-#include "app/commands/complete.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <set>

@@ -1,5 +1,3 @@
-#include "app/commands/estimate.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,16 +10,41 @@
 #include <vector>
 
 #include "app/commands/command.h"
-#include "app/runs/report/bill.h"
+#include "app/runs/report/summary_row.h"
 #include "base/error.h"
 #include "sim/cost/fitting.h"
 #include "sim/cost/kv_layout.h"
 #include "sim/cost/layer_kinds.h"
+#include "sim/cost/make_cost_model.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
 
 namespace {
+
+// profile: as in an experiment, as one line of YAML.
+struct MachineOptions {
+  std::string model, quantization, hardware, profile = "roofline";
+  int tp = 1;
+  bool json = false;
+};
+constexpr int kMostTokens = 1 << 26, kMostRows = 100'000;
+
+// `kvlab estimate` (docs/cost-model.md, "Estimates without a simulation").
+struct EstimateCommand : MachineOptions {
+  std::int32_t prompt_tokens = 1024, output_tokens = 128;
+  std::int32_t batch = 0;    // 0: the largest that fits
+  double memory_frac = 0.9;  // for weights and KV
+  double watts = 0;          // for GPUs and cooling; 0: unlimited
+  double pue = 1;            // power usage effectiveness
+};
+
+// key: with unit. value: nullopt if unknown or undefined. form: the formula in words.
+struct EstimatedFigure {
+  std::string key;
+  std::optional<double> value;
+  std::string form;
+};
 
 constexpr std::int64_t kBlockTokens = 16;
 constexpr double kMs = 1e3;
@@ -237,26 +260,6 @@ std::vector<LaunchPoint> launch_points(const CostSetup& setup, const Characteriz
   return points;
 }
 
-int print_characterization(const CharacterizeCommand& c, std::ostream& out) {
-  const CostSetup setup = read_machine(c);
-  const std::vector<LaunchPoint> points = launch_points(setup, c);
-  if (c.json) {
-    out << as_json(setup, c, points);
-    return 0;
-  }
-  out << fmt::format("{} on {} x {}, {} of {} tokens a row; step times: {}; a launch every {:g} us\n", setup.model.name,
-                     setup.parallel.gpus(), setup.hardware.name, c.is_prefill ? "prefill" : "decode", c.tokens, setup.profile_name,
-                     c.dispatch_us);
-  out << fmt::format("{:>7}{:>9}{:>14}{:>14}{:>17}  bound\n", "batch", "kernels", "gpu_us", "host_us", "gpu_us/kernel");
-  for (const LaunchPoint& p : points)
-    out << fmt::format("{:>7}{:>9}{:>14.1f}{:>14.1f}{:>17.2f}  {}\n", p.batch, p.kernels, p.gpu_us, p.host_us,
-                       p.gpu_us / static_cast<double>(p.kernels), p.is_host_bound() ? "host" : "GPU");
-  out << verdict(points);
-  return 0;
-}
-
-}  // namespace
-
 void add_machine_options(CLI::App& command, MachineOptions& m) {
   command.add_option("--model", m.model, "a name in profiles/models, a config.json or a folder that holds one; default: the profile's")
       ->check(offers(Offer::kNames, "models"))
@@ -286,6 +289,7 @@ CostSetup read_machine(const MachineOptions& options) {
   return setup;
 }
 
+// Throws InputError if model or batch exceed memory.
 std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateCommand& c) {
   const MemoryUse memory = memory_of(setup, c);
   const std::int32_t batch = batch_of(setup, c, memory);
@@ -310,20 +314,33 @@ std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateComm
   return all;
 }
 
-int print_estimate(const EstimateCommand& command, std::ostream& out) {
+std::string estimate_text(const EstimateCommand& command) {
   const CostSetup setup = read_machine(command);
   const std::vector<EstimatedFigure> all = estimate(setup, command);
-  if (command.json) {
-    out << as_json(setup, command, all).dump(2) << "\n";
-    return 0;
-  }
-  out << fmt::format("{} on {} x {}, {} + {} tokens; step times: {}\n", setup.model.name, setup.parallel.gpus(), setup.hardware.name,
-                     command.prompt_tokens, command.output_tokens, setup.profile_name);
-  for (const EstimatedFigure& figure : all) out << fmt::format("{:<28}{:>14}   {}\n", figure.key, value_text(figure), figure.form);
+  if (command.json) return as_json(setup, command, all).dump(2) + "\n";
+  std::string text = fmt::format("{} on {} x {}, {} + {} tokens; step times: {}\n", setup.model.name, setup.parallel.gpus(),
+                                 setup.hardware.name, command.prompt_tokens, command.output_tokens, setup.profile_name);
+  for (const EstimatedFigure& figure : all) text += fmt::format("{:<28}{:>14}   {}\n", figure.key, value_text(figure), figure.form);
   for (const MissingFigure& m : missing_figures(setup.hardware))
-    out << fmt::format("no {}: add {} to {}\n", m.figure, m.key, setup.hardware.file);
-  return 0;
+    text += fmt::format("no {}: add {} to {}\n", m.figure, m.key, setup.hardware.file);
+  return text;
 }
+
+std::string characterization(const CharacterizeCommand& c) {
+  const CostSetup setup = read_machine(c);
+  const std::vector<LaunchPoint> points = launch_points(setup, c);
+  if (c.json) return as_json(setup, c, points);
+  std::string text =
+      fmt::format("{} on {} x {}, {} of {} tokens a row; step times: {}; a launch every {:g} us\n", setup.model.name, setup.parallel.gpus(),
+                  setup.hardware.name, c.is_prefill ? "prefill" : "decode", c.tokens, setup.profile_name, c.dispatch_us);
+  text += fmt::format("{:>7}{:>9}{:>14}{:>14}{:>17}  bound\n", "batch", "kernels", "gpu_us", "host_us", "gpu_us/kernel");
+  for (const LaunchPoint& p : points)
+    text += fmt::format("{:>7}{:>9}{:>14.1f}{:>14.1f}{:>17.2f}  {}\n", p.batch, p.kernels, p.gpu_us, p.host_us,
+                        p.gpu_us / static_cast<double>(p.kernels), p.is_host_bound() ? "host" : "GPU");
+  return text + verdict(points);
+}
+
+}  // namespace
 
 void add_estimate_command(CLI::App& app, Command& chosen) {
   CLI::App* one =
@@ -336,7 +353,7 @@ void add_estimate_command(CLI::App& app, Command& chosen) {
   one->add_option("--memory-frac", c.memory_frac, "share of GPU memory for weights and KV; default: 0.9")->check(CLI::Range(0.01, 1.0));
   one->add_option("--watts", c.watts, "power there is: also the rate of tokens that it allows")->check(CLI::Range(1.0, 1e12));
   one->add_option("--pue", c.pue, "--watts: all power over that of the GPUs; default: 1")->check(CLI::Range(1.0, 10.0))->needs("--watts");
-  choose(one, chosen, c, print_estimate);
+  choose(one, chosen, c, estimate_text);
 }
 
 void add_characterize_command(CLI::App& app, Command& chosen) {
@@ -350,7 +367,7 @@ void add_characterize_command(CLI::App& app, Command& chosen) {
   one->add_option("--dispatch-us", c.dispatch_us,
                   "host time from one launch to the next; default: 2.375, a null kernel's launch. Frameworks take longer: measure yours")
       ->check(CLI::Range(0.001, 1e6));
-  choose(one, chosen, c, print_characterization);
+  choose(one, chosen, c, characterization);
 }
 
 }  // namespace kvlab

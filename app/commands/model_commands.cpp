@@ -1,4 +1,3 @@
-#include "app/commands/model_commands.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,22 +13,50 @@
 #include <ostream>
 #include <span>
 
-#include "app/commands/trace.h"
+#include "app/commands/command.h"
 #include "base/error.h"
+#include "base/hugging_face.h"
 #include "base/json_node.h"
 #include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/safetensors.h"
 #include "base/text.h"
 #include "engine/backend/engine_model.h"
+#include "engine/model/record.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
+#include "policies/kv/recipe/recipe.h"
 #include "traces/bytes.h"
 #include "traces/write_safetensors.h"
 
 namespace kvlab {
 
 namespace {
+
+// Runs a model on a prompt and writes its attention inputs. Either ids_file, a JSON list of token ids or {ids, continuation, task, needles:
+// [[begin, end]], question_begin}, or text_file, for the model's tokenizer (byte-level models: bytes after <s>).
+struct RecordCommand {
+  std::string model, ids_file, text_file, output, dtype = "f16", backend = "cpu";
+  std::int32_t prompt_tokens = 0;  // taken from the input; 0: all
+  std::int32_t decode_tokens = 0, chunk_tokens = 0;
+  bool pre_rope = false, hidden = false, w_o = false, w_q = false;
+  std::string kv_policy;           // active recipe; "": none
+  std::int32_t budget_tokens = 0;  // of the recipe; 0: as in its file
+  std::vector<std::string> passes;
+};
+
+// For each tensor `i.ids` (int32 or int64 [n]) writes `i.logits` (float32 [n, vocab_size]), the logits at every position.
+struct LogitsCommand {
+  std::string model, ids_file, output, backend = "cpu";
+  std::int32_t chunk_tokens = 0;  // of the prefill; 0: the whole prompt
+};
+
+// One of two files; "-": standard input. text_file: prints ids as a JSON list, or with shows_tokens "id token" lines. ids_file (JSON list):
+// prints the text.
+struct TokenizeCommand {
+  std::string model, text_file, ids_file;
+  bool shows_tokens = false, without_special = false;
+};
 
 // Follows the 256 bytes.
 constexpr std::int32_t kByteLevelBos = 256;
@@ -167,9 +194,8 @@ std::vector<std::int32_t> read_ids(const Input& input) {
   return JsonNode(list, input.name).integers(0, std::numeric_limits<std::int32_t>::max());
 }
 
-}  // namespace
-
-int record_trace(const RecordCommand& c, std::ostream& out) {
+void record_trace(RecordCommand c, std::ostream& out) {
+  c.model = weights_folder(c.model);
   const std::unique_ptr<EngineModel> model = make_engine_model(c.backend, c.model);
   const ModelConfig& config = model->config();
   RecordOptions options = options_of(c, config);
@@ -184,17 +210,10 @@ int record_trace(const RecordCommand& c, std::ostream& out) {
   write_attention_trace(c.output, trace, c.dtype == "f32" ? TraceFloat::kF32 : TraceFloat::kF16);
   out << fmt::format("wrote {}: {} prompt tokens, {} more, {} layers, {} bytes\n", c.output, trace.prompt_tokens,
                      trace.num_tokens - trace.prompt_tokens, trace.num_layers, std::filesystem::file_size(c.output));
-  return 0;
 }
 
-Recipe named_recipe(const std::string& name, std::int32_t budget_tokens) {
-  const std::vector<std::string> names = recipe_names();
-  if (std::find(names.begin(), names.end(), name) == names.end())
-    throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
-  return load_recipe(name, budget_tokens);
-}
-
-int write_logits(const LogitsCommand& c, std::ostream& out) {
+void write_logits(LogitsCommand c, std::ostream& out) {
+  c.model = weights_folder(c.model);
   require_backend(c.backend);
   const ModelConfig config = read_model_config(c.model);
   const std::vector<IdsTensor> prompts = read_ids_tensors(c.ids_file, config);
@@ -211,7 +230,28 @@ int write_logits(const LogitsCommand& c, std::ostream& out) {
   }
   write_safetensors(c.output, tensors, {{"model", config.name}, {"backend", c.backend}});
   out << fmt::format("wrote {}: {} prompts, {} tokens, vocabulary of {}\n", c.output, prompts.size(), tokens, config.vocab_size);
-  return 0;
+}
+
+std::string tokenized(TokenizeCommand c) {
+  c.model = weights_folder(c.model);
+  const Tokenizer tokenizer = Tokenizer::load(c.model);
+  if (!c.ids_file.empty()) return tokenizer.decode(read_ids(Input(c.ids_file)), c.without_special);
+  const Input input(c.text_file);
+  check_utf8(input.text, input.name);
+  const std::vector<std::int32_t> ids = tokenizer.encode(input.text, !c.without_special);
+  if (!c.shows_tokens) return fmt::format("[{}]\n", fmt::join(ids, ", "));
+  std::string lines;  // JSON keeps a line break on one line
+  for (const std::int32_t id : ids) lines += fmt::format("{} {}\n", id, nlohmann::json(tokenizer.token(id).value_or("")).dump());
+  return lines;
+}
+
+}  // namespace
+
+Recipe named_recipe(const std::string& name, std::int32_t budget_tokens) {
+  const std::vector<std::string> names = recipe_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
+  return load_recipe(name, budget_tokens);
 }
 
 void check_utf8(std::string_view text, const std::string& file) {
@@ -219,28 +259,60 @@ void check_utf8(std::string_view text, const std::string& file) {
     throw InputError(fmt::format("{}: byte {} is not UTF-8, which a tokenizer reads", file, at));
 }
 
-int tokenize(const TokenizeCommand& c, std::ostream& out) {
-  const Tokenizer tokenizer = Tokenizer::load(c.model);
-  if (!c.ids_file.empty()) {
-    out << tokenizer.decode(read_ids(Input(c.ids_file)), c.without_special);
-    return 0;
-  }
-  const Input input(c.text_file);
-  check_utf8(input.text, input.name);
-  const std::vector<std::int32_t> ids = tokenizer.encode(input.text, !c.without_special);
-  if (!c.shows_tokens) {
-    out << fmt::format("[{}]\n", fmt::join(ids, ", "));
-    return 0;
-  }
-  // JSON keeps a line break on one line.
-  for (const std::int32_t id : ids) out << fmt::format("{} {}\n", id, nlohmann::json(tokenizer.token(id).value_or("")).dump());
-  return 0;
+void add_record_command(CLI::App& trace, Command& chosen) {
+  CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
+  auto& c = arguments_of<RecordCommand>(*record);
+  record->add_option("--model", c.model, "folder in Hugging Face layout: config.json and safetensors")
+      ->required()
+      ->check(offers(Offer::kFolders));
+  CLI::Option_group* input = record->add_option_group("prompt");
+  input->add_option("--ids", c.ids_file, "JSON list of token ids, or {ids, continuation, task, needles, question_begin}");
+  input->add_option("--text", c.text_file, "text, for the model's tokenizer; of a byte-level model the bytes are the tokens, after <s>");
+  input->require_option(1);
+  record->add_option("--out", c.output, "file to write")->required();
+  record->add_option("--prompt-tokens", c.prompt_tokens, "number of tokens of the input to take; default: all")
+      ->check(CLI::Range(1, 1 << 28));
+  record->add_option("--decode-tokens", c.decode_tokens, "tokens to decode greedily after them")->check(CLI::Range(0, 1 << 28));
+  record->add_option("--chunk-tokens", c.chunk_tokens, "tokens of a prefill chunk; default: in one piece")->check(CLI::Range(1, 1 << 28));
+  record->add_flag("--pre-rope", c.pre_rope, "also queries and keys before RoPE");
+  record->add_flag("--hidden", c.hidden, "also the inputs of the attention layers");
+  record->add_flag("--w-o", c.w_o, "also the output projections");
+  record->add_flag("--w-q", c.w_q, "also the projections to queries");
+  record->add_option("--pass", c.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kWords, join(extra_pass_names(), " ")));
+  record->add_option("--kv-policy", c.kv_policy, "recipe that acts on the cache meanwhile: what is recorded is what it left")
+      ->check(offers(Offer::kNames, "recipes"));
+  record->add_option("--budget-tokens", c.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
+  record->add_option("--backend", c.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
+  record->add_option("--dtype", c.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
+  choose(record, chosen, c, record_trace);
 }
 
-TokenCounter token_counter(const std::string& folder) {
-  return [tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder))](std::string_view text) {
-    return static_cast<std::int32_t>(tokenizer->encode(text, /*add_special=*/false).size());
-  };
+void add_logits_command(CLI::App& app, Command& chosen) {
+  CLI::App* logits = app.add_subcommand("logits", "run a model and write its logits");
+  auto& c = arguments_of<LogitsCommand>(*logits);
+  logits->add_option("--model", c.model, "folder in Hugging Face layout: config.json and safetensors")
+      ->required()
+      ->check(offers(Offer::kFolders));
+  logits->add_option("--ids", c.ids_file, "safetensors with token ids '0.ids', '1.ids', ...")->required();
+  logits->add_option("--out", c.output, "safetensors to write: '0.logits', '1.logits', ..., one row for each token")->required();
+  logits->add_option("--chunk-tokens", c.chunk_tokens, "tokens of a prefill chunk; default: in one piece")->check(CLI::Range(1, 1 << 28));
+  logits->add_option("--backend", c.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
+  choose(logits, chosen, c, write_logits);
+}
+
+void add_tokenize_command(CLI::App& app, Command& chosen) {
+  CLI::App* one = app.add_subcommand("tokenize", "print a text's token ids as a model's tokenizer.json gives them, or the text of ids");
+  auto& c = arguments_of<TokenizeCommand>(*one);
+  one->add_option("--model", c.model, "folder with tokenizer.json")->required()->check(offers(Offer::kFolders));
+  CLI::Option_group* input = one->add_option_group("input");
+  input->add_option("--text", c.text_file, "text to tokenize; -: standard input");
+  input->add_option("--ids", c.ids_file, "JSON list of ids whose text to print; -: standard input");
+  input->require_option(1);
+  one->add_flag("--tokens", c.shows_tokens, "--text: print one id and its token a line")->excludes("--ids");
+  one->add_flag("--no-special", c.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
+  choose(one, chosen, c, tokenized);
 }
 
 }  // namespace kvlab

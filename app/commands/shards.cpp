@@ -74,7 +74,7 @@ std::string directives(const SubmitCommand& c, const std::string& job, const std
   return text;
 }
 
-std::string arguments_of(const SubmitCommand& c) {
+std::string arguments_text(const SubmitCommand& c) {
   std::string text = shell_word(c.file);
   for (const std::string& one : c.set) text += " --set " + shell_word(one);
   return text + " --out " + shell_word(c.out);
@@ -134,16 +134,19 @@ void add_merge_command(CLI::App& app, Command& chosen) {
 SlurmScripts slurm_scripts(const SubmitCommand& c, const std::string& name, const std::string& working_folder, const std::string& program) {
   SlurmScripts scripts;
   const std::string job = "kvlab-" + name, in_folder = fmt::format("cd {} || exit 1\n", shell_word(working_folder));
-  scripts.array =
-      directives(c, job, job + "-%A_%a.log") +
-      fmt::format("#SBATCH --array=1-{}\n#SBATCH --cpus-per-task={}\n#SBATCH --requeue\n", c.shards, c.cpus) + in_folder +
-      fmt::format("exec {} run {} --shard \"$SLURM_ARRAY_TASK_ID/{}\" --jobs {}\n", shell_word(program), arguments_of(c), c.shards, c.cpus);
+  scripts.array = directives(c, job, job + "-%A_%a.log") +
+                  fmt::format("#SBATCH --array=1-{}\n#SBATCH --cpus-per-task={}\n#SBATCH --requeue\n", c.shards, c.cpus) + in_folder +
+                  fmt::format("exec {} run {} --shard \"$SLURM_ARRAY_TASK_ID/{}\" --jobs {}\n", shell_word(program), arguments_text(c),
+                              c.shards, c.cpus);
   scripts.merge = directives(c, job + "-merge", job + "-merge-%j.log") + in_folder +
-                  fmt::format("exec {} merge {}\n", shell_word(program), arguments_of(c));
+                  fmt::format("exec {} merge {}\n", shell_word(program), arguments_text(c));
   return scripts;
 }
 
-int submit_sweep(SubmitCommand c, std::ostream& out) {
+namespace {
+
+// Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
+void submit_sweep(SubmitCommand c, std::ostream& out) {
   Experiment experiment = load_experiment(c.file, c.set);
   drop_idle_seeds(experiment);
   c.file = experiment.file;
@@ -153,15 +156,16 @@ int submit_sweep(SubmitCommand c, std::ostream& out) {
   if (!c.sends) {
     out << scripts.array << "\n# When the array has ended, by a second script (sbatch --dependency=afterany:JOB):\n"
         << "# " << scripts.merge.substr(scripts.merge.rfind("exec ") + 5);
-    return 0;
+    return;
   }
   require_sbatch();
   const std::string array = send(scripts.array, "");
   out << fmt::format("job {}: {} runs in {} shards\n", array, experiment.runs.size(), c.shards) << std::flush;
   const std::string merge = send(scripts.merge, fmt::format("--dependency=afterany:{} ", array));
   out << fmt::format("job {}: merges them into {}\n", merge, c.out);
-  return 0;
 }
+
+}  // namespace
 
 void add_submit_command(CLI::App& app, Command& chosen) {
   CLI::App* const submit = app.add_subcommand("submit", "print or submit a sweep as a job array, a shard for each task");

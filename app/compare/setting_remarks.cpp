@@ -5,9 +5,9 @@
 #include <set>
 
 #include "app/compare/compare.h"
+#include "app/results/run_folder.h"
 #include "base/config/spec_file.h"
 #include "base/json_text.h"
-#include "base/read_file.h"
 #include "base/text.h"
 #include "sim/cost/model_file.h"
 
@@ -60,13 +60,8 @@ void add_if_different(std::vector<std::string>& remarks, const std::string& what
 
 // `trace: {generate: ...}`, or "".
 std::string generator_of(const RunPlace& run) {
-  const std::string text = read_if_there(run.folder / "runs" / run.id / "resolved.yaml");
-  try {
-    const YAML::Node trace = YAML::Load(text)["trace"];
-    return trace.IsMap() && trace["generate"].IsDefined() ? YAML::Dump(trace) : "";
-  } catch (const YAML::Exception&) {
-    return "";
-  }
+  const YAML::Node trace = node_at(read_run_settings(run.folder / "runs" / run.id).tree, "trace");
+  return node_at(trace, "generate").IsDefined() ? YAML::Dump(trace) : "";
 }
 
 }  // namespace

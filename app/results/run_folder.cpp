@@ -129,6 +129,11 @@ YAML::Node node_at(const YAML::Node& tree, const std::string& path) {
   return at;
 }
 
+std::string name_in(const YAML::Node& node) {
+  if (!node.IsDefined()) return "";
+  return node.IsScalar() ? node.Scalar() : node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
+}
+
 bool RunSettings::has(const std::string& path) const { return node_at(tree, path).IsDefined(); }
 
 std::string RunSettings::text(const std::string& path) const {

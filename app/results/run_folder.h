@@ -50,6 +50,9 @@ RunSettings parse_run_settings(const std::string& text);
 
 RunSettings read_run_settings(const std::filesystem::path& run);
 
+// A scalar, or the only key of a mapping, as in `scheduler: orca` and `scheduler: {orca: {...}}`; else "".
+std::string name_in(const YAML::Node& node);
+
 // Undefined if absent. path: "trace.arrival.poisson.rate_per_s".
 YAML::Node node_at(const YAML::Node& tree, const std::string& path);
 

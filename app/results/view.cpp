@@ -166,14 +166,6 @@ std::string left_out_line(std::size_t count, const std::string& folder, const st
   return count == 0 ? "" : runs_are(count, folder) + " " + why + " and " + (count == 1 ? "is" : "are") + " left out\n";
 }
 
-// A scalar, or the only key of a mapping.
-std::string setting_at(const YAML::Node& root, const std::string& path) {
-  const YAML::Node at = node_at(root, path);
-  if (!at.IsDefined()) return "";
-  if (at.IsScalar()) return at.Scalar();
-  return at.IsMap() && at.size() == 1 ? at.begin()->first.Scalar() : "";
-}
-
 // With a known experiment of its name if there is one.
 std::string command_for(const std::string& folder) {
   const std::string name = fs::path(folder).filename().string();
@@ -274,7 +266,7 @@ View ViewUnion::view() const {
         const auto found = std::find(own.begin(), own.end(), axis);
         labels.push_back(found != own.end()    ? row.labels[static_cast<std::size_t>(found - own.begin())]
                          : axis == kOriginAxis ? part.origin
-                                               : setting_at(settings, axis));
+                                               : name_in(node_at(settings, axis)));
       }
       all.rows.push_back({row.id, row.run, std::move(labels)});
     }

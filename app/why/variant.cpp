@@ -91,12 +91,7 @@ class ChangeList {
     double value = 0;
     return parse_real(s_.text(path), value) ? value : absent;
   }
-  // "vllm_v1" for `scheduler: vllm_v1` and `scheduler: {vllm_v1: {...}}`.
-  [[nodiscard]] std::string policy(const std::string& key) const {
-    const YAML::Node node = node_at(s_.tree, key);
-    if (node.IsDefined() && node.IsScalar()) return node.Scalar();
-    return node.IsDefined() && node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
-  }
+  [[nodiscard]] std::string policy(const std::string& key) const { return name_in(node_at(s_.tree, key)); }
 
   void add_gpus() {
     if (s_.has("pools") && s_.tree["pools"].IsMap()) {

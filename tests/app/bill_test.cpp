@@ -1,8 +1,7 @@
-#include "app/runs/report/bill.h"
-
 #include <algorithm>
 #include <map>
 
+#include "app/runs/report/summary_row.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -1,5 +1,3 @@
-#include "app/commands/estimate.h"
-
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"

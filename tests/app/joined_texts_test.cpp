@@ -1,8 +1,8 @@
 // Sentences of several runs as one, the answer of a search for hardware, and the price that is taken away.
 #include <gtest/gtest.h>
 
-#include "app/runs/report/bill.h"
 #include "app/runs/report/report.h"
+#include "app/runs/report/summary_row.h"
 
 namespace kvlab {
 namespace {

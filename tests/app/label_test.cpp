@@ -1,6 +1,6 @@
 // kvlab label, and recipes that take what it writes.
-#include "app/commands/model_commands.h"
 #include "base/safetensors.h"
+#include "engine/label/label_heads.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

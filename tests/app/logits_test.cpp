@@ -3,7 +3,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "app/commands/model_commands.h"
 #include "base/safetensors.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"

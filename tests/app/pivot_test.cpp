@@ -1,4 +1,3 @@
-#include "app/commands/command.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

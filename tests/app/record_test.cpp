@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
-#include "app/commands/model_commands.h"
 #include "kernels/device/cuda/memory.h"
+#include "policies/kv/recipe/recipe.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
 

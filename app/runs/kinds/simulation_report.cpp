@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/plan/cost_source.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/report/report.h"
 #include "app/why/why.h"
 #include "base/csv.h"

@@ -4,7 +4,6 @@
 
 #include "app/runs/kinds/simulation.h"
 #include "app/runs/plan/trace_input.h"
-#include "app/runs/report/wait_watch.h"
 #include "base/error.h"
 
 namespace kvlab {

@@ -324,10 +324,6 @@ class FlagReader {
     flags.overrides.push_back("scheduler=" + yaml_on_one_line(list));
   }
 
-  static std::string name_in(const YAML::Node& node) {
-    return node.IsScalar() ? node.Scalar() : node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
-  }
-
   [[nodiscard]] YAML::Node with_options(const YAML::Node& item) const {
     YAML::Node parameters(YAML::NodeType::Map);
     if (item.IsMap() && item.begin()->second.IsMap()) parameters = YAML::Clone(item.begin()->second);

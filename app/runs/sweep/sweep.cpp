@@ -19,7 +19,6 @@
 #include "app/runs/report/sweep_keys.h"
 #include "app/runs/sweep/chosen_runs.h"
 #include "app/runs/sweep/progress.h"
-#include "app/runs/sweep/sweep_work.h"
 #include "base/csv.h"
 #include "base/usage.h"
 #include "traces/logs/real_log.h"

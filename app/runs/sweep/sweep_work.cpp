@@ -1,5 +1,3 @@
-#include "app/runs/sweep/sweep_work.h"
-
 #include <fmt/format.h>
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
@@ -15,6 +13,7 @@
 #include "app/results/safe_files.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/sweep/progress.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/message.h"
 
 namespace kvlab {
