@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdlib>
-#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>

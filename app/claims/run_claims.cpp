@@ -168,7 +168,7 @@ std::string section(const ClaimResult& r) {
   std::string text = fmt::format("\n### {}\n\n{} against {}. {}\n\n", c.name, c.system, c.baseline, c.paper);
   text += item("published", fmt::format("{}: {} ({})", figure_text(c.published), c.published.text, c.published.where));
   text +=
-      item("ours", r.ours ? fmt::format("{} = `{}`; {}: **{}**", ours_of(r), c.measure.text(), name_of(kMeanings, c.counts), verdict_of(r))
+      item("ours", r.ours ? fmt::format("{} = `{}`; {}: **{}**", ours_of(r), c.measure.text, name_of(kMeanings, c.counts), verdict_of(r))
                           : r.error);
   text += item("setting of the paper", c.setting) + item("recalled", join(c.recalled, "; ")) + item("assumed", join(c.assumed, "; "));
   return text + item("not matched", c.note) + item("remarks of the runs", join(r.remarks, "; "));
@@ -196,7 +196,7 @@ std::string claim_as_text(const ClaimResult& r) {
   std::string text = fmt::format("{}: {} against {}\n", c.name, c.system, c.baseline);
   text += fmt::format("  {:<12} {}, {} ({}; {})\n", "published", figure_text(c.published), c.published.text, c.paper, c.published.where);
   if (!r.ours) return text + fmt::format("  {:<12} {}\n", "error", r.error);
-  text += fmt::format("  {:<12} {} = {}\n", "ours", ours_of(r), c.measure.text());
+  text += fmt::format("  {:<12} {} = {}\n", "ours", ours_of(r), c.measure.text);
   text += fmt::format("  {:<12} {} ({})\n", "verdict", verdict_of(r), name_of(kMeanings, c.counts));
   text += listed("recalled", c.recalled) + listed("assumed", c.assumed);
   if (!c.note.empty()) text += fmt::format("  {:<12} {}\n", "not matched", c.note);

@@ -89,6 +89,11 @@ inline CLI::Validator offers(Offer source, const std::string& of = "") {
   return accepts.name(kOffersPrefix + std::to_string(static_cast<int>(source)) + " " + of);
 }
 
+// One value each time it is given.
+inline void repeated(CLI::Option* option, Offer source, const std::string& of = "") {
+  option->allow_extra_args(false)->check(offers(source, of));
+}
+
 // Without any: the words of a CLI::IsMember, files for text, none for a number.
 std::vector<Offered> offers_of(CLI::Option& option);
 

@@ -304,11 +304,10 @@ std::vector<Item> kv_items() {
   return items;
 }
 
-std::vector<Item> model_items(const std::string& folder, const std::string& only) {
+std::vector<Item> model_items(const std::string& folder) {
   std::vector<Item> items;
   for (const fs::path& file : yaml_files(folder)) {
     const std::string name = file.stem().string();
-    if (!only.empty() && name != only) continue;
     try {
       items.push_back(item_of(load_model_spec(file.string(), folder), name));
     } catch (const InputError& e) {

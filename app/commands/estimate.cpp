@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <ostream>
 #include <vector>
 
 #include "app/commands/command.h"

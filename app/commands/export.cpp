@@ -73,19 +73,9 @@ class SweepTable {
   std::size_t seed_;
 };
 
-std::vector<std::string> values_of(const CsvTable& table, const std::vector<std::size_t>& rows, std::size_t column) {
-  std::vector<std::string> values;
-  for (const std::size_t r : rows) {
-    const std::string& value = table.rows[r][column];
-    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-  }
-  return values;
-}
-
 std::vector<std::size_t> chosen_rows(const SweepTable& sweep, const std::vector<std::string>& where) {
   const CsvTable& table = sweep.table();
-  std::vector<std::size_t> rows(table.rows.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) rows[r] = r;
+  std::vector<std::size_t> rows = all_rows(table);
   for (const std::string& condition : where) {
     const auto [axis, value] = axis_and_value(condition);
     const std::size_t column = sweep.find(axis);
@@ -234,7 +224,7 @@ void export_results(const ExportCommand& command, std::ostream& out) {
     return;
   }
   for (const ExportedRun& run : source.runs) {
-    ExportFolder below = folder.below(run.id());
+    ExportFolder below = folder.below(run.id);
     format->write({source.folder, source.experiment, {run}}, command.options, below);
     report_written(below, out);
   }
@@ -253,9 +243,7 @@ void add_pivot_command(CLI::App& app, Command& chosen) {
   pivot->add_option("--metric", c.metric, "column of summary.csv, or its heading in the printed table")
       ->required()
       ->check(offers(Offer::kMetrics));
-  pivot->add_option("--where", c.where, "AXIS=VALUE of the runs to take; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kAxisValues));
+  repeated(pivot->add_option("--where", c.where, "AXIS=VALUE of the runs to take; may be repeated"), Offer::kAxisValues);
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
   choose(pivot, chosen, c, pivot_table);
 }
@@ -267,9 +255,8 @@ void add_export_command(CLI::App& app, Command& chosen) {
   one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))
       ->required()
       ->check(offers(Offer::kNames, "export_formats"));
-  one->add_option("--run", c.runs, "ID of a run, as in summary.csv; may be repeated; default: all of the newest sweep")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kRuns));
+  repeated(one->add_option("--run", c.runs, "ID of a run, as in summary.csv; may be repeated; default: all of the newest sweep"),
+           Offer::kRuns);
   one->add_option("--out", c.out,
                   "folder to write; files in it are not replaced; default: RESULTS/export/FORMAT, a folder per run of several");
   one->add_option("--start", c.options.start_s, "instant at which the simulation starts, in seconds since 1970; default: 0")

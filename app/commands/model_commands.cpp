@@ -278,9 +278,8 @@ void add_record_command(CLI::App& trace, Command& chosen) {
   record->add_flag("--hidden", c.hidden, "also the inputs of the attention layers");
   record->add_flag("--w-o", c.w_o, "also the output projections");
   record->add_flag("--w-q", c.w_q, "also the projections to queries");
-  record->add_option("--pass", c.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kWords, join(extra_pass_names(), " ")));
+  repeated(record->add_option("--pass", c.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated"),
+           Offer::kWords, join(extra_pass_names(), " "));
   record->add_option("--kv-policy", c.kv_policy, "recipe that acts on the cache meanwhile: what is recorded is what it left")
       ->check(offers(Offer::kNames, "recipes"));
   record->add_option("--budget-tokens", c.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));

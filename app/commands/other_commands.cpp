@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <ostream>
 
 #include "app/commands/command.h"
 #include "app/compare/compare.h"
@@ -27,9 +26,8 @@ void add_compare(CLI::App& app, Command& chosen) {
   compare->add_option("A", c.folder_a, "results folder")->required()->check(offers(Offer::kResults));
   compare->add_option("B", c.folder_b, "results folder")->required()->check(offers(Offer::kResults));
   compare->add_flag("--all", c.every, "every metric instead of the main ones");
-  compare->add_option("--where", c.where, "AXIS=VALUE of the runs to take, in the folders that have the axis; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kAxisValues));
+  repeated(compare->add_option("--where", c.where, "AXIS=VALUE of the runs to take, in the folders that have the axis; may be repeated"),
+           Offer::kAxisValues);
   compare->add_option("--requests", c.num_requests, "requests to show that moved most; 0: none")->check(whole_number());
   choose(compare, chosen, c, [](const CompareCommand& given) {
     return compare_results(given.folder_a, given.folder_b, given.every, given.num_requests, given.where);

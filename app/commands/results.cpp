@@ -16,6 +16,7 @@
 #include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
 #include "app/results/view.h"
+#include "app/runs/report/report.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/json_text.h"
@@ -113,13 +114,7 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
     names.push_back(folder.string());
     newest = std::max(newest, read_results_info(folder).finished);
   }
-  for (const ViewRow& row : view.rows) {
-    auto run = read_json_object<JoinJson>(row.run / "manifest.json");
-    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);
-    for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
-    run["state"] = "joined";
-    runs.push_back(std::move(run));
-  }
+  for (const ViewRow& row : view.rows) runs.push_back(entry_of(row, view, "joined"));
   JoinJson manifest = {{"program", "kvlab " + program_version()},
                        {"experiment", out.filename().string()},
                        {"kind", kind},

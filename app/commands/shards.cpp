@@ -125,7 +125,7 @@ void add_merge_command(CLI::App& app, Command& chosen) {
       ->check(offers(Offer::kYamlFiles))
       ->check(offers(Offer::kResults));
   merge->add_option("shards", c.shards, "results folders of shards; default: those in RESULTS.shards")->check(offers(Offer::kResults));
-  merge->add_option("--set", c.set, "as given to the shards; may be repeated")->allow_extra_args(false)->check(offers(Offer::kSettings));
+  repeated(merge->add_option("--set", c.set, "as given to the shards; may be repeated"), Offer::kSettings);
   merge->add_option("--out", c.sweep.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   merge->add_flag("--quiet", c.sweep.quiet, "print errors only");
   choose(merge, chosen, c, merge_shards);
@@ -178,12 +178,9 @@ void add_submit_command(CLI::App& app, Command& chosen) {
   submit->add_flag("--send", c.sends, "submit the scripts instead of printing them, and a job that merges the shards afterwards");
   submit->add_option("--shards", c.shards, "tasks of the array; default: one per run, at most 16")->check(CLI::Range(1, 100'000));
   submit->add_option("--cpus", c.cpus, "of a task, which does so many runs at a time; default: 1")->check(CLI::Range(1, 4096));
-  submit->add_option("--sbatch", c.options, "a further option of sbatch, --sbatch=--partition=long; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kText));
-  submit->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kSettings));
+  repeated(submit->add_option("--sbatch", c.options, "a further option of sbatch, --sbatch=--partition=long; may be repeated"),
+           Offer::kText);
+  repeated(submit->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated"), Offer::kSettings);
   submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   choose(submit, chosen, c, submit_sweep);
 }

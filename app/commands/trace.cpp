@@ -282,9 +282,8 @@ void add_trace_commands(CLI::App& app, Command& chosen) {
     if (writes)
       one->add_option("--to", c.output_format, "format to write: " + join(trace_writer_names(), ", ") + "; default: by the file's name")
           ->check(offers(Offer::kWords, join(trace_writer_names(), " ")));
-    one->add_option("--set", c.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated")
-        ->allow_extra_args(false)
-        ->check(offers(Offer::kSettings, "trace"));
+    repeated(one->add_option("--set", c.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated"), Offer::kSettings,
+             "trace");
     one->add_option("--seed", c.seed, "of random choices")->check(whole_number());
     one->add_option("--tokenizer", c.tokenizer, "folder with tokenizer.json that counts the tokens of texts (sharegpt)")
         ->check(offers(Offer::kFolders));

@@ -65,26 +65,26 @@ std::string value_of(const ExportedSettings& values, const std::string& name) {
 
 }  // namespace
 
-ExportedRun::ExportedRun(fs::path folder, std::vector<std::pair<std::string, std::string>> axes)
-    : folder_(std::move(folder)), id_(folder_.filename().string()), axes_(std::move(axes)) {
-  manifest_ = read_json_object<nlohmann::ordered_json>(folder_ / "manifest.json");
-  const CsvTable table = read_csv(folder_ / "summary.csv");
+ExportedRun::ExportedRun(fs::path run, std::vector<std::pair<std::string, std::string>> labels)
+    : folder(std::move(run)), id(folder.filename().string()), axes(std::move(labels)) {
+  manifest = read_json_object<nlohmann::ordered_json>(folder / "manifest.json");
+  const CsvTable table = read_csv(folder / "summary.csv");
   if (table.rows.empty()) throw InputError(table.file + ": has no rows");
-  for (std::size_t c = 0; c < table.columns.size(); ++c) summary_.emplace_back(table.columns[c], table.rows[0][c]);
-  settings_ = settings_in(folder_ / "resolved.yaml");
+  for (std::size_t c = 0; c < table.columns.size(); ++c) summary.emplace_back(table.columns[c], table.rows[0][c]);
+  settings = settings_in(folder / "resolved.yaml");
 }
 
-std::string ExportedRun::text(const std::string& column) const { return value_of(summary_, column); }
+std::string ExportedRun::text(const std::string& column) const { return value_of(summary, column); }
 
 std::optional<double> ExportedRun::number(const std::string& column) const {
   double value = 0;
   return parse_real(text(column), value) ? std::optional(value) : std::nullopt;
 }
 
-std::string ExportedRun::setting(const std::string& path) const { return value_of(settings_, path); }
+std::string ExportedRun::setting(const std::string& path) const { return value_of(settings, path); }
 
 std::vector<RequestRow> ExportedRun::requests() const {
-  const fs::path file = folder_ / "requests.csv";
+  const fs::path file = folder / "requests.csv";
   if (kind_of(file) != PathKind::kFile)
     throw InputError(file.string() +
                      ": there is none: this kind of run serves no requests, or kept its summary only ('output: {keep: summary}')");
@@ -98,8 +98,8 @@ std::vector<RequestRow> ExportedRun::requests() const {
 
 std::vector<ExportedSample> ExportedRun::samples() const {
   std::vector<ExportedSample> samples;
-  if (kind_of(folder_ / "timeline.csv") != PathKind::kFile) return samples;
-  const CsvTable table = read_csv(folder_ / "timeline.csv");
+  if (kind_of(folder / "timeline.csv") != PathKind::kFile) return samples;
+  const CsvTable table = read_csv(folder / "timeline.csv");
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     samples.push_back({table.rows[i][table.at("replica")], table.whole(i, "time_ns"), table.whole(i, "running"), table.whole(i, "waiting"),
                        table.whole(i, "used_blocks"), table.whole(i, "cached_blocks"), table.whole(i, "free_blocks")});

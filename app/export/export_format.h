@@ -31,33 +31,24 @@ struct ExportedSample {
 using ExportedSettings = std::vector<std::pair<std::string, std::string>>;
 
 // Tables are read on demand.
-class ExportedRun {
- public:
-  // axes: of the sweep, with the run's labels, in grid order.
-  ExportedRun(std::filesystem::path folder, std::vector<std::pair<std::string, std::string>> axes);
+struct ExportedRun {
+  // labels: of the sweep's axes, with the run's labels, in grid order.
+  ExportedRun(std::filesystem::path run, std::vector<std::pair<std::string, std::string>> labels);
 
-  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  [[nodiscard]] const std::string& id() const { return id_; }
-  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& axes() const { return axes_; }
-  [[nodiscard]] const nlohmann::ordered_json& manifest() const { return manifest_; }
-  // The first row of summary.csv.
-  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& summary() const { return summary_; }
   // nullopt if absent, empty or not a number.
   [[nodiscard]] std::optional<double> number(const std::string& column) const;
   [[nodiscard]] std::string text(const std::string& column) const;
-  [[nodiscard]] const ExportedSettings& settings() const { return settings_; }
   [[nodiscard]] std::string setting(const std::string& path) const;  // "" if absent
 
   // Throws InputError if requests.csv is missing or empty.
   [[nodiscard]] std::vector<RequestRow> requests() const;
   [[nodiscard]] std::vector<ExportedSample> samples() const;  // may be empty
 
- private:
-  std::filesystem::path folder_;
-  std::string id_;
-  std::vector<std::pair<std::string, std::string>> axes_, summary_;
-  nlohmann::ordered_json manifest_;
-  ExportedSettings settings_;
+  std::filesystem::path folder;
+  std::string id;
+  std::vector<std::pair<std::string, std::string>> axes, summary;  // summary: the first row of summary.csv
+  nlohmann::ordered_json manifest;
+  ExportedSettings settings;
 };
 
 struct ExportSource {

@@ -31,33 +31,31 @@ constexpr std::string_view kFresh = ".new-";  // prefix of a top-level file whil
 constexpr int kFolderFormat = 2;
 
 // First bytes.
-const std::multimap<std::string, std::string>& known_beginnings() {
-  static const std::multimap<std::string, std::string> known = {{"summary.csv", "run,"},
-                                                                {"requests.csv", "run,request,"},
-                                                                {"timeline.csv", "run,replica,"},
-                                                                {"search.csv", "run,probe,"},
-                                                                {"heads.csv", "run,sample,"},
-                                                                {"steps.csv", "run,sample,"},
-                                                                {"steps.csv", "padded_batch,"},
-                                                                {"kept.jsonl", "{\"run\""},
-                                                                {"kept_steps.jsonl", "{\"run\""},
-                                                                {"answers.csv", "run,recipe,"},
-                                                                {"engine_steps.csv", "run,step,"},
-                                                                {"service.csv", "run,group,"},
-                                                                {"request_groups.csv", "run,request,"},
-                                                                {"transfers.csv", "run,request,"},
-                                                                {"links.csv", "run,pool,"},
-                                                                {"pools.csv", "run,pool,"},
-                                                                {"stores.csv", "run,pool,"},
-                                                                {"trace.json", "{\"displayTimeUnit\""},
-                                                                {"validation.csv", ""},
-                                                                {"expectations.csv", "run,metric,"},
-                                                                {"validation_steps.csv", "padded_batch,"},
-                                                                {"throughput.csv", "time_s,"},
-                                                                {"resolved.yaml", ""},
-                                                                {"manifest.json", "{"}};
-  return known;
-}
+using Beginning = std::pair<const char*, const char*>;
+constexpr Beginning kBeginnings[] = {{"summary.csv", "run,"},
+                                     {"requests.csv", "run,request,"},
+                                     {"timeline.csv", "run,replica,"},
+                                     {"search.csv", "run,probe,"},
+                                     {"heads.csv", "run,sample,"},
+                                     {"steps.csv", "run,sample,"},
+                                     {"steps.csv", "padded_batch,"},
+                                     {"kept.jsonl", "{\"run\""},
+                                     {"kept_steps.jsonl", "{\"run\""},
+                                     {"answers.csv", "run,recipe,"},
+                                     {"engine_steps.csv", "run,step,"},
+                                     {"service.csv", "run,group,"},
+                                     {"request_groups.csv", "run,request,"},
+                                     {"transfers.csv", "run,request,"},
+                                     {"links.csv", "run,pool,"},
+                                     {"pools.csv", "run,pool,"},
+                                     {"stores.csv", "run,pool,"},
+                                     {"trace.json", "{\"displayTimeUnit\""},
+                                     {"validation.csv", ""},
+                                     {"expectations.csv", "run,metric,"},
+                                     {"validation_steps.csv", "padded_batch,"},
+                                     {"throughput.csv", "time_s,"},
+                                     {"resolved.yaml", ""},
+                                     {"manifest.json", "{"}};
 
 nlohmann::json read_json(const fs::path& path) {
   if (kind_of(path) != PathKind::kFile) return {};
@@ -127,7 +125,7 @@ std::set<std::string> copy_missing(const std::set<std::string>& wanted, const st
 const std::set<std::string>& ResultsFolder::top_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all = all_run_tables();
-    for (const auto& [name, beginning] : known_beginnings()) all.insert(name);
+    for (const auto& [name, beginning] : kBeginnings) all.insert(name);
     return all;
   }();
   return names;
@@ -220,10 +218,10 @@ bool ResultsFolder::read_numbered() {
     experiment_ = top.value("experiment", "");
     file_ = seen_from(folder_, top["file"].get<std::string>());
   }
-  for (const auto& [name, beginning] : known_beginnings()) {
+  for (const auto& [name, beginning] : kBeginnings) {
     if (kind_of(folder_ / name) != PathKind::kFile) continue;
     std::ifstream stream(folder_ / name);
-    std::string begins(beginning.size(), '\0');
+    std::string begins(std::string_view(beginning).size(), '\0');
     stream.read(begins.data(), static_cast<std::streamsize>(begins.size()));
     if (begins == beginning) files_[name].insert(digest_of_file(folder_ / name));
   }

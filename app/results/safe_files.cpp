@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,19 +78,11 @@ std::uint64_t fingerprint_of_file(const fs::path& path) {
 
 PathKind kind_of(const fs::path& path) {
   std::error_code error;
-  switch (fs::symlink_status(path, error).type()) {
-    case fs::file_type::not_found:
-    case fs::file_type::none:
-      return PathKind::kNothing;
-    case fs::file_type::regular:
-      return PathKind::kFile;
-    case fs::file_type::directory:
-      return PathKind::kFolder;
-    case fs::file_type::symlink:
-      return PathKind::kLink;
-    default:
-      return PathKind::kOther;
-  }
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  if (type == fs::file_type::not_found || type == fs::file_type::none) return PathKind::kNothing;
+  if (type == fs::file_type::regular) return PathKind::kFile;
+  if (type == fs::file_type::directory) return PathKind::kFolder;
+  return type == fs::file_type::symlink ? PathKind::kLink : PathKind::kOther;
 }
 
 PathKind kind_without_link(const fs::path& path) {

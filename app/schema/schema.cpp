@@ -8,7 +8,6 @@
 
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
-#include "app/runs/sweep/experiment.h"
 #include "base/config/asked_keys.h"
 #include "base/config/params.h"
 #include "base/config/registry.h"

@@ -7,6 +7,7 @@
 
 #include "app/results/run_folder.h"
 #include "app/runs/plan/slo.h"
+#include "app/runs/report/known_metrics.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/why/why.h"
 #include "base/error.h"
@@ -20,8 +21,7 @@ namespace {
 
 double number_at(const RunSettings& settings, const std::string& path, double absent) {
   const YAML::Node node = node_at(settings.tree, path);
-  double value = 0;
-  return node.IsDefined() && node.IsScalar() && parse_real(node.Scalar(), value) ? value : absent;
+  return node.IsDefined() && node.IsScalar() ? real_or(node.Scalar(), absent) : absent;
 }
 
 // Per request by "ttft", "tpot", "tbt", "e2e".

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <unistd.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +8,7 @@
 
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/slo.h"
+#include "app/runs/report/known_metrics.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/runs/sweep/progress.h"
 #include "app/why/why.h"
@@ -36,8 +36,7 @@ std::string reason_of(const std::exception& e) {
 std::vector<Tried> loads_of(const fs::path& run, const Change& change, const WhyMetric& metric, const Tried& best) {
   const CsvTable table = read_csv(run / "search.csv");
   const auto value = [&](const std::vector<std::string>& row, const std::string& column) {
-    double v = 0;
-    return table.has(column) && parse_real(row[table.at(column)], v) ? v : kNone;
+    return table.has(column) ? real_or(row[table.at(column)], kNone) : kNone;
   };
   auto rows = table.rows;
   std::sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return value(a, "value") > value(b, "value"); });
@@ -87,10 +86,7 @@ class ChangeList {
     changes_.push_back({std::move(label), std::move(set), finds_load});
   }
 
-  [[nodiscard]] double number(const std::string& path, double absent) const {
-    double value = 0;
-    return parse_real(s_.text(path), value) ? value : absent;
-  }
+  [[nodiscard]] double number(const std::string& path, double absent) const { return real_or(s_.text(path), absent); }
   [[nodiscard]] std::string policy(const std::string& key) const { return name_in(node_at(s_.tree, key)); }
 
   void add_gpus() {

@@ -1,6 +1,7 @@
 // A kind of run that this file alone defines: the sweep runs it, joins its tables and prints its report.
 #include "app/runs/kinds/run_kind.h"
 
+#include "app/results/results.h"
 #include "app/results/run_files.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,6 +1,6 @@
 #include "app/runs/sweep/search.h"
 
-#include "app/runs/plan/trace_input.h"
+#include "app/runs/plan/input_files.h"
 #include "base/config/params.h"
 #include "tests/error_of.h"
 #include "tests/has_all.h"

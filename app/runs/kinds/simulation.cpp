@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/input_files.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
-#include "app/runs/plan/trace_input.h"
 #include "app/runs/report/summary_row.h"
 #include "base/run_limit.h"
-#include "base/text.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {

@@ -350,8 +350,6 @@ class FlagReader {
 
 }  // namespace
 
-std::vector<std::string> flag_engines() { return yaml_names(profiles_folder() + "/flags"); }
-
 EngineFlags read_engine_flags(const std::string& engine, const std::string& text, const std::string& experiment,
                               const std::vector<std::string>& set) {
   const std::string file = find_experiment(experiment);

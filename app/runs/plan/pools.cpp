@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "app/runs/plan/serving_plan.h"
-#include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 
@@ -68,19 +67,12 @@ constexpr const char* kReplicas = "copies of the model, each with its own schedu
 struct Member {
   std::string name;
   Params params;
-  Roles roles;
   std::uint32_t replicas = 1;
-};
-
-struct EncodeMember {
-  std::string name;
-  Params params;
-  std::uint32_t replicas = 1;
+  Roles roles = {};  // not of an encode pool
 };
 
 struct Members {
-  std::vector<Member> pools;
-  std::vector<EncodeMember> encode_pools;
+  std::vector<Member> pools, encode_pools;
 };
 
 // nullopt: an encode pool.
@@ -109,7 +101,7 @@ void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system,
 }
 
 // No language model.
-EncodeMember read_encode_member(const std::string& name, Params pool, const Params& own, const ServingSystem& system) {
+Member read_encode_member(const std::string& name, Params pool, const Params& own, const ServingSystem& system) {
   for (const std::string& key : kPoolKeys)
     if (key != "hardware" && pool.has(key))
       pool.fail_at(key,
@@ -138,7 +130,7 @@ Members list_pools(Params& p, const Params& own, const ServingSystem& system) {
       members.encode_pools.push_back(read_encode_member(name, std::move(pool), own, system));
       continue;
     }
-    Member member{name, pool, *roles, 1};
+    Member member{name, pool, 1, *roles};
     member.replicas = pool.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
     add_fallbacks(member.params, own, system, role_name(member.roles));
     members.pools.push_back(std::move(member));
@@ -239,8 +231,8 @@ void read_members(std::vector<Member>& members, std::int64_t encoder_bytes, Serv
   for (std::size_t i = 0; i < members.size(); ++i) require_one_rank(members[i].params, plan.pools[i], num_ranks(plan.setup));
 }
 
-void read_encode_members(std::vector<EncodeMember>& members, ServingPlan& plan) {
-  for (EncodeMember& member : members) {
+void read_encode_members(std::vector<Member>& members, ServingPlan& plan) {
+  for (Member& member : members) {
     EncodePoolPlan pool = read_encode_pool(member.params, member.name, plan.images ? &*plan.images : nullptr, plan.pools.front().cost);
     pool.num_replicas = member.replicas;
     plan.encode_pools.push_back(std::move(pool));

@@ -10,7 +10,7 @@
 
 #include "app/runs/accuracy/served_model.h"
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/plan/trace_input.h"
+#include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/search.h"
 #include "base/config/params.h"
 #include "policies/kv/recipe/recipe.h"

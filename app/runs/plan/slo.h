@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "app/runs/plan/trace_input.h"
+#include "app/runs/plan/input_files.h"
 #include "base/config/params.h"
 #include "serving/metrics.h"
 #include "serving/qoe.h"

@@ -144,15 +144,6 @@ struct Remarks {
 
 constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // only in a run's own manifest
 
-// From another results folder.
-Json entry_of(const ViewRow& row, const View& view) {
-  Json run = read_json_object<Json>(row.run / "manifest.json");
-  for (const char* own : kOwnEntries) run.erase(own);
-  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
-  run["state"] = "included";
-  return run;
-}
-
 }  // namespace
 
 std::size_t JoinedTexts::add(const std::string& text) {
@@ -170,6 +161,14 @@ std::string JoinedTexts::text(std::size_t group) const {
   std::vector<std::string> words;
   for (const auto& place : groups_[group]) words.push_back(joined_words(place));
   return join(words, " ");
+}
+
+Json entry_of(const ViewRow& row, const View& view, const char* state) {
+  Json run = read_json_object<Json>(row.run / "manifest.json");
+  for (const char* own : kOwnEntries) run.erase(own);
+  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+  run["state"] = state;
+  return run;
 }
 
 std::string runs_text(const std::vector<std::string>& runs, std::size_t num_runs) {
@@ -204,7 +203,7 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
     runs.push_back(std::move(run));
   }
   for (const ViewRow& row : view.rows)
-    if (row.run != folder.runs() / row.id) runs.push_back(entry_of(row, view));
+    if (row.run != folder.runs() / row.id) runs.push_back(entry_of(row, view, "included"));
   Json m = {{"program", "kvlab " + program_version()},
             {"code", code_version({}).at("core")},
             {"experiment", experiment.name},

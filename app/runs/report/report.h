@@ -57,12 +57,26 @@ struct SweepReport {
   const ResultsFolder& folder;
 };
 
+// "hardware=h100 tp=4": by the varying columns 1 to `end`.
+class RowTitles {
+ public:
+  RowTitles(const CsvTable& summary, std::size_t end);
+  [[nodiscard]] std::string of(const std::vector<std::string>& row) const;
+
+ private:
+  const CsvTable& summary_;
+  std::vector<std::size_t> varying_;
+};
+
 // Varying columns and `metrics` with values; a row per run or per mean over seeds.
 void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out);
 // "run ID", "3 runs from ID", "all 9 runs".
 std::string runs_text(const std::vector<std::string>& runs, std::size_t num_runs);
 // Each remark once. Sentences with few differing words are joined.
 void print_remarks(const SweepReport& report, std::ostream& out);
+
+// In the top manifest, of a run in another results folder.
+nlohmann::ordered_json entry_of(const ViewRow& row, const View& view, const char* state);
 
 // Empty if missing.
 nlohmann::ordered_json manifest_of_run(const ResultsFolder& folder, const std::string& id);

@@ -221,10 +221,6 @@ void take_price(Bill& bill) {
   bill.remark += (bill.remark.empty() ? "" : "; ") + std::string("no price, since the SLO is not attained");
 }
 
-Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas) {
-  return bill_of(summary, {PoolUse{cost, num_replicas, summary.peak_s}});
-}
-
 Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, const Answer& answer, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
   const double duration_s = to_s(s.duration);

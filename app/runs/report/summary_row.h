@@ -43,7 +43,6 @@ std::optional<double> energy_j(Span duration, const PoolUse& pool);
 
 // Over pools, each with its hardware. Price: GPU hours from first arrival to last token.
 Bill bill_of(const ServingSummary& summary, const std::vector<PoolUse>& pools);
-Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas);
 
 // (column, value) in file order. "": no value.
 using Fields = std::vector<std::pair<std::string, std::string>>;

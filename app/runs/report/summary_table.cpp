@@ -16,41 +16,6 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-class SizedRows {
- public:
-  explicit SizedRows(const CsvTable& summary) : summary_(summary) {}
-
-  [[nodiscard]] double number(const Row& row, const char* column) const {
-    double value = 0;
-    return summary_.has(column) && parse_real(row[summary_.at(column)], value) ? value : std::numeric_limits<double>::infinity();
-  }
-  [[nodiscard]] bool attains(const Row& row) const {
-    return std::min(number(row, "search_replicas"), number(row, "search_tp")) < std::numeric_limits<double>::infinity();
-  }
-  // Some row has the result of a search for hardware.
-  [[nodiscard]] bool is_sizing() const {
-    return std::any_of(summary_.rows.begin(), summary_.rows.end(), [this](const Row& row) { return attains(row); });
-  }
-  [[nodiscard]] bool is_before(const Row& a, const Row& b) const {
-    if (attains(a) != attains(b)) return attains(a);
-    const double price_a = number(a, "dollars_per_million_tokens"), price_b = number(b, "dollars_per_million_tokens");
-    return price_a != price_b ? price_a < price_b : number(a, "gpus") < number(b, "gpus");
-  }
-
- private:
-  const CsvTable& summary_;
-};
-
-// "hardware=h100 tp=4".
-std::string title_of(const CsvTable& summary, std::size_t num_axes, const Row& row) {
-  std::vector<std::string> parts;
-  for (std::size_t c = 1; c <= num_axes; ++c) {
-    if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const Row& other) { return other[c] != row[c]; }))
-      parts.push_back(fmt::format("{}={}", last_key(summary.columns[c]), row[c]));
-  }
-  return join(parts, " ");
-}
-
 constexpr std::size_t kMaxTableRows = 40;
 
 bool follows_from_recipe(const CsvTable& summary, std::size_t axis) {
@@ -89,16 +54,6 @@ bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector
   });
 }
 
-// "ttft/tpot".
-std::string different_texts(const CsvTable& summary, const std::vector<std::size_t>& rows, std::size_t column) {
-  std::vector<std::string> texts;
-  for (const std::size_t r : rows) {
-    const std::string& text = summary.rows[r][column];
-    if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-  }
-  return join(texts, "/");
-}
-
 // The seed column has the number of seeds.
 CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   CsvTable means{summary.file, summary.columns, {}, {}};
@@ -127,10 +82,9 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
         sum += value;
       }
       // A seed without a value leaves no mean.
-      if (some)
-        mean[c] = all ? number_text(sum / static_cast<double>(rows.size())) : "";
-      else
-        mean[c] = different_texts(summary, rows, c);
+      std::vector<std::string> texts = values_of(summary, rows, c);
+      std::erase(texts, "");
+      mean[c] = !some ? join(texts, "/") : all ? number_text(sum / static_cast<double>(rows.size())) : "";
     }
     means.rows.push_back(std::move(mean));
   }
@@ -204,12 +158,6 @@ struct GradedRow {
   double answers = 0, kl = 0, resident = 0;
 };
 
-double number_at(const CsvTable& t, std::size_t row, std::size_t column) {
-  double value = 0;
-  parse_real(t.rows[row][column], value);
-  return value;
-}
-
 bool varies(const CsvTable& t, std::size_t column) {
   return std::any_of(t.rows.begin(), t.rows.end(), [&](const auto& row) { return row[column] != t.rows[0][column]; });
 }
@@ -245,22 +193,14 @@ std::vector<GradedRow> rows_of(const CsvTable& summary, const std::vector<std::s
       for (const std::size_t axis : others) runs.back().others.push_back(row[axis]);
     }
     GradedRow& r = runs.back();
-    const double n = number_at(summary, i, answers);
-    r.tasks[row[task]].first += n * number_at(summary, i, right);
+    const double n = real_or(row[answers], 0);
+    r.tasks[row[task]].first += n * real_or(row[right], 0);
     r.tasks[row[task]].second += n;
     r.answers += n;
-    r.kl += n * number_at(summary, i, kl);
-    r.resident += n * number_at(summary, i, resident);
+    r.kl += n * real_or(row[kl], 0);
+    r.resident += n * real_or(row[resident], 0);
   }
   return runs;
-}
-
-std::vector<std::string> tasks_of(const CsvTable& summary) {
-  std::vector<std::string> tasks;
-  for (const auto& row : summary.rows)
-    if (const std::string& task = row[summary.at("task")]; std::find(tasks.begin(), tasks.end(), task) == tasks.end())
-      tasks.push_back(task);
-  return tasks;
 }
 
 // A task without samples is a dash and not in the mean.
@@ -286,15 +226,35 @@ std::vector<std::string> cells_of(const GradedRow& r, const std::vector<std::str
 
 }  // namespace
 
+RowTitles::RowTitles(const CsvTable& summary, std::size_t end) : summary_(summary) {
+  for (std::size_t c = 1; c < end; ++c)
+    if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const Row& row) { return row[c] != summary.rows[0][c]; }))
+      varying_.push_back(c);
+}
+
+std::string RowTitles::of(const Row& row) const {
+  std::vector<std::string> parts;
+  for (const std::size_t c : varying_) parts.push_back(fmt::format("{}={}", last_key(summary_.columns[c]), row[c]));
+  return join(parts, " ");
+}
+
 std::string put_answer_first(CsvTable& summary, std::size_t num_axes) {
-  const SizedRows sized(summary);
-  if (summary.rows.size() < 2 || !sized.is_sizing()) return "";
-  std::stable_sort(summary.rows.begin(), summary.rows.end(), [&](const Row& a, const Row& b) { return sized.is_before(a, b); });
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const auto number = [&](const Row& row, const char* column) {
+    return summary.has(column) ? real_or(row[summary.at(column)], kNone) : kNone;
+  };
+  const auto attains = [&](const Row& row) { return std::min(number(row, "search_replicas"), number(row, "search_tp")) < kNone; };
+  const auto attaining = std::count_if(summary.rows.begin(), summary.rows.end(), attains);
+  if (summary.rows.size() < 2 || attaining == 0) return "";  // no search for hardware
+  std::stable_sort(summary.rows.begin(), summary.rows.end(), [&](const Row& a, const Row& b) {
+    if (attains(a) != attains(b)) return attains(a);
+    const double price_a = number(a, "dollars_per_million_tokens"), price_b = number(b, "dollars_per_million_tokens");
+    return price_a != price_b ? price_a < price_b : number(a, "gpus") < number(b, "gpus");
+  });
   const Row& best = summary.rows.front();
-  const auto attaining = std::count_if(summary.rows.begin(), summary.rows.end(), [&](const Row& row) { return sized.attains(row); });
   const auto field = [&](const char* column) { return summary.has(column) ? short_number(best[summary.at(column)]) : std::string(); };
   const bool has_price = !field("dollars_per_million_tokens").empty();
-  std::vector<std::string> facts{title_of(summary, num_axes, best)};
+  std::vector<std::string> facts{RowTitles(summary, num_axes + 1).of(best)};
   if (!field("search_replicas").empty()) facts.push_back(field("search_replicas") + " replicas");
   if (!field("search_tp").empty()) facts.push_back("tp " + field("search_tp"));
   facts.push_back(field("gpus") + " GPUs");
@@ -318,7 +278,7 @@ void print_table(const SweepReport& report, const std::vector<std::string>& metr
 void print_accuracy(const CsvTable& summary, std::ostream& out) {
   if (summary.rows.empty()) return;
   const std::vector<std::size_t> others = other_axes(summary);
-  const std::vector<std::string> tasks = tasks_of(summary);
+  const std::vector<std::string> tasks = values_of(summary, all_rows(summary), summary.at("task"));
   std::vector<std::string> header{"run", "recipe", "budget"};
   for (const std::size_t axis : others) header.push_back(last_key(summary.columns[axis]));
   header.insert(header.end(), {"bytes", "kl"});

@@ -6,7 +6,6 @@
 
 #include "app/runs/sweep/experiment.h"
 #include "base/config/params.h"
-#include "base/csv.h"
 
 namespace kvlab {
 
