@@ -8,7 +8,7 @@
 #include <cstring>
 #include <ostream>
 
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/results/results.h"
 #include "base/message.h"
 #include "base/text.h"

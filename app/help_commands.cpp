@@ -4,16 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdlib>
-#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "app/commands/cite.h"
-#include "app/commands/complete.h"
+#include "app/commands/command.h"
 #include "app/commands/describe.h"
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
 #include "app/schema/schema.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -146,20 +143,18 @@ struct FrontCommand {
   void (*add_options)(CLI::App& command);
 };
 
+// CLI11 has two overloads for a literal.
 void add_front_flag(CLI::App& command, const std::string& name, const std::string& help) { command.add_flag(name, help); }
 
-CLI::Option* add_front_value(CLI::App& command, const std::string& name, const std::string& help) { return command.add_option(name, help); }
-
 void add_results_argument(CLI::App& command) {
-  add_front_value(command, "folder", "results folders")->expected(1, CLI::detail::expected_max_vector_size)->check(offers(Offer::kResults));
+  command.add_option("folder", "results folders")->expected(1, CLI::detail::expected_max_vector_size)->check(offers(Offer::kResults));
 }
 
 void add_plot_options(CLI::App& plot) {
   add_results_argument(plot);
   add_front_flag(plot, "--all", "draw every value of a long sweep, not a few of them");
-  add_front_value(plot, "--recipe", "of a replay: draw this recipe layer by layer and head by head")
-      ->check(offers(Offer::kNames, "recipes"));
-  add_front_value(plot, "--set", "figures.NAME.KEY=VALUE: a setting of a figure")
+  plot.add_option("--recipe", "of a replay: draw this recipe layer by layer and head by head")->check(offers(Offer::kNames, "recipes"));
+  plot.add_option("--set", "figures.NAME.KEY=VALUE: a setting of a figure")
       ->expected(1, CLI::detail::expected_max_vector_size)
       ->allow_extra_args(false)
       ->check(offers(Offer::kText));
@@ -169,12 +164,11 @@ void add_plot_options(CLI::App& plot) {
 
 void add_report_options(CLI::App& report) {
   add_results_argument(report);
-  add_front_value(report, "--out", "where to write the page")->check(offers(Offer::kFiles));
+  report.add_option("--out", "where to write the page")->check(offers(Offer::kFiles));
 }
 
 void add_bench_options(CLI::App& bench) {
-  add_front_value(bench, "programs", "benchmarks to run; default: kernels and sim")
-      ->check(offers(Offer::kWords, "kernels sim instructions"));
+  bench.add_option("programs", "benchmarks to run; default: kernels and sim")->check(offers(Offer::kWords, "kernels sim instructions"));
   add_front_flag(bench, "--cpu", "the kernels of the CPU");
   add_front_flag(bench, "--gpu", "the kernels of the GPU; --gpu=N: of that number");
   add_front_flag(bench, "--update", "instructions: write the counts to bench/instructions.json");
@@ -218,20 +212,12 @@ std::string description_text(const HelpArguments& a) {
   return text;
 }
 
-template <class TextOf>
-void print(CLI::App* one, Command& chosen, HelpArguments& a, TextOf text_of) {
-  choose(one, chosen, a, [text_of](const HelpArguments& given, std::ostream& out) {
-    out << text_of(given);
-    return 0;
-  });
-}
-
 void add_lists(CLI::App& app, HelpArguments& a, Command& chosen) {
   CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
   list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds")
       ->check(offers(Offer::kWords, join(list_kinds(), " ")));
   list->add_flag("--json", a.json, "as JSON");
-  print(list, chosen, a, list_text);
+  choose(list, chosen, a, list_text);
   CLI::App* describe = app.add_subcommand(
       "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
   describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")
@@ -239,16 +225,16 @@ void add_lists(CLI::App& app, HelpArguments& a, Command& chosen) {
       ->check(offers(Offer::kNames, join(list_kinds(), " ")))
       ->check(offers(Offer::kFiles));
   describe->add_flag("--json", a.json, "as JSON");
-  print(describe, chosen, a, description_text);
+  choose(describe, chosen, a, description_text);
 }
 
 void add_completion(CLI::App& app, HelpArguments& a, Command& chosen) {
   CLI::App* completion = app.add_subcommand("completion", "print a script that completes command lines in bash, zsh or fish");
   completion->add_option("shell", a.shell, "bash, zsh or fish")->required()->check(offers(Offer::kWords, join(completion_shells(), " ")));
-  print(completion, chosen, a, [](const HelpArguments& given) { return completion_script(given.shell); });
+  choose(completion, chosen, a, [](const HelpArguments& given) { return completion_script(given.shell); });
   CLI::App* complete = app.add_subcommand("complete", "print the words that may replace the last of these")->group("");
   complete->add_option("words", a.words, "of a command line, after --");
-  print(complete, chosen, a, [&app](const HelpArguments& given) {
+  choose(complete, chosen, a, [&app](const HelpArguments& given) {
     add_front_door(app);
     return completion_as_text(completion_of(app, given.words));
   });
@@ -260,14 +246,14 @@ void add_help_commands(CLI::App& app, Command& chosen) {
   auto& a = arguments_of<HelpArguments>(app);
   add_lists(app, a, chosen);
   CLI::App* schema = app.add_subcommand("schema", "print the JSON Schema of experiment files, for editors");
-  print(schema, chosen, a, [](const HelpArguments&) { return experiment_schema(); });
+  choose(schema, chosen, a, [](const HelpArguments&) { return experiment_schema(); });
   add_completion(app, a, chosen);
   CLI::App* cite = app.add_subcommand("cite", "print BibTeX of what a result or these policies rest on, and of KVLab");
   cite->add_option("name", a.cited, "results folders, and policies as `kvlab list` prints them")
       ->required()
       ->check(offers(Offer::kNames, join(cited_kinds(), " ")))
       ->check(offers(Offer::kResults));
-  print(cite, chosen, a, [](const HelpArguments& given) { return citations(given.cited); });
+  choose(cite, chosen, a, [](const HelpArguments& given) { return citations(given.cited); });
 }
 
 }  // namespace kvlab

@@ -3,11 +3,10 @@
 
 #include <utility>
 
-#include "app/commands/other_commands.h"
-#include "app/compare/validate.h"
-#include "app/runs/accuracy/host_pairs.h"
-#include "app/runs/kinds/replay.h"
-#include "app/runs/plan/recipe_memory.h"
+#include "app/commands/command.h"
+#include "app/compare/compare.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/kv_memory.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
 #include "base/usage.h"

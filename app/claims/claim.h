@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
+#include <iosfwd>
 #include <map>
 #include <optional>
 #include <string>
@@ -20,19 +21,14 @@ namespace kvlab {
 //   max(RUN.COLUMN), min, mean, median: over rows
 //   largest(ours.rate_per_s, ours.itl_p99_ms <= 100, ...): over rows that meet every limit (<= or >=)
 // An axis is named by its path or the path's last part.
-class Measure {
- public:
+struct Measure {
   using Tables = std::map<std::string, CsvTable>;  // summary.csv of each run
 
   // place: for messages. runs: allowed names. Throws InputError.
   static Measure parse(const std::string& text, const std::string& place, const std::vector<std::string>& runs);
   // Throws InputError for an unknown column, a row without a value, a `largest` that no row or every row meets, or division by zero.
-  [[nodiscard]] double value(const Tables& tables) const { return value_(tables); }
-  [[nodiscard]] const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  std::function<double(const Tables&)> value_;
+  std::function<double(const Tables&)> value;
+  std::string text;
 };
 
 enum class Criterion : std::uint8_t {
@@ -95,5 +91,35 @@ std::vector<std::filesystem::path> claim_files();
 // name: claim or file. Throws InputError, except for errors that only the runs show.
 Claim load_claim(const std::string& name);
 Claim parse_claim(const std::string& text, const std::string& file);
+
+struct ClaimResult {
+  Claim claim;
+  std::optional<double> ours;  // nullopt: see error
+  std::string error;
+  int status = 0;                    // 2 for bad input, 130 after Ctrl-C, else 1
+  std::vector<std::string> remarks;  // requests not served, sources of step times
+  [[nodiscard]] Verdict verdict() const { return judge(claim.published, claim.counts, ours.value()); }
+};
+
+struct ClaimOptions {
+  int jobs = 0;                           // 0: number of cores
+  std::string folder = "results/claims";  // gets NAME/RUN/
+  bool force = false;                     // repeat runs with unchanged inputs
+};
+
+// Progress goes to `err`.
+std::vector<ClaimResult> run_claims(const std::vector<Claim>& claims, const ClaimOptions& options, std::ostream& err);
+
+std::string claim_as_text(const ClaimResult& result);
+
+std::string claims_as_table(const std::vector<ClaimResult>& results);
+
+// {name, system, published, ours, verdict} per measured claim. A published range gives its low end.
+std::string claims_as_json(const std::vector<ClaimResult>& results);
+
+std::string claims_as_csv(const std::vector<ClaimResult>& results);
+
+// claims.md. command: that made it.
+std::string claims_as_page(const std::vector<ClaimResult>& results, const std::string& command);
 
 }  // namespace kvlab

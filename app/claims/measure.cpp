@@ -215,8 +215,8 @@ class Parser {
 
 Measure Measure::parse(const std::string& text, const std::string& place, const std::vector<std::string>& runs) {
   Measure measure;
-  measure.text_ = text;
-  measure.value_ = Parser(measure.text_, place, runs).parse();
+  measure.text = text;
+  measure.value = Parser(measure.text, place, runs).parse();
   return measure;
 }
 

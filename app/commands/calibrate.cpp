@@ -10,12 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
-#include "app/commands/record.h"
+#include "app/commands/command.h"
 #include "app/results/results.h"
 #include "app/runs/accuracy/served_model.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/progress.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
 #include "base/text.h"

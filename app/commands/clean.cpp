@@ -1,5 +1,3 @@
-#include "app/commands/clean.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
@@ -11,12 +9,11 @@
 #include <set>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
 #include "base/json_text.h"
 
@@ -26,20 +23,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
+struct CleanCommand {
+  std::string folder;
+  bool yes = false;
+};
+
 struct Leftover {
   fs::path path;
   std::string title;
   std::set<std::string> files;  // of a folder; empty if `path` is a file
   std::uintmax_t bytes = 0;
 };
-
-YAML::Node load_yaml(const fs::path& file) {
-  try {
-    return YAML::LoadFile(file.string());
-  } catch (const YAML::Exception&) {
-    return {};
-  }
-}
 
 std::string one_line(const YAML::Node& node) {
   if (node.IsScalar()) return node.Scalar();
@@ -68,7 +62,7 @@ void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::
 }
 
 std::string title_of(const fs::path& run, const YAML::Node& sweep) {
-  const YAML::Node config = load_yaml(run / "resolved.yaml");
+  const YAML::Node config = read_run_settings(run).tree;
   if (!config.IsMap()) return "";
   std::string title;
   add_differences(config, sweep, "", title);
@@ -103,7 +97,7 @@ std::set<std::string> runs_in_use(const ResultsFolder& folder) {
 
 void find_runs(const ResultsFolder& folder, std::vector<Leftover>& found) {
   const std::set<std::string> in_use = runs_in_use(folder);
-  const YAML::Node sweep = load_yaml(folder.path() / "resolved.yaml");
+  const YAML::Node sweep = read_run_settings(folder.path()).tree;
   for (const fs::path& path : sorted_entries(folder.runs())) {
     const std::string name = path.filename().string();
     if (is_leftover(path)) {
@@ -135,10 +129,10 @@ void find_unfinished(const ResultsFolder& folder, std::vector<Leftover>& found) 
     found.push_back({path, "a file that was being written when its program ended", {}, fs::file_size(path)});
 }
 
-bool is_confirmed(const CleanCommand& command, std::ostream& out) {
-  if (command.yes) return true;
+bool is_confirmed(const std::string& folder, bool yes, std::ostream& out) {
+  if (yes) return true;
   if (::isatty(STDIN_FILENO) != 1 || ::isatty(STDOUT_FILENO) != 1) {
-    out << "nothing was removed: kvlab clean " << command.folder << " --yes removes it\n";
+    out << "nothing was removed: kvlab clean " << folder << " --yes removes it\n";
     return false;
   }
   out << "remove? [y/N] " << std::flush;
@@ -156,8 +150,8 @@ void remove(const Leftover& one) {
 
 }  // namespace
 
-int clean_results(const CleanCommand& command, std::ostream& out) {
-  const ResultsFolder folder{fs::path(command.folder)};
+void clean_results(const std::string& named, bool yes, std::ostream& out) {
+  const ResultsFolder folder{fs::path(named)};
   std::vector<Leftover> found;
   find_runs(folder, found);
   find_partial(folder, found);
@@ -168,11 +162,11 @@ int clean_results(const CleanCommand& command, std::ostream& out) {
     out << fmt::format("{}  {}  {}\n", one.path.lexically_relative(folder.path()).string(), size_text(one.bytes), one.title);
   }
   if (found.empty()) {
-    out << command.folder << ": holds nothing but its newest sweep\n";
-    return 0;
+    out << named << ": holds nothing but its newest sweep\n";
+    return;
   }
   out << fmt::format("{} to remove, {}; what the newest sweep uses stays\n", found.size(), size_text(bytes));
-  if (!is_confirmed(command, out)) return 0;
+  if (!is_confirmed(named, yes, out)) return;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
   fs::remove(folder.partial(), ignored);  // succeeds if empty
@@ -183,7 +177,6 @@ int clean_results(const CleanCommand& command, std::ostream& out) {
     out << fmt::format("{} {}\n", stays ? "stays, with files that kvlab did not write:" : "removed", one.path.string());
   }
   out << fmt::format("removed {} of {}, {}\n", found.size() - kept, found.size(), size_text(bytes));
-  return 0;
 }
 
 void add_clean_command(CLI::App& app, Command& chosen) {
@@ -192,7 +185,7 @@ void add_clean_command(CLI::App& app, Command& chosen) {
   auto& c = arguments_of<CleanCommand>(*clean);
   clean->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
   clean->add_flag("--yes", c.yes, "remove them without asking");
-  choose(clean, chosen, c, clean_results);
+  choose(clean, chosen, c, [](const CleanCommand& given, std::ostream& out) { clean_results(given.folder, given.yes, out); });
 }
 
 }  // namespace kvlab

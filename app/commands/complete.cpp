@@ -1,11 +1,9 @@
-#include "app/commands/complete.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
 
+#include "app/commands/command.h"
 #include "app/commands/describe.h"
-#include "app/commands/offers.h"
 #include "app/results/results_info.h"
 #include "app/runs/report/known_metrics.h"
 #include "app/schema/schema.h"
@@ -16,6 +14,21 @@
 namespace kvlab {
 
 namespace {
+
+Offered declared_by(const std::string& name) {
+  std::size_t end = 0;
+  const std::string declaration = name.substr(std::string(kOffersPrefix).size());
+  const int source = std::stoi(declaration, &end);
+  return {static_cast<Offer>(source), declaration.substr(end + 1)};
+}
+
+// CLI::IsMember's description is "{cpu,cuda}".
+bool is_word_set(const std::string& description) { return description.starts_with('{') && description.ends_with('}'); }
+
+std::string words_of_set(std::string description) {
+  std::replace(description.begin(), description.end(), ',', ' ');
+  return description.substr(1, description.size() - 2);
+}
 
 struct WordsBefore {
   std::vector<std::string> arguments;  // without options
@@ -83,6 +96,9 @@ void add_run_ids(const CsvTable& summary, OfferedWords& all) {
 
 void add_source(const Offered& offered, const std::string& typed, const WordsBefore& before, Completion& completion) {
   OfferedWords& all = completion.candidates;
+  if (offered.source == Offer::kFiles) completion.files = "files";
+  if (offered.source == Offer::kYamlFiles) completion.files = "yaml";
+  if (offered.source == Offer::kFolders || offered.source == Offer::kResults) completion.files = "folders";
   switch (offered.source) {
     case Offer::kNames:
       for (const std::string& kind : words_in(offered.of)) add_names_of(kind, all);
@@ -92,7 +108,6 @@ void add_source(const Offered& offered, const std::string& typed, const WordsBef
         for (const std::string& word : words_in(offered.of)) all.push_back({word, ""});
       return;
     case Offer::kResults:
-      completion.files = "folders";
       return add_results_folders(std::string(kResultsRoot) + "/", all);
     case Offer::kResultNames:
       return add_results_folders("", all);
@@ -107,16 +122,7 @@ void add_source(const Offered& offered, const std::string& typed, const WordsBef
       return add_axis_values(summary_of(before), typed, all);
     case Offer::kRuns:
       return add_run_ids(summary_of(before), all);
-    case Offer::kFiles:
-      completion.files = "files";
-      return;
-    case Offer::kFolders:
-      completion.files = "folders";
-      return;
-    case Offer::kYamlFiles:
-      completion.files = "yaml";
-      return;
-    case Offer::kText:
+    default:
       return;
   }
 }
@@ -172,7 +178,7 @@ class CommandLine {
       add_options(found);
     } else {
       add_commands_and_arguments(typed, found);
-      if (found.candidates.empty() && found.files.empty() && typed.empty() && !takes_argument()) add_options(found);
+      if (found.candidates.empty() && found.files.empty() && typed.empty() && next_argument().first == nullptr) add_options(found);
     }
     return found;
   }
@@ -214,21 +220,15 @@ class CommandLine {
     arguments_.push_back(word);
   }
 
-  // Null if none. A command's last argument may repeat.
-  [[nodiscard]] CLI::Option* next_argument(bool& is_first) const {
+  // Null if none, and whether it has no value yet. A command's last argument may repeat.
+  [[nodiscard]] std::pair<CLI::Option*, bool> next_argument() const {
     std::size_t num_before = 0;
     for (CLI::Option* option : options_) {
       if (!option->get_positional()) continue;
-      is_first = num_before == arguments_.size();
-      if (is_first || may_be_repeated(*option)) return option;
-      ++num_before;
+      const bool is_first = num_before++ == arguments_.size();
+      if (is_first || may_be_repeated(*option)) return {option, is_first};
     }
-    return nullptr;
-  }
-
-  [[nodiscard]] bool takes_argument() const {
-    bool is_first = false;
-    return next_argument(is_first) != nullptr;
+    return {nullptr, false};
   }
 
   void add_values(CLI::Option& option, const std::string& typed, bool is_first, Completion& found) const {
@@ -260,8 +260,7 @@ class CommandLine {
     if (!only_arguments_)
       for (const CLI::App* command : at_->get_subcommands(is_shown_command))
         found.candidates.push_back({command->get_name(), command->get_description()});
-    bool is_first = false;
-    if (CLI::Option* const argument = next_argument(is_first)) add_values(*argument, typed, is_first, found);
+    if (const auto [argument, is_first] = next_argument(); argument != nullptr) add_values(*argument, typed, is_first, found);
   }
 
   CLI::App* at_;
@@ -280,6 +279,20 @@ std::string one_line_of(std::string text) {
 }
 
 }  // namespace
+
+std::vector<Offered> offers_of(CLI::Option& option) {
+  std::vector<Offered> all;
+  try {
+    for (int i = 0;; ++i) {
+      const CLI::Validator& check = *option.get_validator(i);
+      if (check.get_name().starts_with(kOffersPrefix)) all.push_back(declared_by(check.get_name()));
+      if (const std::string set = check.get_description(); is_word_set(set)) all.push_back({Offer::kWords, words_of_set(set)});
+    }
+  } catch (const CLI::OptionNotFound&) {  // past the last one
+  }
+  if (all.empty() && option.get_type_name().starts_with("TEXT")) all.push_back({Offer::kFiles, ""});
+  return all;
+}
 
 Completion completion_of(CLI::App& app, const std::vector<std::string>& words) {
   CommandLine line(app);

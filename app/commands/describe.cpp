@@ -10,7 +10,7 @@
 
 #include "app/claims/claim.h"
 #include "app/export/export_format.h"
-#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/spec_file.h"
@@ -33,14 +33,10 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// only: "" for all.
-bool is_asked(const std::string& name, const std::string& only) { return only.empty() || name == only; }
-
 template <class Interface>
-std::vector<Item> policies(const std::string& kind, const std::string& only) {
+std::vector<Item> policies(const std::string& kind) {
   std::vector<Item> items;
   for (const auto& [name, entry] : Registry<Interface>::table_view()) {
-    if (!is_asked(name, only)) continue;
     Item item{kind, name, entry.card.summary, entry.card.source, {}};
     add_parameters(entry, item);
     items.push_back(std::move(item));
@@ -49,10 +45,9 @@ std::vector<Item> policies(const std::string& kind, const std::string& only) {
 }
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-// If asked for. What `fill` cannot read becomes an item with the reason.
+// What `fill` cannot read becomes an item with the reason.
 template <class Fill>
-void add_item(const char* kind, const std::string& name, const std::string& only, std::vector<Item>& items, Fill fill) {
-  if (!is_asked(name, only)) return;
+void add_item(const char* kind, const std::string& name, std::vector<Item>& items, Fill fill) {
   Item item{kind, name, "", "", {}};
   try {
     fill(item);
@@ -64,15 +59,15 @@ void add_item(const char* kind, const std::string& name, const std::string& only
 
 // Fill: of an item by the path of its file.
 template <class Fill>
-std::vector<Item> items_of_files(const char* kind, const std::vector<fs::path>& files, const std::string& only, Fill fill) {
+std::vector<Item> items_of_files(const char* kind, const std::vector<fs::path>& files, Fill fill) {
   std::vector<Item> items;
-  for (const fs::path& file : files) add_item(kind, file.stem().string(), only, items, [&](Item& item) { fill(file.string(), item); });
+  for (const fs::path& file : files) add_item(kind, file.stem().string(), items, [&](Item& item) { fill(file.string(), item); });
   return items;
 }
 
-std::vector<Item> hardware(const std::string& only) {
+std::vector<Item> hardware() {
   const std::string folder = profiles_folder() + "/hardware";
-  return items_of_files("hardware", yaml_files(folder), only, [&](const std::string& file, Item& item) {
+  return items_of_files("hardware", yaml_files(folder), [&](const std::string& file, Item& item) {
     const HardwareSpec h = load_hardware_spec(file, folder);
     if (h.power) item.facts.emplace_back("power", fmt::format("{:g} W idle, {:g} W at full use", h.power->idle_w, h.power->peak_w));
     if (h.price_per_hour) item.facts.emplace_back("price", fmt::format("{:g} USD per hour", *h.price_per_hour));
@@ -84,28 +79,28 @@ std::vector<Item> hardware(const std::string& only) {
   });
 }
 
-std::vector<Item> models(const std::string& only) { return model_items(profiles_folder() + "/models", only); }
+std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
 
-std::vector<Item> experiments(const std::string& only) {
-  return items_of_files("experiments", experiment_files(), only, [](const std::string& file, Item& item) {
+std::vector<Item> experiments() {
+  return items_of_files("experiments", experiment_files(), [](const std::string& file, Item& item) {
     const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
     if (line.starts_with("# ")) item.summary = line.substr(2);
     item.source = file;
   });
 }
 
-std::vector<Item> claims(const std::string& only) {
-  return items_of_files("claims", claim_files(), only, [](const std::string& file, Item& item) {
+std::vector<Item> claims() {
+  return items_of_files("claims", claim_files(), [](const std::string& file, Item& item) {
     const Claim claim = load_claim(file);
     item.summary = fmt::format("{} against {}: {} {}", claim.system, claim.baseline, figure_text(claim.published), claim.published.text);
     item.source = claim.paper;
   });
 }
 
-std::vector<Item> systems(const std::string& only) {
+std::vector<Item> systems() {
   std::vector<Item> items;
   for (const std::string& name : system_names())
-    add_item("systems", name, only, items, [&](Item& item) {
+    add_item("systems", name, items, [&](Item& item) {
       const SystemCard card = load_system_card(name);
       item.facts = card.parts;
       if (!card.confidence.empty()) item.facts.emplace_back("confidence", card.confidence);
@@ -115,8 +110,8 @@ std::vector<Item> systems(const std::string& only) {
   return items;
 }
 
-std::vector<Item> slos(const std::string& only) {
-  return items_of_files("slos", yaml_files(slo_folder()), only, [](const std::string& file, Item& item) {
+std::vector<Item> slos() {
+  return items_of_files("slos", yaml_files(slo_folder()), [](const std::string& file, Item& item) {
     Params p = read_slo_file(file);
     std::string limits;
     for (const char* key : {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"}) {
@@ -133,52 +128,46 @@ std::vector<Item> slos(const std::string& only) {
   });
 }
 
-std::vector<Item> kv(const std::string& only) {
-  std::vector<Item> items = kv_items();
-  std::erase_if(items, [&](const Item& i) { return !is_asked(i.name, only); });
-  return items;
-}
-
 struct Kind {
   const char* name;
-  std::vector<Item> (*items)(const std::string& only);
+  std::vector<Item> (*items)();
 };
 
-constexpr std::array<Kind, 15> kKinds = {
-    {{"schedulers", [](const std::string& only) { return policies<Scheduler>("schedulers", only); }},
-     {"orders", [](const std::string& only) { return policies<Order>("orders", only); }},
-     {"predictors", [](const std::string& only) { return policies<Predictor>("predictors", only); }},
-     {"dispatchers", [](const std::string& only) { return policies<Dispatcher>("dispatchers", only); }},
-     {"systems", systems},
-     {"block_caches", [](const std::string& only) { return policies<BlockCache>("block_caches", only); }},
-     {"kv", kv},
-     {"slos", slos},
-     {"hardware", hardware},
-     {"models", models},
-     {"trace_formats", [](const std::string& only) { return policies<TraceFormat>("trace_formats", only); }},
-     {"log_formats", [](const std::string& only) { return policies<LogFormat>("log_formats", only); }},
-     {"export_formats", [](const std::string& only) { return policies<ExportFormat>("export_formats", only); }},
-     {"experiments", experiments},
-     {"claims", claims}}};
+constexpr std::array<Kind, 15> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
+                                          {"orders", [] { return policies<Order>("orders"); }},
+                                          {"predictors", [] { return policies<Predictor>("predictors"); }},
+                                          {"dispatchers", [] { return policies<Dispatcher>("dispatchers"); }},
+                                          {"systems", systems},
+                                          {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
+                                          {"kv", kv_items},
+                                          {"slos", slos},
+                                          {"hardware", hardware},
+                                          {"models", models},
+                                          {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
+                                          {"log_formats", [] { return policies<LogFormat>("log_formats"); }},
+                                          {"export_formats", [] { return policies<ExportFormat>("export_formats"); }},
+                                          {"experiments", experiments},
+                                          {"claims", claims}}};
 
-constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},
-                                                                         {"_bytes_per_s", "bytes/s"},
-                                                                         {"_per_s", "1/s"},
-                                                                         {"_tokens", "tokens"},
-                                                                         {"_blocks", "blocks"},
-                                                                         {"_bytes", "bytes"},
-                                                                         {"_frac", "share"},
-                                                                         {"_ns", "ns"},
-                                                                         {"_us", "us"},
-                                                                         {"_ms", "ms"},
-                                                                         {"_gib", "GiB"},
-                                                                         {"_s", "s"}}};
+using UnitOfSuffix = std::pair<const char*, const char*>;
+constexpr UnitOfSuffix kUnits[] = {{"_tokens_per_s", "tokens/s"},
+                                   {"_bytes_per_s", "bytes/s"},
+                                   {"_per_s", "1/s"},
+                                   {"_tokens", "tokens"},
+                                   {"_blocks", "blocks"},
+                                   {"_bytes", "bytes"},
+                                   {"_frac", "share"},
+                                   {"_ns", "ns"},
+                                   {"_us", "us"},
+                                   {"_ms", "ms"},
+                                   {"_gib", "GiB"},
+                                   {"_s", "s"}};
 
 // "; did you mean 'h200' (hardware) or 'h2o' (recipes)?"
 std::string meant_items(const std::string& name) {
   std::map<std::string, std::set<std::string>> kinds_of;
   for (const Kind& kind : kKinds)
-    for (const Item& item : kind.items("")) kinds_of[item.name].insert(item.kind);
+    for (const Item& item : kind.items()) kinds_of[item.name].insert(item.kind);
   std::vector<std::string> names;
   for (const auto& [known, kinds] : kinds_of) names.push_back(known);
   std::vector<std::string> meant = meant_names(name, names);
@@ -227,7 +216,7 @@ std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
 std::vector<Item> list_items(const std::string& kind) {
   const std::string name = kind == "routers" ? "dispatchers" : kind;  // older name
   for (const Kind& known : kKinds) {
-    if (name == known.name) return known.items("");
+    if (name == known.name) return known.items();
   }
   throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
 }
@@ -235,10 +224,9 @@ std::vector<Item> list_items(const std::string& kind) {
 std::vector<Item> describe_items(const std::string& name) {
   if (is_model_path(name)) return {model_at_path(name)};
   std::vector<Item> found;
-  for (const Kind& kind : kKinds) {
-    if (name.empty()) break;  // "" would ask for all
-    for (Item& item : kind.items(name)) found.push_back(std::move(item));
-  }
+  for (const Kind& kind : kKinds)
+    for (Item& item : kind.items())
+      if (item.name == name) found.push_back(std::move(item));
   for (Item& item : found) add_kv_details(item);
   if (!found.empty()) return found;
   throw InputError("nothing is called '" + name + "'" + meant_items(name));

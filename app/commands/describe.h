@@ -52,8 +52,8 @@ std::vector<Item> kv_items();
 // A recipe's needs and costs.
 void add_kv_details(Item& item);
 
-// only: "": all. An unreadable file becomes an item with the reason.
-std::vector<Item> model_items(const std::string& folder, const std::string& only);
+// An unreadable file becomes an item with the reason.
+std::vector<Item> model_items(const std::string& folder);
 
 // A file, or a folder with config.json.
 bool is_model_path(const std::string& name);

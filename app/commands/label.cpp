@@ -1,15 +1,11 @@
-#include "app/commands/label.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
-#include "app/commands/tokenize.h"
-#include "app/results/text_file.h"
+#include "app/commands/command.h"
+#include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/hugging_face.h"
 #include "base/read_file.h"
@@ -20,6 +16,15 @@
 namespace kvlab {
 
 namespace {
+
+// `kvlab label heads`, `q_filters` and `prefill`: writes a recipe's `weights:`.
+struct LabelCommand {
+  std::string model, output, text_file;
+  LabelOptions options;
+  std::int32_t calibration_tokens = 3072;                  // q_filters
+  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // prefill: needle prompts, tokens of each
+  double flops_frac = 0.25;                                // prefill
+};
 
 // Before the model runs.
 void check_output(const LabelCommand& c, const std::string& ending = ".safetensors") {
@@ -49,9 +54,7 @@ std::vector<std::vector<std::int32_t>> calibration_texts(const LabelCommand& c, 
   return texts;
 }
 
-}  // namespace
-
-int write_labels_of_heads(const LabelCommand& c, std::ostream& out) {
+void write_labels_of_heads(const LabelCommand& c, std::ostream& out) {
   check_output(c);
   const Transformer model = Transformer::load(c.model);
   const HeadLabelScores scores = label_heads(model, Tokenizer::load(c.model), c.options);
@@ -62,10 +65,9 @@ int write_labels_of_heads(const LabelCommand& c, std::ostream& out) {
                      c.output, model.config().layers, model.config().q_heads, retrieve, kRetrieves, 100 * scores.sink_frac);
   out << fmt::format("the model emitted {:.1f} % of the needles' tokens{}\n", 100 * scores.answered_frac,
                      scores.answered_frac < 0.5 ? ": scores of retrieval mean little for a model that does not find the needles" : "");
-  return 0;
 }
 
-int write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
+void write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
   check_output(c);
   const Transformer model = Transformer::load(c.model);
   const std::vector<std::vector<std::int32_t>> texts = calibration_texts(c, Tokenizer::load(c.model), model.config());
@@ -74,10 +76,9 @@ int write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
   write_query_filters(c.output, model.config(), tokens, query_filters(model, texts));
   out << fmt::format("wrote {}: directions of {} layers of {} KV heads, from {} tokens\n", c.output, model.config().layers,
                      model.config().kv_heads, tokens);
-  return 0;
 }
 
-int write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
+void write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
   check_output(c, ".json");
   const Transformer model = Transformer::load(c.model);
   LabelOptions options = c.options;
@@ -95,22 +96,23 @@ int write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
                      number(HeadPattern::Kind::kAShape), number(HeadPattern::Kind::kBlocks));
   out << fmt::format("mean over heads: {:.1f} % of the FLOPs of dense attention; squared error of the outputs {:.2g} of their squares\n",
                      100 * flops / heads, error / heads);
-  return 0;
 }
+
+}  // namespace
 
 void add_label_command(CLI::App& app, Command& chosen) {
   constexpr int kMost = 1 << 26;
   CLI::App* const label = app.add_subcommand("label", "run a model on generated prompts and write what recipes take as 'weights'");
   auto& c = arguments_of<LabelCommand>(*label);
   label->require_subcommand(1);
-  const auto add = [&](const char* name, const char* help, int (*act)(const LabelCommand&, std::ostream&)) {
+  const auto add = [&](const char* name, const char* help, void (*act)(const LabelCommand&, std::ostream&)) {
     CLI::App* const one = label->add_subcommand(name, help);
     one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required()->check(offers(Offer::kFolders));
     one->add_option("--out", c.output, "file to write: safetensors, of prefill JSON")->required();
     one->add_option("--seed", c.options.seed, "of the prompts; default: 1")->check(whole_number());
     choose(one, chosen, c, [act](LabelCommand given, std::ostream& out) {
       given.model = weights_folder(given.model);
-      return act(given, out);
+      act(given, out);
     });
     return one;
   };

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "app/claims/run_claims.h"
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/claims/claim.h"
+#include "app/commands/command.h"
 #include "app/results/results.h"
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/text.h"
 

@@ -1,3 +1,5 @@
+#include "app/results/results.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/clean.h"
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
-#include "app/results/adopt_runs.h"
+#include "app/commands/command.h"
 #include "app/results/entry_labels.h"
-#include "app/results/other_runs.h"
 #include "app/results/results_info.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
+#include "app/results/view.h"
+#include "app/runs/report/report.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/json_text.h"
@@ -114,13 +114,7 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
     names.push_back(folder.string());
     newest = std::max(newest, read_results_info(folder).finished);
   }
-  for (const ViewRow& row : view.rows) {
-    auto run = read_json_object<JoinJson>(row.run / "manifest.json");
-    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);
-    for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
-    run["state"] = "joined";
-    runs.push_back(std::move(run));
-  }
+  for (const ViewRow& row : view.rows) runs.push_back(entry_of(row, view, "joined"));
   JoinJson manifest = {{"program", "kvlab " + program_version()},
                        {"experiment", out.filename().string()},
                        {"kind", kind},
@@ -185,7 +179,7 @@ constexpr std::size_t kMostListed = 40;
 constexpr const char* kListedMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
                                           "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
 
-int list_all(std::ostream& out) {
+std::string list_all() {
   const ResultsFound found = results_in("results");
   std::vector<std::vector<std::string>> rows;
   for (const fs::path& folder : found.folders) {
@@ -195,12 +189,9 @@ int list_all(std::ostream& out) {
                     size_text(info.bytes), info.finished.empty() ? "stopped" : info.finished.substr(0, 16),
                     info.has_other_code ? "other" : ""});
   }
-  if (rows.empty())
-    out << "results: holds no results; kvlab run makes some\n";
-  else
-    out << text_table({"name", "kind", "finished", "unused", "size", "newest (UTC)", "code"}, rows);
-  if (found.num_others > 0) out << fmt::format("{} other entries of results/ are no results\n", found.num_others);
-  return 0;
+  const std::string others = found.num_others > 0 ? fmt::format("{} other entries of results/ are no results\n", found.num_others) : "";
+  if (rows.empty()) return "results: holds no results; kvlab run makes some\n" + others;
+  return text_table({"name", "kind", "finished", "unused", "size", "newest (UTC)", "code"}, rows) + others;
 }
 
 std::string main_metric(const CsvTable& summary) {
@@ -222,7 +213,7 @@ void print_unfinished(const fs::path& folder, std::ostream& out) {
   }
 }
 
-int list_one(const ResultsCommand& command, std::ostream& out) {
+void list_one(const ResultsCommand& command, std::ostream& out) {
   const fs::path folder = find_results(command.words[0]);
   const ResultsInfo info = read_results_info(folder);
   out << fmt::format("{}: {}, {} of {} runs finished{}, {}{}{}\n", folder.string(), info.kind, info.num_finished, info.num_runs,
@@ -230,7 +221,7 @@ int list_one(const ResultsCommand& command, std::ostream& out) {
                      info.finished.empty() ? "" : ", " + info.finished, info.has_other_code ? ", made by another version" : "");
   if (!info.file.empty()) out << "experiment: " << info.file << "\n";
   print_unfinished(folder, out);
-  if (kind_of(folder / "summary.csv") != PathKind::kFile) return 0;
+  if (kind_of(folder / "summary.csv") != PathKind::kFile) return;
   CsvTable summary = read_csv(folder / "summary.csv");
   EntryLabels::of_folder(folder).show_in(summary);
   const std::size_t num_axes = summary.at("seed") - 1;
@@ -246,29 +237,30 @@ int list_one(const ResultsCommand& command, std::ostream& out) {
   }
   out << text_table(header, rows);
   if (shown < summary.rows.size()) out << fmt::format("... {} more; --all prints them\n", summary.rows.size() - shown);
-  return 0;
 }
 
-int join_folders(const ResultsCommand& command, std::ostream& out) {
+std::string join_folders(const ResultsCommand& command) {
   if (command.words.size() < 4) throw InputError("kvlab results join OUT A B ...: needs a folder to write and two or more to join");
   fs::path target = command.words[1];
   if (!target.has_parent_path()) target = fs::path("results") / target;
   std::vector<fs::path> folders;
   for (std::size_t i = 2; i < command.words.size(); ++i) folders.push_back(find_results(command.words[i]));
-  out << join_results(target, folders) << "wrote " << target.string() << "\n";
-  return 0;
+  return join_results(target, folders) + "wrote " + target.string() + "\n";
 }
 
-int show_results(const ResultsCommand& command, std::ostream& out) {
+void show_results(const ResultsCommand& command, std::ostream& out) {
   const auto& words = command.words;
-  if (words.empty()) return list_all(out);
-  if (words[0] == "join") return join_folders(command, out);
-  if (words[0] == "clean") {
+  if (words.empty()) {
+    out << list_all();
+  } else if (words[0] == "join") {
+    out << join_folders(command);
+  } else if (words[0] == "clean") {
     if (words.size() != 2) throw InputError("kvlab results clean NAME: needs one results folder");
-    return clean_results({find_results(words[1]).string(), command.yes}, out);
+    clean_results(find_results(words[1]).string(), command.yes, out);
+  } else {
+    if (words.size() > 1) throw InputError("kvlab results NAME: takes one name; 'kvlab results join OUT A B' joins folders");
+    list_one(command, out);
   }
-  if (words.size() > 1) throw InputError("kvlab results NAME: takes one name; 'kvlab results join OUT A B' joins folders");
-  return list_one(command, out);
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/offers.h"
-#include "app/commands/other_commands.h"
+#include "app/commands/command.h"
 #include "app/runs/plan/engine_flags.h"
 #include "app/runs/sweep/sweep.h"
 
@@ -51,9 +50,7 @@ void add_run_command(CLI::App& app, Command& chosen) {
       ->required()
       ->check(offers(Offer::kNames, "experiments"))
       ->check(offers(Offer::kYamlFiles));
-  run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")
-      ->allow_extra_args(false)
-      ->check(offers(Offer::kSettings));
+  repeated(run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated"), Offer::kSettings);
   run->add_option("--model", c.model, "folder of the model to run, in place of what the file says")->check(offers(Offer::kFolders));
   CLI::Option* const vllm = run->add_option("--vllm-args", c.vllm_args, "options of 'vllm serve' in place of what the file says, in quotes")
                                 ->check(offers(Offer::kText));

@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 
-#include "app/compare/setting_remarks.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/csv.h"
 #include "base/error.h"
@@ -76,9 +75,7 @@ std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<s
   for (const std::string& axis : axes_of(t)) {
     const std::size_t c = t.at(axis);
     if (other.has(axis) || t.rows[row][c] == t.rows[earlier][c]) continue;
-    std::vector<std::string> values;
-    for (const auto& one : t.rows)
-      if (std::find(values.begin(), values.end(), one[c]) == values.end()) values.push_back(one[c]);
+    const std::vector<std::string> values = values_of(t, all_rows(t), c);
     throw InputError(fmt::format("{}: several runs match '{}', since {} has no axis '{}': choose one of its values, {}, with --where {}={}",
                                  t.file, key, other.file, axis, join(values, ", "), axis, values.front()));
   }

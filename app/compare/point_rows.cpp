@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "app/compare/points.h"
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"

@@ -9,12 +9,11 @@
 #include <ostream>
 
 #include "app/results/results.h"
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "app/runs/kinds/simulation.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/runs/sweep/progress.h"
-#include "app/runs/sweep/stop_signals.h"
 #include "base/error.h"
 #include "base/quantile.h"
 

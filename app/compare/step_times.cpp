@@ -1,11 +1,10 @@
-#include "app/compare/step_times.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 
+#include "app/compare/compare.h"
 #include "base/quantile.h"
 
 namespace kvlab {

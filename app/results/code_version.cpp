@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -74,6 +74,11 @@ std::string changed_code(const CodeVersion& was, const CodeVersion& is) {
   for (const auto& [name, hash] : was)
     if (!is.contains(name)) changed.push_back(name);
   return join(changed, ", ");
+}
+
+std::string program_version() {
+  const std::string commit = KVLAB_COMMIT;
+  return std::string(KVLAB_VERSION) + (commit.empty() ? "" : " (" + commit + ")");
 }
 
 }  // namespace kvlab

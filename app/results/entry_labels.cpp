@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/report/known_metrics.h"
 #include "base/config/config_file.h"
 #include "base/json_text.h"

@@ -10,14 +10,15 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "app/results/run_files.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
-#include "app/results/text_file.h"
 #include "app/runs/kinds/run_kind.h"
 #include "base/fresh_file.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 
 namespace kvlab {
 
@@ -30,33 +31,31 @@ constexpr std::string_view kFresh = ".new-";  // prefix of a top-level file whil
 constexpr int kFolderFormat = 2;
 
 // First bytes.
-const std::multimap<std::string, std::string>& known_beginnings() {
-  static const std::multimap<std::string, std::string> known = {{"summary.csv", "run,"},
-                                                                {"requests.csv", "run,request,"},
-                                                                {"timeline.csv", "run,replica,"},
-                                                                {"search.csv", "run,probe,"},
-                                                                {"heads.csv", "run,sample,"},
-                                                                {"steps.csv", "run,sample,"},
-                                                                {"steps.csv", "padded_batch,"},
-                                                                {"kept.jsonl", "{\"run\""},
-                                                                {"kept_steps.jsonl", "{\"run\""},
-                                                                {"answers.csv", "run,recipe,"},
-                                                                {"engine_steps.csv", "run,step,"},
-                                                                {"service.csv", "run,group,"},
-                                                                {"request_groups.csv", "run,request,"},
-                                                                {"transfers.csv", "run,request,"},
-                                                                {"links.csv", "run,pool,"},
-                                                                {"pools.csv", "run,pool,"},
-                                                                {"stores.csv", "run,pool,"},
-                                                                {"trace.json", "{\"displayTimeUnit\""},
-                                                                {"validation.csv", ""},
-                                                                {"expectations.csv", "run,metric,"},
-                                                                {"validation_steps.csv", "padded_batch,"},
-                                                                {"throughput.csv", "time_s,"},
-                                                                {"resolved.yaml", ""},
-                                                                {"manifest.json", "{"}};
-  return known;
-}
+using Beginning = std::pair<const char*, const char*>;
+constexpr Beginning kBeginnings[] = {{"summary.csv", "run,"},
+                                     {"requests.csv", "run,request,"},
+                                     {"timeline.csv", "run,replica,"},
+                                     {"search.csv", "run,probe,"},
+                                     {"heads.csv", "run,sample,"},
+                                     {"steps.csv", "run,sample,"},
+                                     {"steps.csv", "padded_batch,"},
+                                     {"kept.jsonl", "{\"run\""},
+                                     {"kept_steps.jsonl", "{\"run\""},
+                                     {"answers.csv", "run,recipe,"},
+                                     {"engine_steps.csv", "run,step,"},
+                                     {"service.csv", "run,group,"},
+                                     {"request_groups.csv", "run,request,"},
+                                     {"transfers.csv", "run,request,"},
+                                     {"links.csv", "run,pool,"},
+                                     {"pools.csv", "run,pool,"},
+                                     {"stores.csv", "run,pool,"},
+                                     {"trace.json", "{\"displayTimeUnit\""},
+                                     {"validation.csv", ""},
+                                     {"expectations.csv", "run,metric,"},
+                                     {"validation_steps.csv", "padded_batch,"},
+                                     {"throughput.csv", "time_s,"},
+                                     {"resolved.yaml", ""},
+                                     {"manifest.json", "{"}};
 
 nlohmann::json read_json(const fs::path& path) {
   if (kind_of(path) != PathKind::kFile) return {};
@@ -77,12 +76,56 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
+constexpr const char* kResolved = "resolved.yaml";
+
+bool is_complete(const fs::path& run, const IsCurrent& is_current) {
+  if (kind_of(run) != PathKind::kFolder) return false;
+  const RunManifest manifest = read_run_manifest(run);
+  if (!manifest.is_ours() || manifest.is_numbered || !manifest.is_finished || !damage_of(run, manifest).empty()) return false;
+  return !is_current || is_current(run.filename().string(), manifest.code);
+}
+
+std::string defaults_of(const std::string& resolved) {
+  const std::size_t at = resolved.find(kDefaultsTitle);
+  return at == std::string::npos ? "" : resolved.substr(at);
+}
+
+void copy_run(const fs::path& from, const fs::path& runs, const std::string& resolved) {
+  auto manifest = read_json_object<nlohmann::ordered_json>(from / "manifest.json");
+  RunFiles files(runs, from.filename().string(), {});
+  for (const auto& [name, digest] : read_run_manifest(from).files)
+    if (name != kResolved) files.copy_file(name, from / name);
+  files.add_file(kResolved, resolved + defaults_of(read_file((from / kResolved).string())));
+  manifest.erase("files");
+  files.commit(std::move(manifest));
+}
+
+// Returns runs of `wanted` that are still missing; adds to `copies`.
+std::set<std::string> copy_missing(const std::set<std::string>& wanted, const std::vector<fs::path>& others, const ResultsFolder& into,
+                                   const ResolvedText& resolved, const IsCurrent& is_current, std::size_t& copies) {
+  std::set<std::string> missing;
+  for (const std::string& id : wanted)
+    if (!is_complete(into.runs() / id, is_current)) missing.insert(id);
+  const std::size_t before = missing.size();
+  for (const fs::path& other : others) {
+    const ResultsFolder locked(other);
+    std::erase_if(missing, [&](const std::string& id) {
+      const fs::path from = locked.runs() / id;
+      if (!is_complete(from, is_current)) return false;
+      copy_run(from, into.runs(), resolved(id));
+      return true;
+    });
+  }
+  copies += before - missing.size();
+  return missing;
+}
+
 }  // namespace
 
 const std::set<std::string>& ResultsFolder::top_names() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all = all_run_tables();
-    for (const auto& [name, beginning] : known_beginnings()) all.insert(name);
+    for (const auto& [name, beginning] : kBeginnings) all.insert(name);
     return all;
   }();
   return names;
@@ -175,10 +218,10 @@ bool ResultsFolder::read_numbered() {
     experiment_ = top.value("experiment", "");
     file_ = seen_from(folder_, top["file"].get<std::string>());
   }
-  for (const auto& [name, beginning] : known_beginnings()) {
+  for (const auto& [name, beginning] : kBeginnings) {
     if (kind_of(folder_ / name) != PathKind::kFile) continue;
     std::ifstream stream(folder_ / name);
-    std::string begins(beginning.size(), '\0');
+    std::string begins(std::string_view(beginning).size(), '\0');
     stream.read(begins.data(), static_cast<std::streamsize>(begins.size()));
     if (begins == beginning) files_[name].insert(digest_of_file(folder_ / name));
   }
@@ -289,6 +332,16 @@ void name_results(const std::string& folder) {
   TextFile out(file);
   out.write(fs::absolute(folder).string() + "\n");
   out.close();
+}
+
+std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
+                       const ResolvedText& resolved, const IsCurrent& is_current) {
+  std::size_t copies = 0;
+  std::set<std::string> missing(ids.begin(), ids.end());
+  if (is_current) missing = copy_missing(missing, others, into, resolved, is_current, copies);
+  if (!missing.empty()) copy_missing(missing, others, into, resolved, {}, copies);  // made by other code; the sweep reports changes
+  if (copies > 0) sync_path(into.runs());
+  return copies;
 }
 
 }  // namespace kvlab

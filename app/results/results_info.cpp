@@ -9,7 +9,7 @@
 #include <set>
 
 #include "app/results/code_version.h"
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/json_text.h"

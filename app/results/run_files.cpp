@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
 #include "base/config/param_reader.h"
 #include "base/csv.h"

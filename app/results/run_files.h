@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "app/results/text_file.h"
+#include "app/results/safe_files.h"
 #include "app/runs/report/summary_row.h"
 #include "serving/metrics.h"
 

@@ -6,9 +6,9 @@
 
 #include "app/runs/accuracy/attention_samples.h"
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/plan/latency_limit.h"
+#include "app/runs/plan/slo.h"
 #include "app/runs/sweep/experiment.h"
-#include "app/schema/value_schema.h"
+#include "app/schema/schema.h"
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"

@@ -6,9 +6,8 @@
 #include <map>
 #include <set>
 
-#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
-#include "app/runs/sweep/experiment.h"
 #include "base/config/asked_keys.h"
 #include "base/config/params.h"
 #include "base/config/registry.h"

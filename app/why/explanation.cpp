@@ -1,5 +1,3 @@
-#include "app/why/explanation.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -7,9 +5,11 @@
 #include <cmath>
 #include <limits>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/plan/slo.h"
+#include "app/runs/report/known_metrics.h"
 #include "app/runs/sweep/experiment.h"
+#include "app/why/why.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -21,8 +21,7 @@ namespace {
 
 double number_at(const RunSettings& settings, const std::string& path, double absent) {
   const YAML::Node node = node_at(settings.tree, path);
-  double value = 0;
-  return node.IsDefined() && node.IsScalar() && parse_real(node.Scalar(), value) ? value : absent;
+  return node.IsDefined() && node.IsScalar() ? real_or(node.Scalar(), absent) : absent;
 }
 
 // Per request by "ttft", "tpot", "tbt", "e2e".

@@ -6,7 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "app/why/variant.h"
+#include "app/runs/report/known_metrics.h"
+#include "app/why/why.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -36,8 +37,7 @@ std::vector<double> by_pool(const std::string& text, std::size_t pools) {
   std::vector<double> values;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('/', begin), text.size());
-    double value = 0;
-    values.push_back(parse_real(text.substr(begin, end - begin), value) ? value : 0);
+    values.push_back(real_or(text.substr(begin, end - begin), 0));
     begin = end + 1;
   }
   values.resize(std::max(pools, std::size_t{1}), values.empty() ? 0 : values.back());
@@ -49,10 +49,7 @@ std::vector<Sample> samples_of(const fs::path& run) {
   if (!fs::exists(run / "timeline.csv")) return samples;
   const CsvTable t = read_csv(run / "timeline.csv");
   if (t.rows.empty()) return samples;
-  const auto value = [&](const std::vector<std::string>& row, const char* column) {
-    double v = 0;
-    return parse_real(row[t.at(column)], v) ? v : 0;
-  };
+  const auto value = [&](const std::vector<std::string>& row, const char* column) { return real_or(row[t.at(column)], 0); };
   for (const auto& row : t.rows)
     samples.push_back({value(row, "time_ns"), value(row, "running"), value(row, "waiting"), value(row, "used_blocks"),
                        value(row, "cached_blocks") + value(row, "free_blocks"), static_cast<std::size_t>(value(row, "replica"))});
@@ -75,10 +72,7 @@ std::vector<PoolRanks> pools_of(const fs::path& run, const SummaryRow& summary, 
   if (fs::exists(run / "pools.csv")) {
     const CsvTable table = read_csv(run / "pools.csv");
     for (const auto& row : table.rows) {
-      double replicas = 1;
-      if (row[table.at("role")] == "encode") continue;
-      static_cast<void>(parse_real(row[table.at("replicas")], replicas));
-      pools.push_back({row[table.at("pool")], replicas, 0});
+      if (row[table.at("role")] != "encode") pools.push_back({row[table.at("pool")], real_or(row[table.at("replicas")], 1), 0});
     }
   }
   const double ranks = pools.empty() ? 0 : ranks_per_replica(pools, samples);
@@ -158,10 +152,7 @@ SummaryRow::SummaryRow(const fs::path& run) : table_(read_csv(run / "summary.csv
 
 std::string SummaryRow::text(const std::string& column) const { return table_.has(column) ? table_.rows[0][table_.at(column)] : ""; }
 
-double SummaryRow::number(const std::string& column) const {
-  double value = 0;
-  return parse_real(text(column), value) ? value : std::numeric_limits<double>::quiet_NaN();
-}
+double SummaryRow::number(const std::string& column) const { return real_or(text(column), std::numeric_limits<double>::quiet_NaN()); }
 
 std::vector<std::string> full_in(const fs::path& run, const SummaryRow& summary, const WhyWindow& window) {
   std::vector<std::string> all;

@@ -12,15 +12,13 @@
 #include <vector>
 
 #include "app/results/entry_labels.h"
-#include "app/results/other_runs.h"
-#include "app/results/run_settings.h"
-#include "app/results/text_file.h"
+#include "app/results/run_folder.h"
+#include "app/results/safe_files.h"
+#include "app/results/view.h"
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/report/known_metrics.h"
+#include "app/runs/report/report.h"
+#include "app/runs/sweep/progress.h"
 #include "app/runs/sweep/score_interval.h"
-#include "app/runs/sweep/stop_signals.h"
-#include "app/why/explanation.h"
-#include "app/why/why_metric.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -59,25 +57,6 @@ struct Configuration {
     const auto n = static_cast<double>(values.size());
     return student_t_975(values.size() - 1) * std::sqrt(squares / (n - 1) / n);
   }
-};
-
-// By the varying columns 1 to `end`.
-class RowTitles {
- public:
-  RowTitles(const CsvTable& summary, std::size_t end) : summary_(summary) {
-    for (std::size_t c = 1; c < end; ++c)
-      if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return row[c] != summary.rows[0][c]; }))
-        varying_.push_back(c);
-  }
-  [[nodiscard]] std::string of(const std::vector<std::string>& row) const {
-    std::vector<std::string> parts;
-    for (const std::size_t c : varying_) parts.push_back(fmt::format("{}={}", last_key(summary_.columns[c]), row[c]));
-    return join(parts, " ");
-  }
-
- private:
-  const CsvTable& summary_;
-  std::vector<std::size_t> varying_;
 };
 
 CsvTable shown_summary(const fs::path& folder) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "app/why/explanation.h"
+#include "app/why/why.h"
 #include "base/text.h"
 
 namespace kvlab {

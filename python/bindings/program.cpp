@@ -8,7 +8,7 @@
 
 #include "app/cli.h"
 #include "app/results/results.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/progress.h"
 #include "base/data_root.h"
 #include "base/error.h"
 #include "bindings/bindings.h"

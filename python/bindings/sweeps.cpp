@@ -9,9 +9,9 @@
 
 #include "app/compare/compare.h"
 #include "app/results/results.h"
-#include "app/results/text_file.h"
-#include "app/runs/sweep/seeds.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/results/safe_files.h"
+#include "app/runs/sweep/chosen_runs.h"
+#include "app/runs/sweep/progress.h"
 #include "app/runs/sweep/sweep.h"
 #include "bindings/bindings.h"
 #include "bindings/policies/python_policy.h"

@@ -1,5 +1,5 @@
 // The answer in the table: the limit that binds, rates per GPU, and searches over users, replicas and tensor parallelism.
-#include "app/runs/report/wait_watch.h"
+#include "app/runs/kinds/simulation.h"
 #include "app/runs/sweep/search.h"
 #include "policies/scheduler/scheduler.h"
 #include "tests/app/app_fixture.h"

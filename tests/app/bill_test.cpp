@@ -1,9 +1,7 @@
-#include "app/runs/report/bill.h"
-
 #include <algorithm>
 #include <map>
 
-#include "app/runs/report/expectations.h"
+#include "app/runs/report/sweep_keys.h"
 #include "app/runs/report/known_metrics.h"
 #include "tests/app/app_fixture.h"
 
@@ -20,13 +18,13 @@ TEST(Bill, ByHand) {
   summary.duration = Span(36'000'000'000);
   summary.peak_s = 27;
   summary.output_tokens = 1'000'000;
-  const Bill bill = bill_of(summary, cost, 3);
+  const Bill bill = bill_of(summary, {PoolUse{cost, 3, summary.peak_s}});
   EXPECT_DOUBLE_EQ(bill.energy_j.value(), 100.0 * 6 * 36 + 400.0 * 2 * 27);
   EXPECT_DOUBLE_EQ(bill.energy_j_per_token.value(), (21'600 + 21'600) / 1e6);
   EXPECT_DOUBLE_EQ(bill.dollars_per_million_tokens.value(), 3.6 * 6 * 0.01);
   EXPECT_EQ(bill.remark, "");
   summary.output_tokens = 0;
-  const Bill none = bill_of(summary, cost, 3);
+  const Bill none = bill_of(summary, {PoolUse{cost, 3, summary.peak_s}});
   EXPECT_TRUE(none.energy_j && !none.energy_j_per_token && !none.dollars_per_million_tokens);
 }
 

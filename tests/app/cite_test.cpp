@@ -6,7 +6,6 @@
 #include <set>
 
 #include "app/commands/describe.h"
-#include "app/commands/references.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

@@ -1,7 +1,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "app/commands/estimate.h"
+#include "app/commands/command.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "tests/sim/cost_support.h"

@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/sweep/score_interval.h"
-#include "app/why/explanation.h"
-#include "app/why/run_times.h"
+#include "app/why/why.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 

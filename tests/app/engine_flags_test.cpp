@@ -2,6 +2,7 @@
 
 #include "base/config/advice.h"
 #include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 
@@ -143,7 +144,7 @@ TEST_F(EngineFlagsTest, LoadBalanceIsOfCopiesOrOfRanks) {
 }
 
 TEST_F(EngineFlagsTest, OptionsThatSetAKeyAreKnownAsForeignKeys) {
-  for (const std::string& engine : flag_engines()) {
+  for (const std::string& engine : yaml_names(KVLAB_SOURCE_DIR "/profiles/flags")) {
     const auto table = load_config(KVLAB_SOURCE_DIR "/profiles/flags/" + engine + ".yaml");
     for (const auto& option : table->root["options"]) {
       const std::string name = option.first.Scalar();

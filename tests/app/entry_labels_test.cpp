@@ -1,7 +1,6 @@
 // List entries of one policy: ids in results tell them apart by place, tables by the parameters in which they differ.
 #include "app/results/entry_labels.h"
 
-#include "app/commands/pivot.h"
 #include "app/results/view.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "app/runs/plan/input_files.h"
-#include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/chosen_runs.h"
 #include "base/config/config_file.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

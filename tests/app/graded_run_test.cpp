@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/results/results.h"
-#include "app/runs/accuracy/partial_answers.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/accuracy/accuracy.h"
+#include "app/runs/sweep/progress.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "tests/test_files.h"

@@ -1,6 +1,6 @@
 #include <map>
 
-#include "app/runs/plan/lent_footprint.h"
+#include "app/runs/plan/kv_memory.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
 #include "kernels/device/cuda/memory.h"

@@ -1,5 +1,3 @@
-#include "app/commands/logits.h"
-
 #include <sys/stat.h>
 
 #include <cmath>

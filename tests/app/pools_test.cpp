@@ -1,10 +1,7 @@
 // Pools of replicas in an experiment: keys, fallbacks, links, systems, tables.
-#include "app/runs/plan/pools.h"
-
 #include <nlohmann/json.hpp>
 
 #include "app/runs/plan/serving_plan.h"
-#include "app/runs/plan/serving_system.h"
 #include "app/runs/sweep/experiment.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <map>
 
-#include "app/runs/sweep/run.h"
+#include "app/runs/kinds/run_kind.h"
 #include "tests/app/app_fixture.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"

@@ -1,10 +1,9 @@
-#include "app/commands/record.h"
-
 #include <nlohmann/json.hpp>
 
-#include "app/commands/label.h"
+#include "engine/label/label_heads.h"
 #include "base/safetensors.h"
 #include "kernels/device/cuda/memory.h"
+#include "policies/kv/recipe/recipe.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "app/runs/plan/recipe_memory.h"
+#include "app/runs/plan/kv_memory.h"
 #include "app/runs/sweep/experiment.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"

@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "app/commands/submit.h"
+#include "app/commands/command.h"
 #include "app/results/code_version.h"
-#include "app/runs/sweep/shard.h"
+#include "app/runs/sweep/chosen_runs.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 

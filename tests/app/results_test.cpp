@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "app/results/run_manifest.h"
+#include "app/results/run_folder.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/error.h"

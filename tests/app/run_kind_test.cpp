@@ -1,7 +1,6 @@
 // A kind of run that this file alone defines: the sweep runs it, joins its tables and prints its report.
 #include "app/results/results.h"
 #include "app/results/run_files.h"
-#include "app/runs/sweep/run.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/runs/sweep/progress.h"
-#include "app/runs/sweep/stop_signals.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

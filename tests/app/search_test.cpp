@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "app/runs/plan/trace_input.h"
-#include "app/runs/report/bill.h"
-#include "app/runs/report/sizing_answer.h"
-#include "app/runs/sweep/joined_texts.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/report/summary_row.h"
+#include "app/runs/report/report.h"
+#include "app/runs/report/known_metrics.h"
 #include "base/config/params.h"
 #include "tests/error_of.h"
 #include "tests/has_all.h"

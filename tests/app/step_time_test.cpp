@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "app/runs/plan/cost_source.h"
+#include "app/runs/plan/serving_plan.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 #include <functional>
 #include <map>
 
-#include "app/compare/step_times.h"
+#include "app/compare/compare.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 #include "tests/short_run.h"

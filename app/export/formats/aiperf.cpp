@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "traces/logs/real_log.h"
 
 namespace kvlab {
@@ -42,7 +41,7 @@ AiperfOut report_of(const ExportedRun& run, const std::vector<RequestRow>& reque
     outputs.push_back(static_cast<double>(r.output_tokens));
     if (const auto tpot = r.tpot_ms(); tpot && *tpot > 0) rates.push_back(1e3 / *tpot);
   }
-  AiperfOut out = {{"schema_version", kAiperfSchema}, {"benchmark_id", run.id()}};
+  AiperfOut out = {{"schema_version", kAiperfSchema}, {"benchmark_id", run.id}};
   add_value(out, "request_throughput", run.number("requests_per_s"), "requests/sec");
   add_record_metric(out, "request_latency", latencies.e2e, "ms");
   add_value(out, "request_count", static_cast<double>(latencies.completed), "requests");
@@ -69,7 +68,7 @@ class AiperfRecords {
   // The line of a request, or "" if it never arrived.
   std::string line(const RequestRow& r) {
     if (!r.arrival_ns) return "";
-    AiperfOut metadata = {{"session_num", number_++}, {"x_request_id", fmt::format("{}-{}", run_.id(), r.request)}};
+    AiperfOut metadata = {{"session_num", number_++}, {"x_request_id", fmt::format("{}-{}", run_.id, r.request)}};
     if (!r.session.empty()) metadata.update({{"conversation_id", r.session}, {"turn_index", turns_[r.session]++}});
     metadata["request_start_ns"] = start_ns_ + *r.arrival_ns;
     metadata["request_end_ns"] = start_ns_ + r.last_token_ns.value_or(*r.arrival_ns);

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "base/text.h"
 #include "traces/logs/real_log.h"
 
@@ -29,16 +28,16 @@ std::optional<std::int64_t> searched(const ExportedRun& run, const char* column,
 std::optional<std::int64_t> users_of(const ExportedRun& run) {
   if (const auto found = searched(run, "search_concurrency", "search.concurrency.0")) return found;
   long long users = 0;
-  for (const auto& [path, value] : run.settings())
+  for (const auto& [path, value] : run.settings)
     if (path.starts_with("trace.") && path.ends_with(".concurrency") && parse_integer(value, users)) return users;
   return std::nullopt;
 }
 
 // "h100", or "h100+l40s" for pools.
 std::string hardware_of(const ExportedRun& run) {
-  if (!run.manifest().contains("pools")) return run.manifest().value("hardware", "");
+  if (!run.manifest.contains("pools")) return run.manifest.value("hardware", "");
   std::vector<std::string> names;
-  for (const auto& pool : run.manifest()["pools"])
+  for (const auto& pool : run.manifest["pools"])
     if (const std::string name = pool.value("hardware", ""); std::find(names.begin(), names.end(), name) == names.end())
       names.push_back(name);
   return join(names, "+");
@@ -73,18 +72,18 @@ RowJson inferencex_row(const ExportedRun& run) {
   RowJson row;
   add_text(row, "hw", hardware_of(run));
   if (const auto users = users_of(run)) row["conc"] = *users;
-  add_text(row, "model", run.manifest().value("model", ""));
+  add_text(row, "model", run.manifest.value("model", ""));
   row["framework"] = "kvlab";
-  row["disagg"] = run.manifest().contains("pools");
+  row["disagg"] = run.manifest.contains("pools");
   for (const auto& [key, tokens] : {std::pair{"isl", &RequestRow::prompt_tokens}, {"osl", &RequestRow::output_tokens}})
     if (const double mean = mean_tokens(requests, tokens); std::isfinite(mean)) row[key] = mean;
-  if (!run.manifest().contains("pools")) {
+  if (!run.manifest.contains("pools")) {
     row["tp"] = searched(run, "search_tp", "search.tp.1").value_or(setting_or_one(run, "parallel.tp"));
     for (const char* const degree : {"pp", "ep"}) row[degree] = setting_or_one(run, (std::string("parallel.") + degree).c_str());
     row["dp_attention"] = setting_or_one(run, "parallel.dp") > 1;
   }
   const std::optional<double> prompts = run.number("prompt_tokens_per_s"), outputs = run.number("output_tokens_per_s");
-  const bool is_on_gpus = run.manifest().contains("hardware") || run.manifest().contains("pools");
+  const bool is_on_gpus = run.manifest.contains("hardware") || run.manifest.contains("pools");
   if (const std::optional<double> gpus = run.number("gpus"); is_on_gpus && gpus && *gpus > 0 && prompts && outputs) {
     row["tput_per_gpu"] = (*prompts + *outputs) / *gpus;
     row["input_tput_per_gpu"] = *prompts / *gpus;
@@ -97,8 +96,8 @@ RowJson inferencex_row(const ExportedRun& run) {
     if (const auto ms = run.number(column)) row[key] = 1e-3 * *ms;
   add_seconds(row, "e2el", values.e2e);
   add_interactivity(row, values.tpot);
-  row["kvlab_run"] = run.id();
-  for (const auto& [axis, label] : run.axes()) row["kvlab_axes"][axis] = label;
+  row["kvlab_run"] = run.id;
+  for (const auto& [axis, label] : run.axes) row["kvlab_axes"][axis] = label;
   return row;
 }
 

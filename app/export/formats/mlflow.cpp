@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <yaml-cpp/yaml.h>
 
 #include <cctype>
 
 #include "app/export/export_format.h"
-#include "app/results/run_manifest.h"
-#include "app/results/text_file.h"
+#include "app/results/run_folder.h"
+#include "app/results/safe_files.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -58,16 +57,16 @@ class MlflowRun {
         run_(run),
         out_(out),
         experiment_id_(mlflow_experiment_id(source.experiment)),
-        id_(mlflow_run_id(source.experiment, run.id())),
-        end_ms_(written_ms(run.folder() / "manifest.json")) {}
+        id_(mlflow_run_id(source.experiment, run.id)),
+        end_ms_(written_ms(run.folder / "manifest.json")) {}
 
   void write() {
     write_meta();
     write_params();
     write_metrics();
     write_tags();
-    for (const auto& [name, digest] : read_run_manifest(run_.folder()).files) out_.copy(place("artifacts") / name, run_.folder() / name);
-    out_.copy(place("artifacts") / "manifest.json", run_.folder() / "manifest.json");
+    for (const auto& [name, digest] : read_run_manifest(run_.folder).files) out_.copy(place("artifacts") / name, run_.folder / name);
+    out_.copy(place("artifacts") / "manifest.json", run_.folder / "manifest.json");
   }
 
  private:
@@ -76,14 +75,14 @@ class MlflowRun {
   // Axes, or the id.
   [[nodiscard]] std::string name() const {
     std::string text;
-    for (const auto& [axis, label] : run_.axes())
+    for (const auto& [axis, label] : run_.axes)
       if (!label.empty()) text += (text.empty() ? "" : " ") + axis + "=" + label;
     if (const std::string seed = run_.text("seed"); !seed.empty()) text += (text.empty() ? "" : " ") + ("seed=" + seed);
-    return text.empty() ? run_.id() : text;
+    return text.empty() ? run_.id : text;
   }
 
   void write_meta() {
-    const double wall_s = run_.manifest().value("wall_s", 0.0);
+    const double wall_s = run_.manifest.value("wall_s", 0.0);
     const fs::path artifacts = fs::absolute(out_.path() / place("artifacts"));
     out_.write(fs::path(experiment_id_) / id_ / "meta.yaml",
                yaml_text({{"artifact_uri", quoted_yaml("file://" + artifacts.string())},
@@ -104,25 +103,25 @@ class MlflowRun {
   }
 
   void write_params() {
-    for (const auto& [path, value] : run_.settings())
+    for (const auto& [path, value] : run_.settings)
       if (!path.starts_with("paths_from") && !value.empty() && value.size() <= kLongestParam)
         out_.write(place("params") / mlflow_key(path), value);
   }
 
   // At step 0, when the run ended. Skips columns without a number.
   void write_metrics() {
-    for (const auto& [column, field] : run_.summary())
+    for (const auto& [column, field] : run_.summary)
       if (const auto value = run_.number(column); value && column != "seed")
         out_.write(place("metrics") / mlflow_key(column), fmt::format("{} {} 0\n", end_ms_, number_text(*value)));
   }
 
   void write_tags() {
     out_.write(place("tags") / "mlflow.runName", name());
-    out_.write(place("tags") / "kvlab.run", run_.id());
+    out_.write(place("tags") / "kvlab.run", run_.id);
     out_.write(place("tags") / "kvlab.results", source_.folder.string());
     for (const char* const key : {"credibility", "note", "skipped", "not_served"})
-      if (run_.manifest().contains(key) && run_.manifest()[key].is_string())
-        out_.write(place("tags") / (std::string("kvlab.") + key), run_.manifest()[key].get<std::string>());
+      if (run_.manifest.contains(key) && run_.manifest[key].is_string())
+        out_.write(place("tags") / (std::string("kvlab.") + key), run_.manifest[key].get<std::string>());
   }
 
   const ExportSource& source_;

@@ -86,7 +86,7 @@ struct ReplicaRows {
 // Families follow one another; within one, samples are by replica, then time.
 class MetricsWriter {
  public:
-  MetricsWriter(const ExportedRun& run, double start_s) : model_(run.manifest().value("model", "")), start_s_(start_s) {
+  MetricsWriter(const ExportedRun& run, double start_s) : model_(run.manifest.value("model", "")), start_s_(start_s) {
     for (RequestRow& r : run.requests()) {
       const std::string replica = r.replica;
       if (!replica.empty()) replicas_[replica].requests.push_back(std::move(r));  // rejected before it had one

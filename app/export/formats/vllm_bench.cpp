@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/export/export_format.h"
-#include "app/export/exported_run.h"
 #include "app/results/safe_files.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -102,7 +101,7 @@ bool has_all_tokens(const std::vector<std::int64_t>& times, const RequestRow& r)
 
 // From the steps in trace.json, checked against `requests`.
 TokenTimes token_times(const ExportedRun& run, const std::vector<RequestRow>& requests) {
-  const fs::path file = run.folder() / "trace.json";
+  const fs::path file = run.folder / "trace.json";
   if (kind_of(file) != PathKind::kFile) return {{}, "the run has no trace.json, which 'trace: {perfetto: true}' writes"};
   TokenCounts counts;
   for (const RequestRow& r : requests) counts.emplace(r.request, TokenCount(r.prompt_tokens));
@@ -185,8 +184,8 @@ class VllmBench final : public ExportFormat {
     const ExportedRun& run = source.runs.front();
     const std::vector<RequestRow> requests = run.requests();
     const LatencyValues values = latency_values(requests);
-    OrderedJson json = {{"backend", "kvlab"}, {"label", run.id()}};
-    if (run.manifest().contains("model")) json["model_id"] = run.manifest()["model"];
+    OrderedJson json = {{"backend", "kvlab"}, {"label", run.id}};
+    if (run.manifest.contains("model")) json["model_id"] = run.manifest["model"];
     json["num_prompts"] = values.completed + values.failed;
     add_number(json, "duration", run.number("duration_s"));
     json["completed"] = values.completed;
@@ -206,7 +205,7 @@ class VllmBench final : public ExportFormat {
     if (const TokenTimes tokens = token_times(run, requests); tokens.missing.empty())
       add_gap_lists(json, requests, tokens);
     else
-      out.note(fmt::format("run {}: no 'itls', since {}", run.id(), tokens.missing));
+      out.note(fmt::format("run {}: no 'itls', since {}", run.id, tokens.missing));
     out.write("vllm_bench.json", json.dump() + "\n");
   }
 };

@@ -3,16 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
 
-#include "app/runs/accuracy/shared_model.h"
-#include "app/runs/kinds/replay.h"
+#include "app/runs/accuracy/served_model.h"
+#include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/score_interval.h"
 #include "base/csv.h"
 #include "base/read_file.h"
 #include "base/text.h"
+#include "sim/replay/fidelity.h"
 
 namespace kvlab {
 
@@ -93,6 +101,78 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
           {"family", family_of(recipe)}};
 }
 
+// Ranges of an answer in the prompt.
+ReplayedSample::Spans needles_of(const GradeSample& s, const EvalTurn& turn) {
+  constexpr std::size_t kFewest = 3;  // shorter answers match by chance
+  ReplayedSample::Spans spans;
+  const auto begin = s.ids.begin(), end = begin + s.prompt_tokens;
+  std::span<const std::int32_t> needle = turn.answer;
+  // If the prompt lacks the whole answer, its last token is an end marker.
+  if (std::search(begin, end, needle.begin(), needle.end()) == end) needle = needle.first(needle.size() - 1);
+  if (needle.size() < kFewest) return spans;
+  for (auto at = std::search(begin, end, needle.begin(), needle.end()); at != end;
+       at = std::search(at + 1, end, needle.begin(), needle.end()))
+    spans.emplace_back(static_cast<std::int32_t>(at - begin), static_cast<std::int32_t>(at - begin + std::ssize(needle)));
+  return spans;
+}
+
+// Steps that choose an answer's tokens. The prompt's last token may choose the first.
+std::pair<std::int32_t, std::int32_t> steps_of(const GradeSample& s, std::int32_t turn) {
+  std::int32_t begin = 0, end = 0;
+  for (const GradeSample::Place& place : s.places) {
+    const std::int32_t step = place.position - s.prompt_tokens;
+    if (place.turn != turn || step < 0) continue;
+    if (end == 0) begin = step;
+    end = step + 1;
+  }
+  return {begin, end};
+}
+
+// Number, count of answers, answers, replay results (found: 1, 0, or -1 for none), "end".
+std::string line_of(const SampleGrades& sample) {
+  std::string line = fmt::format("{} {}", sample.answers.front().sample, sample.answers.size());
+  for (const GradedAnswer& a : sample.answers)
+    line += fmt::format(" {} {} {} {} {} {} {} {:.17g} {:.17g} {:.17g}", a.turn, a.tokens, a.bytes, a.first_wrong, a.first_diverging,
+                        a.agreeing, a.is_full_exact ? 1 : 0, a.bits, a.kl_nats, a.resident_bytes_frac);
+  if (const auto& f = sample.replayed) {
+    line += fmt::format(" replayed {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g}", f->attention_mass, f->output_rel_err,
+                        f->topk_recall, f->kl, f->far_mass, f->far_mass_kept, f->needle_mass, f->needle_mass_kept);
+    for (const std::optional<bool>& found : sample.found) line += fmt::format(" {}", found ? static_cast<int>(*found) : -1);
+  }
+  return line + " end\n";
+}
+
+// Empty answers: truncated or invalid.
+SampleGrades read_line(const std::string& line) {
+  std::istringstream in(line);
+  std::int32_t number = 0, count = 0;
+  if (!(in >> number >> count)) return {};
+  SampleGrades sample;
+  for (std::int32_t i = 0; i < count; ++i) {
+    GradedAnswer a;
+    a.sample = number;
+    if (!(in >> a.turn >> a.tokens >> a.bytes >> a.first_wrong >> a.first_diverging >> a.agreeing >> a.is_full_exact >> a.bits >>
+          a.kl_nats >> a.resident_bytes_frac))
+      return {};
+    sample.answers.push_back(a);
+  }
+  std::string word;
+  if (!(in >> word)) return {};
+  if (word == "replayed") {
+    Fidelity f;
+    if (!(in >> f.attention_mass >> f.output_rel_err >> f.topk_recall >> f.kl >> f.far_mass >> f.far_mass_kept >> f.needle_mass >>
+          f.needle_mass_kept))
+      return {};
+    for (std::int32_t i = 0, found = 0; i < count; ++i) {
+      if (!(in >> found)) return {};
+      sample.found.push_back(found < 0 ? std::nullopt : std::optional<bool>(found == 1));
+    }
+    sample.replayed = f;
+    if (!(in >> word)) return {};
+  }
+  return word == "end" ? sample : SampleGrades{};
+}
+
 }  // namespace
 
 AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
@@ -170,6 +250,70 @@ std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSamp
   std::vector<Fields> rows;
   for (const Cell& c : cells) rows.push_back(fields_of(c, recipe));
   return rows;
+}
+
+ReplayedSample record_sample(const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
+  RecordOptions options = setup.options.passes;
+  options.pre_rope = needs.needs.pre_rope_queries || needs.needs.pre_rope_keys;
+  options.hidden = needs.needs.hidden || needs.needs.pass_hidden || needs.needs.guessed_query;
+  options.w_q = needs.needs.guessed_query;
+  options.w_o = needs.needs.output_weights;
+  options.passes = needs.passes;
+  options.chunk_tokens = setup.options.chunk_tokens;
+  const std::span<const std::int32_t> rest = std::span(s.ids).subspan(static_cast<std::size_t>(s.prompt_tokens));
+  const std::size_t steps = std::min(rest.size(), static_cast<std::size_t>(setup.replay_steps));
+  options.continuation.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(steps));
+  ReplayedSample recorded;
+  recorded.draws = s.draws;
+  AttentionTrace& trace = recorded.sample.trace;
+  trace = record(*shared_model(setup.model).transformer(), std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
+  trace.question_begin = s.question_begin;
+  for (std::size_t turn = 0; turn < s.sample->turns.size(); ++turn) {
+    const ReplayedSample::Spans needles = needles_of(s, s.sample->turns[turn]);
+    trace.needles.insert(trace.needles.end(), needles.begin(), needles.end());
+    const auto span = steps_of(s, static_cast<std::int32_t>(turn));
+    const bool is_there = !needles.empty() && span.second <= static_cast<std::int32_t>(steps);
+    recorded.answer_steps.push_back(is_there ? span : std::pair<std::int32_t, std::int32_t>());
+  }
+  recorded.sample.reference = full_attention(trace);
+  return recorded;
+}
+
+void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades) {
+  ReplayOptions options;
+  options.seed = seed;
+  options.draws = recorded.draws;
+  const ReplayResult result = replay(recorded.sample.trace, recorded.sample.reference, recipe, options);
+  grades.replayed = result.mean;
+  for (const auto& [begin, end] : recorded.answer_steps) {
+    const std::span<const Fidelity> steps(result.by_step.data() + begin, static_cast<std::size_t>(end - begin));
+    grades.found.push_back(steps.empty() ? std::nullopt : std::optional<bool>(finds_needles(steps)));
+  }
+}
+
+PartialAnswers::PartialAnswers(std::filesystem::path file) : file_(std::move(file)) {
+  std::ifstream stream(file_);
+  for (std::string line; std::getline(stream, line);) {
+    is_cut_off_ = stream.eof();
+    SampleGrades sample = read_line(line);
+    if (!sample.answers.empty()) by_sample_[sample.answers.front().sample] = std::move(sample);
+  }
+}
+
+void PartialAnswers::add(const SampleGrades& sample) {
+  by_sample_[sample.answers.front().sample] = sample;
+  std::filesystem::create_directories(file_.parent_path());
+  errno = 0;
+  std::ofstream stream(file_, std::ios::app);
+  if (std::exchange(is_cut_off_, false)) stream << '\n';
+  stream << line_of(sample) << std::flush;
+  if (!stream) throw std::runtime_error(file_.string() + ": cannot be written: " + std::strerror(errno));
+}
+
+void PartialAnswers::remove_file() const {
+  std::error_code ignored;
+  std::filesystem::remove(file_, ignored);
+  std::filesystem::remove(file_.parent_path(), ignored);  // succeeds if empty
 }
 
 }  // namespace kvlab

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,5 +62,19 @@ struct ReplayedSample {
 ReplayedSample record_sample(const GradeSample& sample, const GradeNeeds& needs, const AccuracySetup& setup);
 
 void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades);
+
+class PartialAnswers {
+ public:
+  // Drops a truncated line.
+  explicit PartialAnswers(std::filesystem::path file);
+  [[nodiscard]] const std::map<std::int32_t, SampleGrades>& by_sample() const { return by_sample_; }
+  void add(const SampleGrades& sample);
+  void remove_file() const;
+
+ private:
+  std::filesystem::path file_;
+  std::map<std::int32_t, SampleGrades> by_sample_;
+  bool is_cut_off_ = false;  // the last line
+};
 
 }  // namespace kvlab

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "app/results/text_file.h"
-#include "app/runs/accuracy/shared_model.h"
+#include "app/results/safe_files.h"
+#include "app/runs/accuracy/served_model.h"
 #include "base/text.h"
 #include "engine/grade/eval_set.h"
 #include "engine/model/record.h"

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "app/runs/plan/input_files.h"
 #include "base/config/spec_file.h"
@@ -12,6 +15,19 @@
 namespace kvlab {
 
 namespace {
+
+// `name`: a folder, or a shape in angle brackets.
+template <class F>
+const EngineModel& made_once(const std::string& name, std::string_view backend, F&& make) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, std::unique_ptr<const EngineModel>> known;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<const EngineModel>& model = known[{name, std::string(backend)}];
+  if (!model) model = make();
+  return *model;
+}
+
+constexpr GpuOptions kServing{.graphs = true};
 
 // A shipped name is not a folder.
 std::string named_folder(Params& p) { return read_model_folder(p, p.text("model", "model")); }
@@ -37,6 +53,22 @@ void check_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
 }
 
 }  // namespace
+
+const EngineModel& shared_model(const std::string& folder, std::string_view backend) {
+  return made_once(folder, backend, [&] { return make_engine_model(backend, folder, kServing); });
+}
+
+const EngineModel& shared_random_model(const ModelConfig& config, std::string_view backend) {
+  return made_once("<" + config.name + ">", backend, [&] { return make_random_model(backend, config, kServing); });
+}
+
+void check_backend(const Params& p, std::string_view backend) {
+  try {
+    require_backend(backend);
+  } catch (const InputError& e) {
+    p.fail_at("backend", e.what());
+  }
+}
 
 void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served) {
   if (served.has_random_weights) {

@@ -1,12 +1,22 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
-#include "app/runs/accuracy/shared_model.h"
 #include "base/config/params.h"
+#include "engine/backend/engine_model.h"
 #include "sim/cost/model_spec.h"
 
 namespace kvlab {
+
+// Loaded once per process and backend. Decode steps on GPUs are CUDA graphs. Throws as make_engine_model.
+const EngineModel& shared_model(const std::string& folder, std::string_view backend = "cpu");
+
+const EngineModel& shared_random_model(const ModelConfig& config, std::string_view backend);
+
+// Reads `backend:`. Throws InputError if program or machine lack it.
+std::string read_backend(Params& p);
+void check_backend(const Params& p, std::string_view backend);
 
 // For 'host: engine' with a trace.
 struct ServedModel {

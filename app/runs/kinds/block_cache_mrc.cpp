@@ -5,7 +5,7 @@
 
 #include "app/results/run_files.h"
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/plan/trace_input.h"
+#include "app/runs/plan/input_files.h"
 #include "base/csv.h"
 #include "sim/hit_ratio.h"
 

@@ -1,4 +1,4 @@
-#include "app/runs/kinds/replay.h"
+#include "sim/replay/replay.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,9 @@
 #include "app/results/run_files.h"
 #include "app/runs/accuracy/attention_samples.h"
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/plan/recipe_memory.h"
+#include "app/runs/plan/kv_memory.h"
 #include "base/csv.h"
 #include "sim/replay/fidelity.h"
-#include "sim/replay/replay.h"
 
 namespace kvlab {
 

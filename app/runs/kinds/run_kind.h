@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <iosfwd>
 #include <map>
@@ -19,6 +21,7 @@
 #include "app/runs/sweep/experiment.h"
 #include "base/config/params.h"
 #include "base/config/registry.h"
+#include "policies/kv/recipe/recipe.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -151,5 +154,25 @@ void require_known(const Params& p, const std::string& key, const std::string& n
 
 // Over all kinds.
 const std::set<std::string>& all_run_tables();
+
+// Replays the KV policy on `samples`. Cached by recipe, samples, kv_bytes and seed. Throws InputError.
+Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed);
+
+// Group in tables and figures: by how tokens are chosen, else by what is done to them.
+std::string family_of(const Recipe& recipe);
+
+struct RunTask {
+  const Experiment& experiment;
+  const RunSpec& run;
+  std::filesystem::path runs;
+  RunOrigin origin;
+  std::function<void()> is_valid;  // called before publishing; may throw
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+};
+
+void execute_run(RunKinds& kinds, const RunTask& task, const RunOptions& options);
+
+// p: source of the defaults in resolved.yaml; null: none.
+void execute_prepared(PreparedRun& prepared, const RunTask& task, const RunOptions& options, const Params* p = nullptr);
 
 }  // namespace kvlab

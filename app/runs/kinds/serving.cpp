@@ -4,9 +4,8 @@
 
 #include "app/runs/accuracy/served_model.h"
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/plan/cost_source.h"
-#include "app/runs/plan/recipe_memory.h"
-#include "app/runs/report/wait_watch.h"
+#include "app/runs/plan/kv_memory.h"
+#include "app/runs/plan/serving_plan.h"
 #include "base/error.h"
 #include "engine/serve/serve.h"
 #include "kernels/device/cuda/memory.h"

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
-#include "app/results/pool_tables.h"
-#include "app/runs/kinds/replay.h"
-#include "app/runs/plan/cost_source.h"
-#include "app/runs/plan/pools.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/plan/serving_plan.h"
 #include "app/runs/plan/slo.h"
-#include "app/runs/plan/trace_input.h"
+#include "app/runs/report/summary_row.h"
 #include "base/text.h"
 #include "base/time.h"
 #include "policies/scheduler/layer_ranges.h"
@@ -54,6 +53,9 @@ bool SimulationRun::times_policy() const {
 }
 
 namespace {
+
+enum WaitCause : std::size_t { kSlots, kMemory, kSteps };
+constexpr std::array kWaitCauses = {"request_slots", "kv_memory", "steps"};
 
 // A scheduler may draw by the seed.
 bool draws_by_seed(const SimSetup& setup) {
@@ -123,6 +125,35 @@ std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary)
 }
 
 }  // namespace
+
+WaitWatch::WaitWatch(const HostSetup& setup, RunSink* next) : ForwardingSink(next) {
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) {
+    const PoolSetup& pool = setup.pool(i);
+    pools_.push_back({pool.num_replicas * pool.ranks, pool.make_scheduler()->step_bounds(pool.max_model_len).requests});
+  }
+}
+
+const WaitWatch::PoolLimits& WaitWatch::limits_of(std::uint32_t rank) const {
+  for (const PoolLimits& pool : pools_) {
+    if (rank < pool.ranks) return pool;
+    rank -= pool.ranks;
+  }
+  return pools_.back();
+}
+
+void WaitWatch::sample(const TimelineSample& s) {
+  ForwardingSink::sample(s);
+  if (s.waiting <= 0) return;
+  constexpr std::int64_t kTenth = 10;
+  const std::int64_t available = s.free_blocks + s.cached_blocks, most = limits_of(s.replica).most_running;
+  const bool is_full = available * kTenth < available + s.used_blocks;
+  ++counts_[most > 0 && s.running >= most ? kSlots : is_full ? kMemory : kSteps];
+}
+
+std::string WaitWatch::waits_for() const {
+  const auto most = std::max_element(counts_.begin(), counts_.end());
+  return *most == 0 ? "" : kWaitCauses[static_cast<std::size_t>(most - counts_.begin())];
+}
 
 std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
   const SimSetup& setup = plan_.setup;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,11 +12,50 @@
 #include "app/results/run_files.h"
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/serving_plan.h"
-#include "app/runs/report/bill.h"
-#include "app/runs/report/wait_watch.h"
+#include "app/runs/report/summary_row.h"
 #include "app/runs/sweep/progress.h"
+#include "serving/host_setup.h"
+#include "serving/metrics.h"
 
 namespace kvlab {
+
+// null: drops records.
+class ForwardingSink : public RunSink {
+ public:
+  explicit ForwardingSink(RunSink* next) : next_(next) {}
+  void request(const RequestRecord& record) override { next().request(record); }
+  void sample(const TimelineSample& sample) override { next().sample(sample); }
+  [[nodiscard]] bool wants_steps() const override { return next_ != nullptr && next_->wants_steps(); }
+  void step(const InFlightStep& step, const ReplicaState& state) override { next().step(step, state); }
+  void event(const EventRecord& event) override { next().event(event); }
+  void transfer(const TransferRecord& record) override { next().transfer(record); }
+
+ private:
+  RunSink& next() { return next_ != nullptr ? *next_ : nothing_; }
+  RunSink* next_;
+  RunSink nothing_;
+};
+
+class WaitWatch final : public ForwardingSink {
+ public:
+  // next: null drops records.
+  WaitWatch(const HostSetup& setup, RunSink* next);
+  // "request_slots": the step has the scheduler's maximum of requests. "kv_memory": otherwise, if fewer than 10 % of KV blocks are free or
+  // only cached. "steps": neither. The most frequent over samples with waiting requests, or "".
+  [[nodiscard]] std::string waits_for() const;
+
+  void sample(const TimelineSample& sample) override;
+
+ private:
+  struct PoolLimits {
+    std::uint32_t ranks = 1;        // over its replicas
+    std::int64_t most_running = 0;  // per step; 0: no limit
+  };
+  [[nodiscard]] const PoolLimits& limits_of(std::uint32_t rank) const;
+
+  std::vector<PoolLimits> pools_;
+  std::array<std::uint64_t, 3> counts_{};
+};
 
 // Counts records, and throws Interrupted on request.
 class WatchedSink final : public ForwardingSink {

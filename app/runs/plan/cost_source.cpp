@@ -1,5 +1,3 @@
-#include "app/runs/plan/cost_source.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "app/runs/plan/serving_plan.h"
 #include "base/text.h"
 #include "sim/cost/profile.h"
 

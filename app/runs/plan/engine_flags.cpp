@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "app/results/run_settings.h"
+#include "app/results/run_folder.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/config_file.h"
 #include "base/config/params.h"
@@ -324,10 +324,6 @@ class FlagReader {
     flags.overrides.push_back("scheduler=" + yaml_on_one_line(list));
   }
 
-  static std::string name_in(const YAML::Node& node) {
-    return node.IsScalar() ? node.Scalar() : node.IsMap() && node.size() == 1 ? node.begin()->first.Scalar() : "";
-  }
-
   [[nodiscard]] YAML::Node with_options(const YAML::Node& item) const {
     YAML::Node parameters(YAML::NodeType::Map);
     if (item.IsMap() && item.begin()->second.IsMap()) parameters = YAML::Clone(item.begin()->second);
@@ -353,8 +349,6 @@ class FlagReader {
 };
 
 }  // namespace
-
-std::vector<std::string> flag_engines() { return yaml_names(profiles_folder() + "/flags"); }
 
 EngineFlags read_engine_flags(const std::string& engine, const std::string& text, const std::string& experiment,
                               const std::vector<std::string>& set) {

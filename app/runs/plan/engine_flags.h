@@ -11,9 +11,6 @@ struct EngineFlags {
   std::vector<std::string> remarks;    // per option, in order
 };
 
-// With a file in profiles/flags.
-std::vector<std::string> flag_engines();
-
 // Translates an engine's command line for `experiment` with the --set values `set`. Throws one InputError for all
 // options that are unknown, refused or have a bad value, and if the scheduler is not the engine's.
 // Rules in `options` of profiles/flags/ENGINE.yaml:

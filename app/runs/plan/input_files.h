@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
@@ -11,6 +13,7 @@
 
 #include "app/runs/sweep/experiment.h"
 #include "base/config/params.h"
+#include "traces/trace.h"
 
 namespace kvlab {
 
@@ -60,5 +63,58 @@ std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files
 // A folder, or a hub id's in the local Hugging Face cache (noted as inputs of the run); other texts are returned as a path.
 // Throws InputError if an id has no weights.
 std::string read_model_folder(const Params& p, const std::string& text);
+
+// Scales arrivals by `factor`. Follow-ups keep their delays.
+class RescaledTrace final : public TraceSource {
+ public:
+  RescaledTrace(std::unique_ptr<TraceSource> source, double factor) : source_(std::move(source)), factor_(factor) {}
+  bool next(TraceRequest& request) override;
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  double factor_;
+};
+
+// A closed loop of `users`, without the trace's arrivals but with its think times.
+class UserTrace final : public TraceSource {
+ public:
+  UserTrace(std::unique_ptr<TraceSource> source, std::int32_t users, Span ramp) : source_(std::move(source)), users_(users), ramp_(ramp) {}
+  bool next(TraceRequest& request) override { return source_->next(request); }
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] ClosedLoop closed_loop() const override {
+    ClosedLoop loop = source_->closed_loop();
+    loop.concurrency = users_;
+    loop.ramp = ramp_;
+    return loop;
+  }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  std::int32_t users_;
+  Span ramp_;
+};
+
+// Per second over the span of arrivals, of the first `limit` requests (0: all). Throws InputError without two distinct arrivals.
+double mean_rate(TraceSource& source, std::uint64_t limit);
+
+using OpenTrace = std::function<std::unique_ptr<TraceSource>()>;
+
+struct TraceInput {
+  OpenTrace open;
+  std::function<std::unique_ptr<TraceSource>(std::uint64_t seed)> open_with;  // as drawn by another seed
+  std::string remark;                                                         // for the result's note
+  bool wants_perfetto = false;
+  bool keeps_summary = false;  // no tables of requests or samples
+};
+
+// Reads `trace`, `output`, and the first request, to find errors early.
+TraceInput read_trace(Params& p, std::uint64_t seed);
+// A pipe can only be read once.
+void refuse_pipe(const Params& p, const std::string& key);
 
 }  // namespace kvlab

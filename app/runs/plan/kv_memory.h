@@ -1,10 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "app/runs/plan/pool_plan.h"
+#include "app/runs/plan/serving_plan.h"
+#include "policies/kv/footprint.h"
+#include "sim/cost/kv_layout.h"
 
 namespace kvlab {
 
@@ -25,5 +29,17 @@ void set_eight_bit_copies(Params& p, PoolPlan& pool);
 
 // On swap settings disabled by a KV policy that evicts or rewrites tokens. Call after read_kv_policy().
 void note_unused_swaps(const PoolPlan& pool, std::vector<std::string>& remarks);
+
+// For a pool.recipe that does not keep everything: footprint and block size. Throws InputError at `kv_policy`.
+void use_recipe(Params& p, const KvLayout& layout, PoolPlan& pool);
+
+// Throws InputError without `kv_policy`, naming `purpose` ("grade").
+Recipe read_named_recipe(Params& p, const std::string& purpose);
+// Throws InputError if the engine cannot run the recipe.
+void require_engine(const Params& p, const Recipe& recipe);
+
+// Reuses released footprints with their cached results. `make`'s results must depend only on arguments. Thread-safe: each footprint has one
+// user at a time.
+std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make);
 
 }  // namespace kvlab

@@ -1,9 +1,7 @@
-#include "app/runs/plan/pool_plan.h"
-
 #include <fmt/format.h>
 
 #include "app/runs/plan/kv_memory.h"
-#include "app/runs/plan/policy_factory.h"
+#include "app/runs/plan/serving_plan.h"
 #include "base/config/spec_file.h"
 #include "base/hugging_face.h"
 #include "base/text.h"

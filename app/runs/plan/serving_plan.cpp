@@ -9,9 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "app/runs/plan/policy_factory.h"
-#include "app/runs/plan/pools.h"
-#include "app/runs/plan/serving_system.h"
+#include "app/runs/accuracy/served_model.h"
 #include "app/runs/plan/slo.h"
 #include "base/config/spec_file.h"
 #include "base/hash.h"
@@ -367,6 +365,18 @@ void read_requests(Params& p, ServingPlan& plan) {
   check_named_clients(p, plan);
   check_slo_groups(p, plan.setup.slo, plan.trace.open);
   p.reject_unread();
+}
+
+std::string read_backend(Params& p) {
+  return p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on, with 'host: engine'") == 1 ? "cuda" : "cpu";
+}
+
+ServedModel read_served_model(Params& p) {
+  ServedModel served;
+  served.has_random_weights = p.choice("weights", {"files", "random"}, 0,
+                                       "of the model, with 'host: engine'; random: in the profile's shape, to measure times") == 1;
+  served.backend = read_backend(p);
+  return served;
 }
 
 }  // namespace kvlab

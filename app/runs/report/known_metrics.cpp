@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -69,6 +71,26 @@ std::string short_path(const std::string& path, const std::vector<std::string>& 
   const std::string last = last_key(path);
   const auto same = std::count_if(paths.begin(), paths.end(), [&](const std::string& other) { return last_key(other) == last; });
   return same == 1 ? last : path;
+}
+
+double real_or(const std::string& text, double absent) {
+  double value = 0;
+  return parse_real(text, value) ? value : absent;
+}
+
+std::vector<std::size_t> all_rows(const CsvTable& table) {
+  std::vector<std::size_t> rows(table.rows.size());
+  std::iota(rows.begin(), rows.end(), std::size_t{0});
+  return rows;
+}
+
+std::vector<std::string> values_of(const CsvTable& table, const std::vector<std::size_t>& rows, std::size_t column) {
+  std::vector<std::string> values;
+  for (const std::size_t r : rows) {
+    const std::string& value = table.rows[r][column];
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  }
+  return values;
 }
 
 std::pair<std::string, std::string> axis_and_value(const std::string& condition) {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/csv.h"
+
 namespace kvlab {
 
 // Separated by blanks.
@@ -14,6 +16,13 @@ std::vector<std::string> words_in(std::string_view text);
 std::string last_key(const std::string& path);
 // The last key if no other of `paths` ends in it, else the path.
 std::string short_path(const std::string& path, const std::vector<std::string>& paths);
+
+// `absent` for a text that is no number.
+double real_or(const std::string& text, double absent);
+
+std::vector<std::size_t> all_rows(const CsvTable& table);
+// Distinct, in order of first use.
+std::vector<std::string> values_of(const CsvTable& table, const std::vector<std::size_t>& rows, std::size_t column);
 
 // Of "AXIS=VALUE" given with --where. Throws InputError.
 std::pair<std::string, std::string> axis_and_value(const std::string& condition);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "base/csv.h"
 #include "base/text.h"
@@ -12,7 +13,47 @@
 
 namespace kvlab {
 
+double energy_j(const PowerSpec& power, double gpu_s, double peak_s, double gpus) {
+  return power.idle_w * gpu_s + (power.peak_w - power.idle_w) * peak_s * gpus;
+}
+
+double dollars(double price_per_hour, double gpu_s) {
+  constexpr double kSecondsPerHour = 3600;
+  return price_per_hour * gpu_s / kSecondsPerHour;
+}
+
+double dollars_per_million(double dollars, double tokens) {
+  constexpr double kMillion = 1e6;
+  return dollars / tokens * kMillion;
+}
+
+std::vector<MissingFigure> missing_figures(const HardwareSpec& hardware) {
+  std::vector<MissingFigure> missing;
+  if (!hardware.power) missing.push_back({"energy", "'power: {idle_w: WATTS, peak_w: WATTS}'"});
+  if (!hardware.price_per_hour) missing.push_back({"price", "'price_per_hour: USD'"});
+  return missing;
+}
+
 namespace {
+
+double gpu_seconds(Span duration, const PoolUse& pool) { return to_s(duration) * pool.num_replicas * pool.cost.parallel.gpus(); }
+
+// "": no missing keys.
+std::string remark_on(const HardwareSpec& hardware) {
+  std::vector<std::string> figures, keys;
+  for (const MissingFigure& m : missing_figures(hardware)) {
+    figures.push_back(m.figure);
+    keys.push_back(m.key);
+  }
+  if (figures.empty()) return "";
+  return fmt::format("no {}{} for {}: add {} to {}", join(figures, " and "), hardware.price_per_hour ? "" : " of tokens", hardware.name,
+                     join(keys, " and "), hardware.file);
+}
+
+// nullopt if either is.
+std::optional<double> add(std::optional<double> sum, std::optional<double> own) {
+  return sum && own ? std::optional(*sum + *own) : std::nullopt;
+}
 
 constexpr std::array kPartNames = {"linear", "attention", "head", "collective", "policy"};
 constexpr std::array kFootingNames = {"inside", "interpolated", "extrapolated"};
@@ -104,7 +145,81 @@ void add_answer(Fields& f, const RunSummary& s, const SimSetup& setup, const Ans
   f.emplace_back("goodput_per_s_per_gpu", per_gpu(setup.slo.has_targets() || l.judged > 0, l.attained));
 }
 
+std::string fixed(double value) { return fmt::format("{:.6f}", value); }
+std::string fixed_if(bool exists, double value) { return exists ? fixed(value) : ""; }
+
+// Clamped to 1: a step or copy cut by a stop counts whole.
+std::string share(double used_s, double seconds) { return fixed_if(seconds > 0, std::min(1.0, used_s / seconds)); }
+
+// Replicas are numbered over all pools.
+const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica) {
+  for (const PoolRow& pool : pools) {
+    if (replica < pool.replicas) return pool;
+    replica -= pool.replicas;
+  }
+  throw InternalError("there is no such replica");
+}
+
+// busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac.
+std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, const PoolCosts& costs, double rank_s) {
+  const bool has_steps = totals.steps > 0;
+  return {share(static_cast<double>(totals.busy) * 1e-12, rank_s),
+          std::to_string(totals.steps),
+          std::to_string(totals.output_tokens),
+          fixed_if(has_steps && !pool.encodes(), totals.kv_used_mean_frac),
+          fixed_if(!pool.encodes(), totals.kv_used_peak_frac),
+          fixed_if(has_steps && costs.mfu_frac > 0, costs.mfu_frac),
+          fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
+}
+
+// KV and tokens stay 0.
+PoolTotals totals_of(const EncodeTotals& own) {
+  PoolTotals totals;
+  totals.busy = own.busy;
+  totals.steps = own.passes;
+  totals.images = own.images;
+  return totals;
+}
+
+PoolCosts costs_of(const PoolRow& pool, const EncodeTotals& own) {
+  PoolCosts costs;
+  const double busy_s = static_cast<double>(own.busy) * 1e-12;
+  if (busy_s > 0) costs.mfu_frac = static_cast<double>(own.flops) / (busy_s * pool.peak_flops);
+  if (busy_s > 0) costs.mbu_frac = static_cast<double>(own.bytes) / (busy_s * pool.peak_bytes);
+  return costs;
+}
+
 }  // namespace
+
+std::optional<double> energy_j(Span duration, const PoolUse& pool) {
+  if (!pool.cost.hardware.power) return std::nullopt;
+  return energy_j(*pool.cost.hardware.power, gpu_seconds(duration, pool), pool.peak_s, pool.cost.parallel.gpus_of_rank());
+}
+
+Bill bill_of(const ServingSummary& summary, const std::vector<PoolUse>& pools) {
+  const auto tokens = static_cast<double>(summary.output_tokens);
+  std::optional<double> joules = 0.0, usd = 0.0;
+  std::vector<std::string> remarks;
+  for (const PoolUse& pool : pools) {
+    const std::optional<double> price = pool.cost.hardware.price_per_hour;
+    joules = add(joules, energy_j(summary.duration, pool));
+    usd = add(usd, price ? std::optional(dollars(*price, gpu_seconds(summary.duration, pool))) : std::nullopt);
+    const std::string remark = remark_on(pool.cost.hardware);
+    if (!remark.empty() && std::find(remarks.begin(), remarks.end(), remark) == remarks.end()) remarks.push_back(remark);
+  }
+  Bill bill;
+  bill.energy_j = joules;
+  if (joules && tokens > 0) bill.energy_j_per_token = *joules / tokens;
+  if (usd && tokens > 0) bill.dollars_per_million_tokens = dollars_per_million(*usd, tokens);
+  bill.remark = join(remarks, "; ");
+  return bill;
+}
+
+void take_price(Bill& bill) {
+  if (!bill.dollars_per_million_tokens) return;
+  bill.dollars_per_million_tokens.reset();
+  bill.remark += (bill.remark.empty() ? "" : "; ") + std::string("no price, since the SLO is not attained");
+}
 
 Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, const Answer& answer, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
@@ -199,6 +314,49 @@ std::string credibility_label(const RunSummary& s, const SimSetup& setup, const 
   return fmt::format(
       "step time {:.1f} % measured, {:.1f} % interpolated, {:.1f} % extrapolated; KV blocks {}; overload {:.1f} % of time; {}",
       100 * s.footing_frac[0], 100 * s.footing_frac[1], 100 * s.footing_frac[2], blocks_source(setup), 100 * s.overload_frac, cost_source);
+}
+
+std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary) {
+  const bool has_images = pools.front().memory.has_value();
+  std::string text =
+      "run,pool,role,replicas,gpus,busy_frac,steps,output_tokens,kv_used_mean_frac,kv_used_peak_frac,mfu_frac,mbu_frac,energy_j";
+  text += has_images ? ",images,weights_bytes,kv_bytes,embeddings_peak_bytes\n" : "\n";
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    const PoolRow& pool = pools[i];
+    const EncodeTotals* const encode = pool.encodes() ? &summary.encode_pools.at(i - summary.pools.size()) : nullptr;
+    const PoolTotals totals = encode != nullptr ? totals_of(*encode) : summary.pools.at(i);
+    const PoolCosts costs = encode != nullptr ? costs_of(pool, *encode) : summary.pool_costs.at(i);
+    std::vector<std::string> row{run_id, pool.name, pool.role, std::to_string(pool.replicas),
+                                 std::to_string(pool.replicas * static_cast<std::uint32_t>(pool.gpus))};
+    const double rank_s = to_s(summary.duration) * pool.replicas * pool.ranks;
+    for (std::string& field : work_of(pool, totals, costs, rank_s)) row.push_back(std::move(field));
+    row.push_back(fixed_if(pool.energy_j.has_value(), pool.energy_j.value_or(0)));
+    if (has_images) {
+      row.insert(row.end(), {std::to_string(totals.images), std::to_string(pool.memory->weights_bytes),
+                             std::to_string(pool.memory->kv_bytes), encode != nullptr ? std::to_string(encode->peak_held_bytes) : ""});
+    }
+    text += csv_line(row);
+  }
+  return text;
+}
+
+std::string links_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary) {
+  std::string text = "run,pool,replica,direction,transfers,bytes,busy_frac\n";
+  for (const LinkUse& use : summary.links)
+    text += csv_line({run_id, pool_of(pools, use.replica).name, std::to_string(use.replica), use.is_egress ? "out" : "in",
+                      std::to_string(use.transfers), std::to_string(use.bytes),
+                      share(static_cast<double>(use.busy.count()) * 1e-12, to_s(summary.duration))});
+  return text;
+}
+
+std::string stores_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary) {
+  std::string text = "run,pool,replica,blocks,block_bytes,kept_blocks,written_blocks,evicted_blocks,no_room_blocks,loaded_bytes\n";
+  for (const StoreUse& store : summary.stores)
+    text +=
+        csv_line({run_id, pool_of(pools, store.replica).name, std::to_string(store.replica), std::to_string(store.num_blocks),
+                  std::to_string(store.block_bytes), std::to_string(store.kept_blocks), std::to_string(store.use.written_blocks),
+                  std::to_string(store.evicted_blocks), std::to_string(store.use.no_room_blocks), std::to_string(store.use.loaded_bytes)});
+  return text;
 }
 
 }  // namespace kvlab

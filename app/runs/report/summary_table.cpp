@@ -1,17 +1,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <ostream>
+#include <vector>
 
 #include "app/runs/report/known_metrics.h"
 #include "app/runs/report/report.h"
-#include "app/runs/report/sizing_answer.h"
 #include "base/text.h"
 
 namespace kvlab {
 
 namespace {
+
+using Row = std::vector<std::string>;
 
 constexpr std::size_t kMaxTableRows = 40;
 
@@ -51,16 +54,6 @@ bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector
   });
 }
 
-// "ttft/tpot".
-std::string different_texts(const CsvTable& summary, const std::vector<std::size_t>& rows, std::size_t column) {
-  std::vector<std::string> texts;
-  for (const std::size_t r : rows) {
-    const std::string& text = summary.rows[r][column];
-    if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
-  }
-  return join(texts, "/");
-}
-
 // The seed column has the number of seeds.
 CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   CsvTable means{summary.file, summary.columns, {}, {}};
@@ -89,10 +82,9 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
         sum += value;
       }
       // A seed without a value leaves no mean.
-      if (some)
-        mean[c] = all ? number_text(sum / static_cast<double>(rows.size())) : "";
-      else
-        mean[c] = different_texts(summary, rows, c);
+      std::vector<std::string> texts = values_of(summary, rows, c);
+      std::erase(texts, "");
+      mean[c] = !some ? join(texts, "/") : all ? number_text(sum / static_cast<double>(rows.size())) : "";
     }
     means.rows.push_back(std::move(mean));
   }
@@ -159,7 +151,117 @@ class PrintedTable {
   std::vector<std::size_t> shown_;
 };
 
+struct GradedRow {
+  std::string run, recipe, budget;
+  std::vector<std::string> others;                         // other varying axes
+  std::map<std::string, std::pair<double, double>> tasks;  // (right, total)
+  double answers = 0, kl = 0, resident = 0;
+};
+
+bool varies(const CsvTable& t, std::size_t column) {
+  return std::any_of(t.rows.begin(), t.rows.end(), [&](const auto& row) { return row[column] != t.rows[0][column]; });
+}
+
+// Varying ones without their own column.
+std::vector<std::size_t> other_axes(const CsvTable& summary) {
+  std::vector<std::size_t> axes;
+  for (std::size_t c = 1; c <= summary.at("seed"); ++c) {
+    const std::string& name = summary.columns[c];
+    const bool is_shown = name == "kv_policy" || name == "kv_policy.recipe" || name == "kv_policy.budget_tokens";
+    if (!is_shown && varies(summary, c)) axes.push_back(c);
+  }
+  return axes;
+}
+
+// With a listed policy's changes to its recipe: '512 allocator pyramid'.
+std::string budget_of(const CsvTable& summary, const std::vector<std::string>& row, const std::string& recipe) {
+  std::string budget = summary.has("kv_policy.budget_tokens") ? row[summary.at("kv_policy.budget_tokens")] : "";
+  const std::string policy = summary.has("kv_policy") ? row[summary.at("kv_policy")] : "";
+  if (policy.find(' ') == std::string::npos) return budget;
+  return budget + (budget.empty() ? "" : " ") + (policy.starts_with(recipe + " ") ? policy.substr(recipe.size() + 1) : policy);
+}
+
+std::vector<GradedRow> rows_of(const CsvTable& summary, const std::vector<std::size_t>& others) {
+  const std::size_t task = summary.at("task"), answers = summary.at("num_answers"), right = summary.at("exact_match_frac"),
+                    kl = summary.at("kl_to_full"), resident = summary.at("resident_bytes_frac");
+  std::vector<GradedRow> runs;
+  for (std::size_t i = 0; i < summary.rows.size(); ++i) {
+    const std::vector<std::string>& row = summary.rows[i];
+    if (runs.empty() || runs.back().run != row[0]) {
+      const std::string& recipe = row[summary.at("recipe")];
+      runs.push_back({row[0], recipe, budget_of(summary, row, recipe), {}, {}});
+      for (const std::size_t axis : others) runs.back().others.push_back(row[axis]);
+    }
+    GradedRow& r = runs.back();
+    const double n = real_or(row[answers], 0);
+    r.tasks[row[task]].first += n * real_or(row[right], 0);
+    r.tasks[row[task]].second += n;
+    r.answers += n;
+    r.kl += n * real_or(row[kl], 0);
+    r.resident += n * real_or(row[resident], 0);
+  }
+  return runs;
+}
+
+// A task without samples is a dash and not in the mean.
+std::vector<std::string> cells_of(const GradedRow& r, const std::vector<std::string>& tasks) {
+  std::vector<std::string> cells{r.run, r.recipe, r.budget};
+  cells.insert(cells.end(), r.others.begin(), r.others.end());
+  cells.push_back(fmt::format("{:.2f}", r.resident / r.answers));
+  cells.push_back(fmt::format("{:.3f}", r.kl / r.answers));
+  double mean = 0;
+  for (const std::string& task : tasks) {
+    const auto found = r.tasks.find(task);
+    if (found == r.tasks.end()) {
+      cells.emplace_back("-");
+      continue;
+    }
+    const auto [right, all] = found->second;
+    mean += right / all / static_cast<double>(r.tasks.size());
+    cells.push_back(fmt::format("{:.2f}", right / all));
+  }
+  cells.push_back(fmt::format("{:.3f}", mean));
+  return cells;
+}
+
 }  // namespace
+
+RowTitles::RowTitles(const CsvTable& summary, std::size_t end) : summary_(summary) {
+  for (std::size_t c = 1; c < end; ++c)
+    if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const Row& row) { return row[c] != summary.rows[0][c]; }))
+      varying_.push_back(c);
+}
+
+std::string RowTitles::of(const Row& row) const {
+  std::vector<std::string> parts;
+  for (const std::size_t c : varying_) parts.push_back(fmt::format("{}={}", last_key(summary_.columns[c]), row[c]));
+  return join(parts, " ");
+}
+
+std::string put_answer_first(CsvTable& summary, std::size_t num_axes) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const auto number = [&](const Row& row, const char* column) {
+    return summary.has(column) ? real_or(row[summary.at(column)], kNone) : kNone;
+  };
+  const auto attains = [&](const Row& row) { return std::min(number(row, "search_replicas"), number(row, "search_tp")) < kNone; };
+  const auto attaining = std::count_if(summary.rows.begin(), summary.rows.end(), attains);
+  if (summary.rows.size() < 2 || attaining == 0) return "";  // no search for hardware
+  std::stable_sort(summary.rows.begin(), summary.rows.end(), [&](const Row& a, const Row& b) {
+    if (attains(a) != attains(b)) return attains(a);
+    const double price_a = number(a, "dollars_per_million_tokens"), price_b = number(b, "dollars_per_million_tokens");
+    return price_a != price_b ? price_a < price_b : number(a, "gpus") < number(b, "gpus");
+  });
+  const Row& best = summary.rows.front();
+  const auto field = [&](const char* column) { return summary.has(column) ? short_number(best[summary.at(column)]) : std::string(); };
+  const bool has_price = !field("dollars_per_million_tokens").empty();
+  std::vector<std::string> facts{RowTitles(summary, num_axes + 1).of(best)};
+  if (!field("search_replicas").empty()) facts.push_back(field("search_replicas") + " replicas");
+  if (!field("search_tp").empty()) facts.push_back("tp " + field("search_tp"));
+  facts.push_back(field("gpus") + " GPUs");
+  if (has_price) facts.push_back(fmt::format("${} per 1M tokens", field("dollars_per_million_tokens")));
+  return fmt::format("answer: {} of {} attain; {}: {}\n", attaining, summary.rows.size(),
+                     has_price ? "the cheapest" : "with the fewest GPUs", join(facts, ", "));
+}
 
 void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out) {
   constexpr std::size_t kMostWidth = 160;
@@ -171,6 +273,22 @@ void print_table(const SweepReport& report, const std::vector<std::string>& metr
   out << table.text() << answer;
   if (!left_out.empty()) out << fmt::format("also in summary.csv: {}\n", join(left_out, ", "));
   if (summary.rows.size() > kMaxTableRows) out << fmt::format("... {} more runs in summary.csv\n", summary.rows.size() - kMaxTableRows);
+}
+
+void print_accuracy(const CsvTable& summary, std::ostream& out) {
+  if (summary.rows.empty()) return;
+  const std::vector<std::size_t> others = other_axes(summary);
+  const std::vector<std::string> tasks = values_of(summary, all_rows(summary), summary.at("task"));
+  std::vector<std::string> header{"run", "recipe", "budget"};
+  for (const std::size_t axis : others) header.push_back(last_key(summary.columns[axis]));
+  header.insert(header.end(), {"bytes", "kl"});
+  header.insert(header.end(), tasks.begin(), tasks.end());
+  header.emplace_back("mean");
+  std::vector<std::vector<std::string>> rows;
+  for (const GradedRow& r : rows_of(summary, others)) rows.push_back(cells_of(r, tasks));
+  out << text_table(header, rows);
+  out << "shares of right answers, lengths pooled; bytes: resident share of the full cache; kl: nats per token to the full cache, a mean "
+         "of tasks and lengths weighted by their answers\n";
 }
 
 }  // namespace kvlab

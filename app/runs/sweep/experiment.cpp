@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 
-#include "app/runs/report/expectations.h"
-#include "app/runs/report/figure_settings.h"
+#include "app/runs/report/sweep_keys.h"
 #include "base/config/axes.h"
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
@@ -68,18 +68,11 @@ void read_folders(ConfigFile& config) {
   config.folders = {(here / working).lexically_normal(), (here / own).lexically_normal()};
 }
 
-// Checks and removes.
-void take_figures(ConfigFile& config) {
-  if (!std::as_const(config.root)[kFigures].IsDefined()) return;
-  check_figure_settings(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
-  config.root.remove(kFigures);
-}
-
-// Checks and removes; they are used after the runs.
-void take_expectations(ConfigFile& config) {
-  if (!std::as_const(config.root)[kExpect].IsDefined()) return;
-  read_expectations(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
-  config.root.remove(kExpect);
+// Checks and removes a key that is used after the runs.
+void take(ConfigFile& config, const char* key, const std::function<void(Params)>& check) {
+  if (!std::as_const(config.root)[key].IsDefined()) return;
+  check(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
+  config.root.remove(key);
 }
 
 // found: null if they are known.
@@ -107,8 +100,8 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
   find_variables(config->root, *config, "", all);
   for (auto& [node, value] : all) node = value;
   read_folders(*config);
-  take_figures(*config);
-  take_expectations(*config);
+  take(*config, kFigures, check_figure_settings);
+  take(*config, kExpect, read_expectations);
   take_included(*config, included);
   return config;
 }
@@ -218,11 +211,7 @@ YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec&
   YAML::Node root = resolved_tree(config, *run.choices);
   root["name"] = e.name;
   root["seed"] = run.seed;
-  root.remove("seeds");
-  root.remove(kPathsFrom);
-  root.remove(kFigures);
-  root.remove(kExpect);
-  root.remove(kIncludeResults);
+  for (const char* const key : {"seeds", kPathsFrom, kFigures, kExpect, kIncludeResults}) root.remove(key);
   return root;
 }
 

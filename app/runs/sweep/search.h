@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/runs/plan/latency_limit.h"
+#include "app/runs/plan/slo.h"
 #include "base/config/params.h"
 #include "base/time.h"
 

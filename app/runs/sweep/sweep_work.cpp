@@ -1,5 +1,3 @@
-#include "app/runs/sweep/sweep_work.h"
-
 #include <fmt/format.h>
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
@@ -13,9 +11,9 @@
 #include <thread>
 
 #include "app/results/safe_files.h"
-#include "app/results/text_file.h"
-#include "app/runs/sweep/run.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/sweep/progress.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/message.h"
 
 namespace kvlab {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "app/runs/kinds/run_kind.h"
-#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/progress.h"
 #include "base/error.h"
 
 namespace kvlab {
