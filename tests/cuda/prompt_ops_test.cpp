@@ -5,8 +5,7 @@
 #include "kernels/select/list_marked_op.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 #include "kernels/storage/token_copy_op.h"
-#include "policies/kv/disposal/row_states_op.h"
-#include "tests/cuda/parts_fixture.h"
+#include "tests/cuda/rows_fixture.h"
 
 // Operations on a prompt's chunk, in float32: kernels against the CPU version.
 namespace kvlab {
@@ -152,30 +151,6 @@ TEST_F(PromptOpsCuda, GatheredRowsEqualCpuVersion) {
   EXPECT_EQ(k.device(cuda()), k.host());
   EXPECT_EQ(v.device(cuda()), v.host());
   EXPECT_EQ(k.host()[(7 * 2 + 1) * 24 + 3], rows.host().key(1, 7)[3]);
-}
-
-TEST_F(PromptOpsCuda, RowStatesEqualCpuVersion) {
-  constexpr std::int32_t kMid = 12, kFeatures = 5, kD = 24, kGroup = 3;
-  PartsFixture<bf16> parts({.kv_heads = 2, .group = kGroup, .head_dim = kD, .page_tokens = 8}, {9, 70, 1, 0}, {4, 20, 1, 0}, 6);
-  const QueriesFixture queries({2, 1}, {80, 9}, 2 * kGroup, kD, 9);
-  std::uint64_t seed = 20;
-  const auto numbers = [&](std::int64_t n) { return random_elements<float>(n, ++seed, 0.5F); };
-  const std::vector<float> a1 = numbers(6 * kD * kMid), a2 = numbers(6 * kMid * kFeatures), b1 = numbers(2 * kD * kMid),
-                           b2 = numbers(2 * kMid * kFeatures), c = numbers(2 * kFeatures * kFeatures), s1 = numbers(2 * kFeatures),
-                           s2 = numbers(2 * kFeatures);
-  const StateMaps maps{kMid, kFeatures, a1.data(), a2.data(), b1.data(), b2.data(), c.data(), s1.data(), s2.data()};
-  const Ints line{3, 0, 1, 2}, tokens{kFeatures, kFeatures, 0, 0};
-  const Longs first = prefix_sums(tokens);
-  Twice<float> state(std::vector<float>(static_cast<std::size_t>(4 * maps.state_floats(kD)), 0.25F)),
-      weights(std::vector<float>(2 * kFeatures * 2 * kGroup)), values(std::vector<float>(4 * kFeatures * kD));
-  run_both([&](bool gpu) { return RowStates{parts.at(gpu), maps, line.data(), state.at(gpu)}; });
-  EXPECT_TRUE(all_near(state.device(cuda()), state.host(), 1e-4, 1e-4));
-  run_both([&](bool gpu) {
-    return RowStates{parts.at(gpu), maps,         line.data(), state.at(gpu),   RowStates::Kind::kRead, queries.at(gpu),
-                     tokens.data(), first.data(), 2,           weights.at(gpu), values.at(gpu)};
-  });
-  EXPECT_TRUE(all_near(bounded(weights.device(cuda())), bounded(weights.host()), 1e-3, 1e-3));
-  EXPECT_TRUE(all_near(values.device(cuda()), values.host(), 1e-3, 1e-3));
 }
 
 }  // namespace
