@@ -70,7 +70,7 @@ class CastCuda : public CudaTest {
       return Cast{{rows.at(gpu), first.data(), index.at(gpu), values}, type, stored.at(gpu), unpacks};
     };
     run_both([&](bool gpu) { return op(gpu, false); });
-    EXPECT_EQ(stored.device(cuda()), stored.host());
+    EXPECT_TRUE(same(stored));
     std::vector<float>& exact = values ? rows.v : rows.k;
     const auto expect_exact = [&](bool has_nan) {
       const std::vector<float> got = values ? rows.device_values(cuda()) : rows.device_keys(cuda());
@@ -153,7 +153,7 @@ TEST_F(TokenCopyCuda, WordsEqualCpuVersion) {
     rows.upload();
     Twice<std::uint32_t> stored((1 + words) * rows.first.back());
     run_both([&](bool gpu) { return copy_words(rows.at(gpu), TokenCopy::Way::kFromPages, stored.at(gpu)); });
-    EXPECT_EQ(stored.device(cuda()), stored.host());
+    EXPECT_TRUE(same(stored));
     std::fill(rows.words.begin(), rows.words.end(), 9);
     std::fill(rows.position.begin(), rows.position.end(), -4);
     rows.upload();
@@ -198,9 +198,7 @@ class ChannelFormatsCuda : public CudaTest {
       return a;
     };
     run_both(op);
-    EXPECT_EQ(value.device(cuda()), value.host());
-    EXPECT_EQ(place.device(cuda()), place.host());
-    EXPECT_EQ(narrow_place.device(cuda()), narrow_place.host());
+    EXPECT_TRUE(same(value, place, narrow_place));
     expect_same_cache(f, 1e-3);  // means, summed in another order, on either side of a rounding
     run_both([&](bool gpu) { return unpacking(op(gpu)); });
     expect_same_cache(f, 1e-3);
@@ -238,9 +236,7 @@ TEST_F(ChannelFormatsCuda, ExponentCodeComesBackBitForBit) {
   ListedFixture<bf16> f({.kv_heads = 2, .head_dim = 40, .page_tokens = 8}, {0, 9, 70, 200, 5, 5}, {0, 7, 65, 150, 0, 0},
                         {0, 7, 43, 150, 0, 0}, 5);
   for (const bool values : {false, true}) {
-    Ints bytes[2] = {Ints(6, 5), Ints(6, 5)};
-    run_both([&](bool gpu) { return ExponentCode{f.at(gpu, values), bytes[gpu].data()}; });
-    EXPECT_EQ(bytes[1], bytes[0]);
+    EXPECT_TRUE(equal(on_host(Ints(6, 5), [&](bool gpu, std::int32_t* bytes) { return ExponentCode{f.at(gpu, values), bytes}; })));
   }
   using Bytes = std::vector<std::uint8_t>;
   Twice<std::uint8_t> packed(Bytes(static_cast<std::size_t>(most_exponent_bytes(f.host())))), lengths(Bytes(3 * kExponentTable));
@@ -251,8 +247,7 @@ TEST_F(ChannelFormatsCuda, ExponentCodeComesBackBitForBit) {
   });
   EXPECT_EQ(begin[1], begin[0]);
   EXPECT_EQ(end[1], end[0]);
-  EXPECT_EQ(packed.device(cuda()), packed.host());
-  EXPECT_EQ(lengths.device(cuda()), lengths.host());
+  EXPECT_TRUE(same(packed, lengths));
   const std::vector<float> before = f.rows.device_keys(cuda());
   run_cuda(ExponentCode{f.device(), nullptr, packed.at(true), lengths.at(true), begin[1].data(), end[1].data(), true}, cuda());
   const std::vector<float> after = f.rows.device_keys(cuda());
@@ -294,7 +289,7 @@ class LowRankCuda : public CudaTest {
       }
     }
     pre_rope.upload();
-    const LowRankFactor shape{f.host(), joint, rank, rounds, 5, pre_rope.host(), is_pre_rope};
+    const LowRankFactor shape{f.host(), joint, rank, rounds, 5, pre_rope.at(false), is_pre_rope};
     Twice<std::uint16_t> left(left_numbers(shape)), right(right_numbers(shape));
     const auto factor = [&](bool gpu) {
       return LowRankFactor{f.at(gpu), joint, rank, rounds, 5, pre_rope.at(gpu), is_pre_rope, left.at(gpu), right.at(gpu)};

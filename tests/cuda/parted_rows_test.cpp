@@ -12,6 +12,7 @@
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
+#include "policies/kv/disposal/row_states_op.h"
 #include "policies/kv/disposal/slerp_pairs_op.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -250,7 +251,7 @@ TEST_F(DroppedTokensCuda, TakeDueOfDropped) {
       const PartedRows p = parts().at(gpu);
       return TakeDue{p.kv, 1, 1, 0, 1, first.data(), due.at(gpu), true, p.dropped_first, p.dropped};
     });
-    EXPECT_EQ(due.device(cuda()), due.host());
+    EXPECT_TRUE(same(due));
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }
 }
@@ -272,7 +273,7 @@ TEST_F(DroppedTokensCuda, MergeGate) {
           return MergeGate{parts().at(gpu), similarity.at(gpu), target.at(gpu), running, thresholds[gpu].data(), line.data(), 0.3F, 0.2F,
                            head_mean};
         });
-        EXPECT_EQ(target.device(cuda()), target.host());
+        EXPECT_TRUE(same(target));
         EXPECT_TRUE(all_near(thresholds[1], thresholds[0], 1e-6, 1e-6));
       }
     }
@@ -300,7 +301,31 @@ TEST_F(CudaTest, CopiesOfDroppedTokensEqualCpuVersion) {
   run_cpu(copy_dropped(all.host(), expected.data(), position.at(false)));
   run_cuda(copy_dropped(all.device(), out.data(), position.at(true)), cuda());
   EXPECT_EQ(floats(out.to_host(cuda().stream())), expected);
-  EXPECT_EQ(position.device(cuda()), position.host());
+  EXPECT_TRUE(same(position));
+}
+
+TEST_F(CudaTest, RowStatesEqualCpuVersion) {
+  constexpr std::int32_t kMid = 12, kFeatures = 5, kD = 24, kGroup = 3;
+  PartsFixture<bf16> parts({.kv_heads = 2, .group = kGroup, .head_dim = kD, .page_tokens = 8}, {9, 70, 1, 0}, {4, 20, 1, 0}, 6);
+  const QueriesFixture queries({2, 1}, {80, 9}, 2 * kGroup, kD, 9);
+  std::uint64_t seed = 20;
+  const auto numbers = [&](std::int64_t n) { return random_elements<float>(n, ++seed, 0.5F); };
+  const std::vector<float> a1 = numbers(6 * kD * kMid), a2 = numbers(6 * kMid * kFeatures), b1 = numbers(2 * kD * kMid),
+                           b2 = numbers(2 * kMid * kFeatures), c = numbers(2 * kFeatures * kFeatures), s1 = numbers(2 * kFeatures),
+                           s2 = numbers(2 * kFeatures);
+  const StateMaps maps{kMid, kFeatures, a1.data(), a2.data(), b1.data(), b2.data(), c.data(), s1.data(), s2.data()};
+  const Ints line{3, 0, 1, 2}, tokens{kFeatures, kFeatures, 0, 0};
+  const Longs first = prefix_sums(tokens);
+  Twice<float> state(std::vector<float>(static_cast<std::size_t>(4 * maps.state_floats(kD)), 0.25F)),
+      weights(std::vector<float>(2 * kFeatures * 2 * kGroup)), values(std::vector<float>(4 * kFeatures * kD));
+  run_both([&](bool gpu) { return RowStates{parts.at(gpu), maps, line.data(), state.at(gpu)}; });
+  EXPECT_TRUE(all_near(state.device(cuda()), state.host(), 1e-4, 1e-4));
+  run_both([&](bool gpu) {
+    return RowStates{parts.at(gpu), maps,         line.data(), state.at(gpu),   RowStates::Kind::kRead, queries.at(gpu),
+                     tokens.data(), first.data(), 2,           weights.at(gpu), values.at(gpu)};
+  });
+  EXPECT_TRUE(all_near(weights.device(cuda()), weights.host(), 1e-3, 1e-3, true));
+  EXPECT_TRUE(all_near(values.device(cuda()), values.host(), 1e-3, 1e-3));
 }
 
 }  // namespace

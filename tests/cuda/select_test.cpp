@@ -125,9 +125,9 @@ TEST_F(SelectCuda, CountScoresEqualsCpuVersion) {
   const auto check = [&](const std::vector<float>& scores, CountScores::Kind kind, std::initializer_list<double> limits) {
     Twice<float> x(scores);
     for (const double limit : limits) {
-      Ints counts[2] = {Ints(6, -1), Ints(6, -1)};
-      run_both([&](bool gpu) { return CountScores{6, first.data(), x.at(gpu), kind, limit, counts[gpu].data()}; });
-      EXPECT_EQ(counts[1], counts[0]) << limit;
+      const auto counts =
+          on_host(Ints(6, -1), [&](bool gpu, std::int32_t* out) { return CountScores{6, first.data(), x.at(gpu), kind, limit, out}; });
+      EXPECT_TRUE(equal(counts)) << limit;
     }
   };
   std::vector<float> scores = drawn_scores(first.back(), 30);
@@ -161,14 +161,13 @@ TEST_F(ClusterCuda, ClusterKeys) {
     token_room.push_back(tokens[r]), cluster_room.push_back(clusters[r]), centroid_room.push_back(kDim * clusters[r]);
   RowArrays<std::int32_t> cluster_of(token_room, -3), sizes(cluster_room, -3);
   RowArrays<float> centroids(centroid_room, 0.5F);
-  run_cpu(ClusterKeys{rows.host(), tokens.data(), clusters.data(), 4, cluster_of.host(), centroids.host(), sizes.host()});
+  run_cpu(ClusterKeys{rows.host(), tokens.data(), clusters.data(), 4, cluster_of.at(false), centroids.at(false), sizes.at(false)});
   for (const auto order : {emulated::Order::kForward, emulated::Order::kShuffled}) {
     emulated::set_order(order);
-    run_cuda(ClusterKeys{rows.device(), tokens.data(), clusters.data(), 4, cluster_of.device(), centroids.device(), sizes.device()},
+    run_cuda(ClusterKeys{rows.device(), tokens.data(), clusters.data(), 4, cluster_of.at(true), centroids.at(true), sizes.at(true)},
              cuda());
-    EXPECT_EQ(cluster_of.device_contents(cuda()), cluster_of.contents());
-    EXPECT_EQ(sizes.device_contents(cuda()), sizes.contents());
-    EXPECT_TRUE(all_near(centroids.device_contents(cuda()), centroids.contents(), 1e-6, 1e-5));
+    EXPECT_TRUE(same(cluster_of, sizes));
+    EXPECT_TRUE(all_near(centroids.device(cuda()), centroids.host(), 1e-6, 1e-5));
   }
   emulated::set_order(emulated::Order::kForward);
 }
@@ -194,7 +193,7 @@ TEST_F(ClusterCuda, ClusterThreshold) {
       return ClusterThreshold{
           6, 2, kGroup, kDim, 2, queries.at(gpu), clusters.data(), centroids.at(gpu), sizes.at(gpu), keep.data(), threshold.at(gpu)};
     });
-    EXPECT_TRUE(all_near(threshold.device_contents(cuda()), threshold.contents(), 0, 1e-5)) << frac;
+    EXPECT_TRUE(all_near(threshold.device(cuda()), threshold.host(), 0, 1e-5)) << frac;
   }
 }
 
@@ -252,7 +251,7 @@ class PagesCuda : public CudaTest {
     RowArrays<float> bounds(sizes, 0.5F);  // of pages that have begun
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
       run_both([&](bool gpu) { return PageSummaries{rows.at(gpu), page_tokens, page_tokens, from.data(), bounds.at(gpu), kBounds}; });
-      EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
+      EXPECT_TRUE(same(bounds));
     }
     RowArrays<float> parents(sizes);
     const Ints pages{0, 1, 1, 1, 2, 3}, zeros(len.size(), 0);
@@ -261,7 +260,7 @@ class PagesCuda : public CudaTest {
       kv.len = pages.data();
       return PageSummaries{kv, 2, 2, zeros.data(), parents.at(gpu), PageSummaries::Kind::kNodes, bounds.at(gpu)};
     });
-    EXPECT_EQ(parents.device_contents(cuda()), parents.contents());
+    EXPECT_TRUE(same(parents));
   }
 
   // Sums of at most 64 numbers in another order.
@@ -275,7 +274,7 @@ class PagesCuda : public CudaTest {
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
       RowArrays<float> means(sizes, 0.5F);
       run_both([&](bool gpu) { return PageSummaries{rows.at(gpu), span, stride, from.data(), means.at(gpu)}; });
-      EXPECT_TRUE(all_near(means.device_contents(cuda()), means.contents(), 1e-5, 1e-5));
+      EXPECT_TRUE(all_near(means.device(cuda()), means.host(), 1e-5, 1e-5));
     }
   }
 

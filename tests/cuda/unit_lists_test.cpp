@@ -113,7 +113,7 @@ TEST_F(UnitListsCuda, RankedUnits) {
   run_both([&](bool gpu) {
     return SortUnits{6, lists().at(gpu), SortUnits::Kind::kByScore, score_first.data(), scores.at(gpu), ranked.at(gpu)};
   });
-  EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
+  EXPECT_TRUE(same(ranked));
   const Longs first{0, 0, 1, 11, 411, 412, 445};
   EXPECT_TRUE(equal(both<std::int32_t>(445, [&](bool gpu, std::int32_t* best) {
     return SortUnits{6, {.rows = ranked.at(gpu)}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), best};
@@ -131,13 +131,13 @@ TEST_F(UnitListsCuda, TrackReuse) {
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
   Twice<std::int32_t> units(unit);
-  Ints hits[2] = {Ints(3, -1), Ints(3, -1)};
-  run_both([&](bool gpu) {
+  const auto hits = on_host(Ints(3, -1), [&](bool gpu, std::int32_t* out) {
     const UnitLists asked{first.data(), units.at(gpu)};
-    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), hits[gpu].data()};
+    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), out};
   });
-  for (const Ints& x : hits) EXPECT_EQ(x, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
-  EXPECT_EQ(last.device_contents(cuda()), last.contents());
+  EXPECT_TRUE(equal(hits));
+  EXPECT_EQ(hits.expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
+  EXPECT_TRUE(same(last));
 }
 
 // Random products differ by more than the order of summation changes them.
@@ -190,8 +190,7 @@ TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
     return SelectUnits{4,       1,       SelectUnits::Kind::kSplit, lists,        row_first.data(), scores.at(gpu),
                        nullptr, nullptr, high_first.data(),         high.at(gpu), low.at(gpu)};
   });
-  EXPECT_EQ(high.device(cuda()), high.host());
-  EXPECT_EQ(low.device(cuda()), low.host());
+  EXPECT_TRUE(same(high, low));
 }
 
 TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
@@ -202,10 +201,11 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
   reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
   reference.upload();
-  Ints drifts[2] = {Ints(4, -1), Ints(4, -1)};
-  run_both([&](bool gpu) { return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), drifts[gpu].data()}; });
-  for (const Ints& found : drifts) EXPECT_EQ(found, (Ints{1, 1, 0, 0}));
-  EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
+  const auto drifts = on_host(Ints(4, -1), [&](bool gpu, std::int32_t* out) {
+    return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), out};
+  });
+  EXPECT_EQ(std::tuple(drifts.got, drifts.expected), std::tuple(Ints{1, 1, 0, 0}, Ints{1, 1, 0, 0}));
+  EXPECT_TRUE(same(reference));
 }
 
 TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
@@ -228,12 +228,9 @@ TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
   EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products
   const Ints cap{10, 500, 3, 3};
   Twice<float> scores(expected);
-  Ints count[2] = {Ints(4, -1), Ints(4, -1)};
-  run_both([&](bool gpu) {
-    constexpr auto kMeanAbove = CountScores::Kind::kMeanAbove;
-    return CountScores{4, first.data(), scores.at(gpu), kMeanAbove, -4.0, count[gpu].data(), kv_heads, cap.data()};
-  });
-  EXPECT_EQ(count[1], count[0]);
+  EXPECT_TRUE(equal(on_host(Ints(4, -1), [&](bool gpu, std::int32_t* out) {
+    return CountScores{4, first.data(), scores.at(gpu), CountScores::Kind::kMeanAbove, -4.0, out, kv_heads, cap.data()};
+  })));
 }
 
 class SparseScoresCuda : public CudaTest {};
@@ -244,15 +241,15 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
   const Ints fresh{0, 1, 2}, chosen{1, 1, 0};
   RowArrays<float> sum(Longs(n, d), 0.5F), gram(Longs(n, d * d), 0.0F), basis(Longs(n, width * d), -1.0F);
   run_both([&](bool gpu) { return QueryGram{n, kv_heads, group, d, queries.at(gpu), fresh.data(), true, sum.at(gpu), gram.at(gpu)}; });
-  EXPECT_TRUE(all_near(sum.device_contents(cuda()), sum.contents(), 1e-5, 1e-5));
-  EXPECT_TRUE(all_near(gram.device_contents(cuda()), gram.contents(), 1e-5, 1e-5));
+  EXPECT_TRUE(all_near(sum.device(cuda()), sum.host(), 1e-5, 1e-5));
+  EXPECT_TRUE(all_near(gram.device(cuda()), gram.host(), 1e-5, 1e-5));
   sum.upload(), gram.upload();
   RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 3, 40, 9, 1, 1}, 9);
   const Ints from{0, 1, 0, 9, 1, 1};
   RowArrays<float> partial({0, 3 * width, 40 * width, 9 * width, width, width});
   for (const bool skew : {false, true}) {
     run_both([&](bool gpu) { return ColumnBasis{n, kv_heads, d, width, chosen.data(), skew, sum.at(gpu), gram.at(gpu), basis.at(gpu)}; });
-    const std::vector<float> got = basis.device_contents(cuda()), expected = basis.contents();
+    const std::vector<float> got = basis.device(cuda()), expected = basis.host();
     for (std::size_t line = 0; line < n * width; ++line) {  // of either sign: eigenvectors have none
       double product = 0, length = 0;
       for (std::size_t c = line * d; c < (line + 1) * d; ++c)
@@ -266,7 +263,7 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
       project.basis = basis.at(gpu), project.partial = partial.at(gpu);
       return project;
     });
-    EXPECT_TRUE(all_near(partial.device_contents(cuda()), partial.contents(), 1e-5, 1e-5));
+    EXPECT_TRUE(all_near(partial.device(cuda()), partial.host(), 1e-5, 1e-5));
   }
 }
 
@@ -300,8 +297,8 @@ TEST_F(SparseScoresCuda, KeyCodesEqualCpuVersions) {
       return KeyCodes{rows.at(gpu), KeyCodes::Kind::kTrain, frequencies, codes.data(), root.at(gpu), centers.at(gpu), 3, seeds.data(),
                       gram.at(gpu)};
     });
-    EXPECT_TRUE(all_near(root.device_contents(cuda()), root.contents(), 1e-6, 1e-5));
-    EXPECT_TRUE(all_near(centers.device_contents(cuda()), centers.contents(), 1e-5, 1e-5));  // means of keys
+    EXPECT_TRUE(all_near(root.device(cuda()), root.host(), 1e-6, 1e-5));
+    EXPECT_TRUE(all_near(centers.device(cuda()), centers.host(), 1e-5, 1e-5));  // means of keys
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
@@ -312,7 +309,7 @@ TEST_F(SparseScoresCuda, KeyCodesEqualCpuVersions) {
       assign.from = from.data(), assign.to = to.data(), assign.code = code.at(gpu);
       return assign;
     });
-    EXPECT_EQ(code.device_contents(cuda()), code.contents());
+    EXPECT_TRUE(same(code));
   }
 }
 
