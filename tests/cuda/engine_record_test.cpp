@@ -1,18 +1,22 @@
 // Recording a model on a GPU gives the same tensors as on the CPU.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <set>
+#include <string>
 
 #include "base/safetensors.h"
 #include "bench/decode/decode_step.h"
 #include "calibrate/recipe_ops.h"
+#include "calibrate/tables.h"
 #include "engine/backend/engine_model.h"
+#include "engine/device/plain_decoder.h"
 #include "engine/model/transformer.h"
 #include "sim/replay/replay.h"
 #include "tests/cuda/engine_fixture.h"
-#include "tests/engine/tiered_recipes.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -220,71 +224,105 @@ TEST(DecodeStepShape, IsThatOfLlama8b) {
   EXPECT_NEAR(static_cast<double>(32 * layer + 2 * std::int64_t{c.vocab_size} * c.hidden_dim), 8.03e9, 0.01e9);
 }
 
-// Selectors with tiers on a GPU: the results of pages, with CPU memory for what no step reads.
+#if KVLAB_EMULATED
 
-ModelConfig three_layers() {
+// `kvlab calibrate --gpu` times exactly the launches of an engine's step: every kernel with its grid, every matrix product with its sizes,
+// as often as the cost model counts them.
+
+using TableKind = CalibrationTable::Kind;
+using Launches = std::multiset<std::string>;
+
+Launches launches_of(const std::function<void()>& work) {
+  std::vector<std::string> log;
+  emulated::log_launches(&log);
+  work();
+  emulated::log_launches(nullptr);
+  return {log.begin(), log.end()};
+}
+
+ModelSpec spec_of(const ModelConfig& c) {
+  ModelSpec m;
+  m.name = c.name;
+  m.layers = c.layers, m.hidden = m.embedding_width = c.hidden_dim, m.intermediate = c.intermediate_dim;
+  m.q_heads = c.q_heads, m.kv_heads = c.kv_heads, m.head_dim = c.head_dim;
+  m.vocabulary = c.vocab_size, m.max_positions = c.max_tokens;
+  m.qk_norm = c.qk_norm, m.qkv_bias = c.qkv_bias, m.o_bias = c.o_bias, m.mlp_bias = c.mlp_bias;
+  return m;
+}
+
+// Qwen3's norms of heads, and biases everywhere.
+ModelConfig normed_config() {
   ModelConfig c = tiny_config();
-  c.layers = 3;
+  c.qk_norm = c.qkv_bias = c.o_bias = c.mlp_bias = true;
   return c;
 }
 
-ModelShape tiny_shape() {
-  const ModelConfig c = three_layers();
-  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 2, {c.rope_base, c.rope_scaling}};
-}
+constexpr std::int32_t kBatch = 4, kContext = 21, kPrompt = 40;
 
-class TieredCacheCuda : public CudaTest, public testing::WithParamInterface<std::string> {};
-
-TEST_P(TieredCacheCuda, AnswersAsFromPagesWithWhatIsCountedFetched) {
-  const std::string name = GetParam();
-  if (left_out_of_short_run(name)) GTEST_SKIP() << kLeftOut;
-  const Recipe recipe = small_tiered(name);
-  const auto model = make_device_model(three_layers(), tiny_weights(three_layers()), {}, ElementType::kBf16);
-  if (!KvPolicy(recipe, tiny_shape()).needs().cpu_only.empty()) GTEST_SKIP() << "it runs only with backend cpu";
-  const auto paged = model->make_cache(recipe, {.kv_bytes = 2}),
-             tiered = model->make_cache(recipe, {.kv_bytes = 2, .tiers = true, .poisons = true});
-  EngineSequence a[2] = {sequence_of(0, tiny_ids(143, 3), 128), sequence_of(0, tiny_ids(143, 3), 128)};
-  EngineSequence b[2] = {sequence_of(1, tiny_ids(127, 5), 112), sequence_of(1, tiny_ids(127, 5), 112)};
-  paged->start(a[0]), tiered->start(a[1]), paged->start(b[0]), tiered->start(b[1]);
-  std::int64_t fetched = 0;
-  const auto step = [&](std::int32_t of_a, std::int32_t of_b) {
-    const auto run = [&](PolicyCache& cache, std::size_t i) {
-      std::vector<StepPiece> pieces;
-      if (of_a > 0) pieces.push_back({&a[i], of_a});
-      if (of_b > 0) pieces.push_back({&b[i], of_b});
-      const PieceBatch batch(std::move(pieces));
-      return model->step(cache, batch.pieces, batch.tokens(), batch.rows);
-    };
-    ASSERT_EQ(run(*paged, 0), run(*tiered, 1)) << "after " << a[0].seen_tokens << " and " << b[0].seen_tokens << " tokens";
-    const Traffic counted = tiered->take_traffic(), moved = tiered->take_moved();
-    fetched += moved.fetched_bytes;
-    EXPECT_EQ(moved.fetched_bytes * (name == "sentencekv" || name == "retrieval_attention" ? 2 : 1), counted.fetched_bytes);
-  };
-  step(88, 112);
-  step(40, 1);
-  for (std::int32_t i = 0; i < 2; ++i) step(1, 1);
-  step(3, 0);
-  step(1, 2);
-  EXPECT_GT(fetched, 0);
-  EXPECT_EQ(paged->positions(a[0]), tiered->positions(a[1]));
-  EXPECT_EQ(paged->resident(a[0]), tiered->resident(a[1]));
-  const std::int64_t line = 64 * 2, heads = 2;
-  std::int64_t pages = tiered->pages().used_pages();
-  for (EngineSequence* s : {&a[1], &b[1]}) {
-    const PolicyCache::HeldBytes held = tiered->held(*s);
-    std::int64_t layers = 0;
-    for (std::int32_t l = 0; l < 3; ++l) layers += tiered->policy().lower(l) != Selector::Lower::kNothing ? 1 : 0;
-    const std::int64_t dense_pages = (3 - layers) * heads * ((s->seen_tokens + 15) / 16);
-    EXPECT_EQ(held.kv - dense_pages * 16 * 2 * line + held.host, layers * heads * s->seen_tokens * 2 * line);
-    EXPECT_GT(held.host, 0);
-    pages -= dense_pages;
-    tiered->release(*s);
+class CalibratedLaunchesCuda : public CudaTest {
+ protected:
+  // Launches of all tables for a step of `tokens` tokens, with attention at a point of its table.
+  static Launches timed(const ModelConfig& c, std::int64_t tokens, TableKind attention, const CalibrationPoint& at) {
+    const ModelSpec m = spec_of(c);
+    CalibrationLimits limits;
+    limits.sequences = 32;  // more tokens are those of prompts
+    const auto gpu = make_gpu_device(0);
+    Launches all;
+    for (const CalibrationTable& t : calibration_tables(m, DeviceKind::kGpu, limits)) {
+      if (t.kind != TableKind::kOp && t.kind != attention) continue;
+      if (t.kind == TableKind::kOp && t.axis == ProfileOp::Axis::kSequences && attention == TableKind::kPrefill) continue;
+      const KernelFamily* family = find_family(DeviceKind::kGpu, t.family, t.format);
+      if (family == nullptr) {
+        ADD_FAILURE() << t.name << " has no kernel";
+        continue;
+      }
+      const auto prepared = family->prepare(*gpu, shape_at(t, m, t.kind == attention ? at : CalibrationPoint{tokens, 0}), Rotation{});
+      const Launches once = launches_of([&] { prepared->run(0); });
+      const std::int64_t times = t.per_layer == 0 ? 1 : t.per_layer * m.layers;
+      for (std::int64_t i = 0; i < times; ++i) all.insert(once.begin(), once.end());
+    }
+    return all;
   }
-  EXPECT_EQ(pages, 0);
+};
+
+TEST_F(CalibratedLaunchesCuda, AreThoseOfADecodeStep) {
+  for (const ModelConfig& c : {tiny_config(), normed_config()}) {
+    SCOPED_TRACE(c.qk_norm ? "with norms and biases" : "plain");
+    DeviceTransformer model(cuda(), c, tiny_weights(c), ElementType::kBf16);
+    PolicyCache cache(make_cache_model(model), load_recipe("full"), {});
+    std::vector<EngineSequence> sequences(kBatch);
+    std::vector<PlainDecoder::Token> tokens;
+    for (EngineSequence& s : sequences) {
+      s.index = static_cast<std::int32_t>(tokens.size()), s.prompt_tokens = s.seen_tokens = kContext - 1;
+      cache.start(s);
+      s.seen_tokens = kContext - 1;
+      for (KvStore::Sequence& layer : s.rows) std::fill(layer.len.begin(), layer.len.end(), kContext - 1);
+      tokens.push_back({&s, 1, 0, 0});
+    }
+    PlainDecoder decoder(model, cache, false);
+    decoder.step(tokens);
+    EXPECT_EQ(timed(c, kBatch, TableKind::kDecode, {kBatch, kContext}), launches_of([&] { decoder.repeat(); }));
+    for (EngineSequence& s : sequences) cache.release(s);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, TieredCacheCuda, testing::ValuesIn(tiered_recipes(tiny_shape())),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+TEST_F(CalibratedLaunchesCuda, AreThoseOfAPrompt) {
+  for (const ModelConfig& c : {tiny_config(), normed_config()}) {
+    SCOPED_TRACE(c.qk_norm ? "with norms and biases" : "plain");
+    DeviceTransformer model(cuda(), c, tiny_weights(c), ElementType::kBf16);
+    PolicyCache cache(make_cache_model(model), load_recipe("full"), {});
+    EngineSequence s = sequence_of(0, tiny_ids(kPrompt, 3), kPrompt);
+    cache.start(s);
+    const PieceBatch batch({{&s, kPrompt}});
+    cache.begin_step(batch.pieces);
+    const Launches got = launches_of([&] { model.forward(batch.tokens(), cache); });
+    cache.end_step({});
+    EXPECT_EQ(timed(c, kPrompt, TableKind::kPrefill, {kPrompt, 0}), got);
+    cache.release(s);
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace kvlab
