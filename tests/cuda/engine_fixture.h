@@ -76,19 +76,4 @@ std::string error_with_room(std::int64_t room, Act&& act) {
 }
 #endif
 
-// Pieces of sequences whose ids are known, as the batch of a step.
-struct PieceBatch {
-  explicit PieceBatch(std::vector<StepPiece> all) : pieces(std::move(all)) {
-    for (const StepPiece& p : pieces)
-      for (std::int32_t i = 0; i < p.new_tokens; ++i) {
-        positions.push_back(p.sequence->seen_tokens + i);
-        ids.push_back(p.sequence->ids[static_cast<std::size_t>(positions.back())]);
-        rows.push_back(static_cast<std::int32_t>(rows.size()));
-      }
-  }
-  [[nodiscard]] TokenBatch tokens() const { return {ids, positions}; }
-  std::vector<StepPiece> pieces;
-  std::vector<std::int32_t> ids, positions, rows;
-};
-
 }  // namespace kvlab

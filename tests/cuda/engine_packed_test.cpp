@@ -158,8 +158,7 @@ TEST_P(EnginePackedCuda, HoldsTheBytesOfTheCpu) {
   same();
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, EnginePackedCuda, testing::ValuesIn(tested_recipes()),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, EnginePackedCuda, testing::ValuesIn(tested_recipes()), [](const auto& info) { return info.param; });
 
 // Tokens that were encoded are evicted: the rows go back to pages and stay there.
 TEST_F(EnginePackedCuda, RowsThatLoseEncodedTokensStayInPages) {
@@ -327,7 +326,7 @@ TEST_P(TieredCacheCuda, AnswersAsFromPagesWithWhatIsCountedFetched) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, TieredCacheCuda, testing::ValuesIn(tiered_recipes(tiny_shape())),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab

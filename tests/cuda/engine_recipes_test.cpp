@@ -124,7 +124,7 @@ TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, EngineRecipesCuda, testing::ValuesIn(recipes_in({"engine"})),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+                         [](const auto& info) { return info.param; });
 
 #if KVLAB_EMULATED
 
@@ -288,8 +288,7 @@ TEST_P(GoldenOps, WriteTheSameBits) {
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_EQ(compared(ours[i], is_same_arch), compared(theirs[i], is_same_arch));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, GoldenOps, testing::ValuesIn(recipes_in({"engine"})),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, GoldenOps, testing::ValuesIn(recipes_in({"engine"})), [](const auto& info) { return info.param; });
 
 #endif
 

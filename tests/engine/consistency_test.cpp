@@ -69,7 +69,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Consistency, testing::ValuesIn(recipes_in({"engine", "replay"})),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+                         [](const auto& info) { return info.param; });
 
 // In the model's own format the pool holds what the recipe says is resident, up to what is left of each row's last page.
 TEST(Consistency, PagesHoldWhatIsCounted) {

@@ -8,6 +8,7 @@
 #include "kernels/device/cuda/memory.h"
 #include "kernels/model/sampling/sampling.h"
 #include "tests/engine/probe.h"
+#include "tests/engine/sequence_of.h"
 #include "tests/error_of.h"
 
 namespace kvlab {
@@ -21,16 +22,13 @@ std::vector<std::int32_t> letters(std::int32_t n) {
 
 // A sequence after all of its prompt but the last token, which is run and drawn from.
 struct PromptRun {
-  explicit PromptRun(const EngineModel& model, std::int32_t n) : cache(model.make_cache(load_recipe("full"), {})), ids(letters(n)) {
-    sequence.prompt_tokens = n;
+  explicit PromptRun(const EngineModel& model, std::int32_t n)
+      : cache(model.make_cache(load_recipe("full"), {})), sequence(sequence_of(0, letters(n), n)) {
     cache->start(sequence);
-    for (std::int32_t i = 0; i < n; ++i) positions.push_back(i);
-    piece = {&sequence, n};
   }
   std::unique_ptr<PolicyCache> cache;
-  std::vector<std::int32_t> ids, positions;
   EngineSequence sequence;
-  StepPiece piece;
+  PieceBatch batch{{{&sequence, sequence.prompt_tokens}}};
 };
 
 TEST(EngineModel, LogitsOfChosenRowsAndOfAll) {
@@ -40,7 +38,7 @@ TEST(EngineModel, LogitsOfChosenRowsAndOfAll) {
   ASSERT_EQ(all.size(), expected.size());
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 2e-4);  // chunks sum in another order
   PromptRun run(*model, 40);
-  const std::vector<float> some = model->step(*run.cache, {&run.piece, 1}, {run.ids, run.positions}, std::vector<std::int32_t>{39, 3});
+  const std::vector<float> some = model->step(*run.cache, run.batch.pieces, run.batch.tokens(), std::vector<std::int32_t>{39, 3});
   const auto v = static_cast<std::size_t>(probe().config().vocab_size);
   ASSERT_EQ(some.size(), 2 * v);
   for (std::size_t i = 0; i < v; ++i) {
@@ -54,7 +52,7 @@ TEST(EngineModel, DrawsAreGreedyAtTemperatureZeroAndElseByTheirKey) {
   const auto draw = [&](float temperature, std::uint64_t step) {
     PromptRun run(*model, 12);
     const EngineModel::Draw one{11, temperature, sampling_key(1, 2, step)};
-    return model->sample_step(*run.cache, {&run.piece, 1}, {run.ids, run.positions}, {&one, 1}).front();
+    return model->sample_step(*run.cache, run.batch.pieces, run.batch.tokens(), {&one, 1}).front();
   };
   const std::vector<float> logits = model->logits(letters(12));
   EXPECT_EQ(draw(0, 1), greedy_token(logits, probe().config().vocab_size));

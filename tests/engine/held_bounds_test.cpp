@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/record.h"
-#include "tests/engine/sequence_of.h"
+#include "tests/engine/cache_steps.h"
 #include "tests/engine/small_model.h"
 
 namespace kvlab::test {
@@ -54,16 +54,6 @@ std::int64_t tokens_in_rows(const EngineSequence& s) {
   return held;
 }
 
-void run_tokens(PolicyCache& cache, EngineSequence& s, std::int32_t tokens) {
-  const StepPiece piece{&s, tokens};
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
-  std::iota(positions.begin(), positions.end(), s.seen_tokens);
-  const auto ids = std::span(s.ids).subspan(static_cast<std::size_t>(s.seen_tokens), positions.size());
-  cache.begin_step({&piece, 1});
-  const std::vector<float> hidden = tiny_model().forward({ids, positions}, cache);
-  cache.end_step(hidden);
-}
-
 // False: the recipe refuses the case before anything runs.
 bool expect_held_bounds(const Recipe& recipe, std::int32_t prompt) {
   std::unique_ptr<PolicyCache> cache;
@@ -80,7 +70,7 @@ bool expect_held_bounds(const Recipe& recipe, std::int32_t prompt) {
     if (decoded == 0 && recipe.computes_whole_prompts())
       cache->adopt(s, bound_prompt(prompt, cache->policy().needs().pass));
     else
-      run_tokens(*cache, s, step.new_tokens);
+      run_step(*cache, {{&s, step.new_tokens}}, tiny_model());
     EXPECT_LE(tokens_in_rows(s), cache->policy().most_tokens(step)) << "after " << s.seen_tokens << " tokens";
   }
   cache->release(s);

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/transformer.h"
-#include "tests/engine/probe.h"
+#include "tests/engine/cache_steps.h"
 #include "tests/error_of.h"
 #include "tests/short_run.h"
 
@@ -162,20 +161,12 @@ TEST_P(ModelParity, LogitsAndGreedyTokensAreTheReferences) {
 // The prompt's first half in two chunks, the rest token by token, over the paged cache with nothing cut.
 std::vector<float> over_pages(const Transformer& model, const std::vector<std::int32_t>& ids) {
   PolicyCache cache(model, load_recipe("full"), {});
-  EngineSequence s;
-  s.ids = ids;
-  s.prompt_tokens = static_cast<std::int32_t>(ids.size() + 1) / 2;
+  EngineSequence s = sequence_of(0, ids, static_cast<std::int32_t>(ids.size() + 1) / 2);
   cache.start(s);
   std::vector<float> logits;
   while (s.seen_tokens < std::ssize(ids)) {
     const std::int32_t n = s.seen_tokens < s.prompt_tokens ? (s.prompt_tokens - s.seen_tokens + 1) / 2 : 1;
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
-    std::iota(positions.begin(), positions.end(), s.seen_tokens);
-    const std::span<const std::int32_t> piece = std::span(ids).subspan(static_cast<std::size_t>(s.seen_tokens), positions.size());
-    cache.begin_step(std::vector<StepPiece>{{&s, n}});
-    const std::vector<float> hidden = model.forward({piece, positions}, cache);
-    cache.end_step(hidden);
-    const std::vector<float> part = model.logits(hidden);
+    const std::vector<float> part = run_step(cache, {{&s, n}}, model);
     logits.insert(logits.end(), part.begin(), part.end());
   }
   return logits;

@@ -30,7 +30,7 @@ TEST(PolicyCache, FullCacheIsTheModel) {
     for (const StepPiece& p : pieces) {
       const std::int32_t end = p.sequence->seen_tokens;
       const std::span<const float> expected = logits_of(p.sequence == &a ? all_a : all_b, end - p.new_tokens, p.new_tokens);
-      EXPECT_LE(logits_apart(std::span(logits).subspan(at, expected.size()), expected), 2e-4);
+      EXPECT_LE(largest_difference(std::span(logits).subspan(at, expected.size()), expected), 2e-4);
       at += expected.size();
     }
   };
@@ -89,9 +89,7 @@ TEST(PolicyCache, OffloadedTokensAreReallyThere) {
     std::vector<std::int32_t> all = kept[row];
     all.insert(all.end(), offloaded.position.begin(), offloaded.position.end());
     std::sort(all.begin(), all.end());
-    std::vector<std::int32_t> expected(230);
-    std::iota(expected.begin(), expected.end(), 0);
-    ASSERT_EQ(all, expected);
+    ASSERT_EQ(all, consecutive(0, 230));
     const LayerTensors& layer = prompt.layers[row / heads];
     std::vector<float> kv(offloaded.kv.size() / sizeof(float));
     std::memcpy(kv.data(), offloaded.kv.data(), offloaded.kv.size());
@@ -170,15 +168,12 @@ TEST(ChunkPasses, AppendedTokensSeeTheCutCacheAndTheChunk) {
   run_step(other, {{&b, 120}});
   ASSERT_EQ(cache.positions(a), other.positions(b));
   run_step(cache, {{&a, 80}});
-  const StepPiece piece{&b, 80 + count};
-  std::vector<std::int32_t> positions;
-  for (std::int32_t i = 120; i < 200 + count; ++i) positions.push_back(i);
+  const PieceBatch batch({{&b, 80 + count}});
   std::vector<LayerTensors> layers(8);
   const RecordOptions options;
-  RecordingHost host(other, probe().config(), options, piece.new_tokens, layers);
-  other.begin_step({&piece, 1});
-  const std::vector<float> hidden = probe().forward({std::span(b.ids).subspan(120, positions.size()), positions}, host);
-  other.end_step(hidden);
+  RecordingHost host(other, probe().config(), options, 80 + count, layers);
+  other.begin_step(batch.pieces);
+  other.end_step(probe().forward(batch.tokens(), host));
   ASSERT_EQ(a.pass->ids, appended);
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const std::vector<float>& q = a.pass->layers[l].q;
@@ -251,8 +246,7 @@ TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   EXPECT_EQ(pair.other.pages().used_pages(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, PackedCache, testing::ValuesIn(packed_recipes()),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, PackedCache, testing::ValuesIn(packed_recipes()), [](const auto& info) { return info.param; });
 
 // Prompts in chunks, encoded as they come; later pieces of several tokens.
 TEST(PackedCache, PromptsInChunks) {

@@ -124,12 +124,10 @@ TEST(PrunedPrompts, TokensThatGoOnSeeOneAnotherAlone) {
     for (std::size_t r = 0; r < held.size(); r += static_cast<std::size_t>(probe().config().kv_heads)) visible.push_back(held[r]);
     const std::vector<std::int32_t> last = visible.back();
     MaskedAttention masked(std::move(visible));
-    std::vector<std::int32_t> positions(kPrunedPrompt);
-    std::iota(positions.begin(), positions.end(), 0);
+    const std::vector<std::int32_t> positions = consecutive(0, kPrunedPrompt);
     const std::vector<float> expected = probe().logits(probe().forward({std::span(run.s.ids).first(kPrunedPrompt), positions}, masked));
-    double most = 0;
-    for (const std::int32_t t : last) most = std::max(most, logits_apart(logits_of(logits, t), logits_of(expected, t)));
-    EXPECT_LE(most, 5e-4) << text;  // logits are of order 10, and sums are taken in another order
+    for (const std::int32_t t : last)  // logits are of order 10, and sums are taken in another order
+      EXPECT_LE(largest_difference(logits_of(logits, t), logits_of(expected, t)), 5e-4) << text;
   }
 }
 
@@ -199,9 +197,9 @@ TEST(PrunedPrompts, BatchesArePrunedOneByOne) {
     const std::vector<float> first = run_step(alone, {{&apart[0], 300}});
     run_step(alone, {{&apart[1], 390}});
     const std::vector<float> decoded = run_step(alone, {{&apart[1], 1}}), third = run_step(alone, {{&apart[2], 480}});
-    EXPECT_LE(logits_apart(logits_of(together, 299), last_logits(first)), 2e-4) << text;
-    EXPECT_LE(logits_apart(logits_of(together, 300), last_logits(decoded)), 2e-4) << text;
-    EXPECT_LE(logits_apart(logits_of(together, 780), last_logits(third)), 2e-4) << text;
+    EXPECT_LE(largest_difference(logits_of(together, 299), last_logits(first)), 2e-4) << text;
+    EXPECT_LE(largest_difference(logits_of(together, 300), last_logits(decoded)), 2e-4) << text;
+    EXPECT_LE(largest_difference(logits_of(together, 780), last_logits(third)), 2e-4) << text;
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache.positions(batch[i]), alone.positions(apart[i])) << text;
   }
 }
@@ -309,8 +307,8 @@ TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
     for (const std::int32_t i : chosen) fresh.ids.push_back(s.ids[static_cast<std::size_t>(i)]);
     fresh.ids.insert(fresh.ids.end(), s.ids.begin() + kRewrittenPrompt, s.ids.end());
     CacheRun full(load_recipe("full"), std::move(fresh));
-    EXPECT_LE(logits_apart(last_logits(rewritten.run(kRewrittenPrompt)), last_logits(full.run(kStay))), 2e-3);
-    for (int i = 0; i < 3; ++i) EXPECT_LE(logits_apart(rewritten.run(1), full.run(1)), 2e-3) << "step " << i;
+    EXPECT_LE(largest_difference(last_logits(rewritten.run(kRewrittenPrompt)), last_logits(full.run(kStay))), 2e-3);
+    for (int i = 0; i < 3; ++i) EXPECT_LE(largest_difference(rewritten.run(1), full.run(1)), 2e-3) << "step " << i;
     EXPECT_EQ(rewritten.cache.pages().used_pages(), full.cache.pages().used_pages());
     for (const KvStore::Sequence& layer : s.rows)
       for (const std::int32_t len : layer.len) EXPECT_EQ(len, kStay + 3);
@@ -338,10 +336,10 @@ TEST(RewrittenPrompts, SequencesOfABatchStayApart) {
   const std::vector<float> together = run_step(cache, {{&b, 120}, {&a, kRewrittenPrompt}, {&c, 1}});
   EngineSequence other_a = asked_sequence(), other_b = asked_sequence(120, 1), other_c = asked_sequence(100, 2);
   alone.start(other_a), alone.start(other_b), alone.start(other_c);
-  EXPECT_LE(logits_apart(logits_of(together, 120, kRewrittenPrompt), run_step(alone, {{&other_a, kRewrittenPrompt}})), 2e-4);
-  EXPECT_LE(logits_apart(logits_of(together, 0, 120), run_step(alone, {{&other_b, 120}})), 2e-4);
+  EXPECT_LE(largest_difference(logits_of(together, 120, kRewrittenPrompt), run_step(alone, {{&other_a, kRewrittenPrompt}})), 2e-4);
+  EXPECT_LE(largest_difference(logits_of(together, 0, 120), run_step(alone, {{&other_b, 120}})), 2e-4);
   run_step(alone, {{&other_c, 100}});
-  EXPECT_LE(logits_apart(logits_of(together, 720), run_step(alone, {{&other_c, 1}})), 2e-4);
+  EXPECT_LE(largest_difference(logits_of(together, 720), run_step(alone, {{&other_c, 1}})), 2e-4);
 }
 
 TEST(RewrittenPrompts, NeedTheirQuestion) {

@@ -8,19 +8,14 @@
 #include "tests/engine/tiered_recipes.h"
 #include "tests/short_run.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::serve_all;
-using test::Served;
-using test::served_setup;
-using test::SomeRequest;
 
 // Prompts of 100 to 160 tokens, the first 48 shared by every other request; `gap_ms` between arrivals.
 std::vector<SomeRequest> lossy_requests(double gap_ms) {
   std::vector<SomeRequest> requests;
   for (std::int32_t i = 0; i < 10; ++i)
-    requests.push_back(test::with_hashes({gap_ms * i, 100 + 15 * (i % 5), 16 + i % 3}, i, i % 2 == 0 ? 3 : 0));
+    requests.push_back(with_hashes({gap_ms * i, 100 + 15 * (i % 5), 16 + i % 3}, i, i % 2 == 0 ? 3 : 0));
   return requests;
 }
 
@@ -39,7 +34,7 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   const Recipe recipe = load_recipe(GetParam(), 40);
   ServeSetup setup = served_setup(recipe, "vllm_v1", "{}", 26);
   setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-    test::expect_explained_pages(state, executor);
+    expect_explained_pages(state, executor);
     EXPECT_LE(executor.pages().used_pages(), 26 * 16);
   };
   const Served together = serve_all(setup, lossy_requests(2));
@@ -66,7 +61,7 @@ TEST(ServeFormats, RunToTheEndAndLosePagesNowhere) {
   for (const char* name : {"kivi4", "quest"}) {
     const Recipe recipe = load_recipe(name);
     ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
-    setup.inspect = test::expect_explained_pages;
+    setup.inspect = expect_explained_pages;
     const Served served = serve_all(setup, lossy_requests(2));
     EXPECT_EQ(served.summary.latencies.completed, 10U) << name;
     for (const auto& [number, tokens] : served.tokens) EXPECT_EQ(tokens.size(), 16U + number % 3) << name;
@@ -110,13 +105,10 @@ TEST(Serve, RunsInRealTime) {
 
 // Prefixes that several requests have in common: policies decide as if each had computed its own.
 
-using test::served_shape;
-using test::small_model;
-
 // Prompts of 120 to 170 tokens, the first 112 the same; the first is done before the others come.
 std::vector<SomeRequest> alike_requests() {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 6; ++i) requests.push_back(test::with_hashes({i == 0 ? 0 : 500 + 30.0 * i, 120 + 10 * i, 24}, i, 7));
+  for (std::int32_t i = 0; i < 6; ++i) requests.push_back(with_hashes({i == 0 ? 0 : 500 + 30.0 * i, 120 + 10 * i, 24}, i, 7));
   return requests;
 }
 
@@ -136,7 +128,7 @@ TEST_P(ServeShared, PrefixesOfOthersChangeNoToken) {
   const Recipe recipe = shared_recipe(GetParam());
   // If little of a token is on the GPU, blocks are small, and data that is always there fills many.
   const std::int64_t blocks = GetParam().starts_with("retrieval_attention") ? 60000 : 4000;
-  ServeSetup setup = test::serve_setup(small_model(), recipe, "vllm_v1", "{}", blocks);
+  ServeSetup setup = serve_setup(small_model(), recipe, "vllm_v1", "{}", blocks);
   const Served shared = serve_all(setup, alike_requests());
   EXPECT_EQ(shared.summary.latencies.completed, 6U);
   const KvPolicy policy(recipe, served_shape(small_model()));
@@ -161,15 +153,15 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServeShared, testing::ValuesIn(lossless_recipe
 // Prompts of 90 to 190 tokens of which no two begin alike; with prefix_caching their blocks have names.
 std::vector<SomeRequest> unlike_requests(double gap_ms) {
   std::vector<SomeRequest> requests;
-  for (std::int32_t i = 0; i < 8; ++i) requests.push_back(test::with_hashes({gap_ms * i, 90 + 25 * (i % 5), 40 + i % 3}, i));
+  for (std::int32_t i = 0; i < 8; ++i) requests.push_back(with_hashes({gap_ms * i, 90 + 25 * (i % 5), 40 + i % 3}, i));
   return requests;
 }
 
 // Small enough to choose among, and to encode some, of a few hundred tokens.
 Recipe small_recipe(const std::string& name) {
   if (name == "snapkv_kivi2") return recipe_of("{recipe: snapkv_kivi2, budget_tokens: 64, format: {kivi: {bits: 2, residual_tokens: 32}}}");
-  return lies_lower(load_recipe(name), served_shape(test::served_model())) ? small_tiered(name)
-                                                                           : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
+  return lies_lower(load_recipe(name), served_shape(served_model())) ? small_tiered(name)
+                                                                     : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
 }
 
 class ServeAtRest : public testing::TestWithParam<const char*> {};
@@ -180,12 +172,12 @@ TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
   ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
   const Served decoded = serve_all(setup, unlike_requests(20));
   const bool leaves_blocks = recipe.prefix_reuse == Recipe::PrefixReuse::kFullCopy;
-  const bool finds_nothing = !KvPolicy(recipe, served_shape(test::served_model())).shares_prefixes();  // and so rests from the start
+  const bool finds_nothing = !KvPolicy(recipe, served_shape(served_model())).shares_prefixes();  // and so rests from the start
   EXPECT_EQ(decoded.summary.remark.starts_with("8 of 8 sequences lay decoded"), !leaves_blocks && !finds_nothing) << decoded.summary.remark;
 
   setup.memory.prefix_caching = false;
-  const bool on_tiers = lies_lower(recipe, served_shape(test::served_model()));
-  const double block_bytes = recipe_pages(recipe, served_shape(test::served_model()), 16).token_bytes * 16;
+  const bool on_tiers = lies_lower(recipe, served_shape(served_model()));
+  const double block_bytes = recipe_pages(recipe, served_shape(served_model()), 16).token_bytes * 16;
   std::int64_t plans_at_rest = 0, most_host = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
@@ -220,7 +212,7 @@ TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
     setup.memory.prefix_caching = false;
     const Served calm = serve_all(setup, unlike_requests(1000));
     setup.memory.num_blocks = c.num_blocks;
-    setup.inspect = test::expect_explained_pages;
+    setup.inspect = expect_explained_pages;
     const Served pressed = serve_all(setup, unlike_requests(1));
     EXPECT_GT(pressed.summary.swaps, 0U);
     EXPECT_EQ(pressed.tokens, calm.tokens);
@@ -228,4 +220,4 @@ TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -13,11 +13,8 @@
 #include "tests/drawn_orders.h"
 #include "tests/engine/serve_simulated.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::Served;
-using test::SomeRequest;
 
 // A run of the engine in real time, and the simulator's loop on the times that it took.
 //
@@ -90,7 +87,7 @@ MeasuredRun measured_run(const ServeSetup& setup, const std::vector<SomeRequest>
     return made;
   };
   RecordedClock clock(run.readings);
-  test::SomeTrace trace(requests);
+  SomeTrace trace(requests);
   Fleet fleet(setup, make_device, clock, trace, run.log);
   clock.start(device->lane());
   run.summary = fleet.run();
@@ -158,7 +155,7 @@ std::string replay(const HostSetup& setup, const std::vector<SomeRequest>& reque
   Deviation deviation;
   ReplayedClock clock(measured.readings, deviation);
   const MakeDevice make_device = [&](std::size_t /*pool*/) { return std::make_unique<ReplayedDevice>(measured.log.steps, deviation); };
-  test::SomeTrace trace(requests);
+  SomeTrace trace(requests);
   Fleet fleet(setup, make_device, clock, trace, log);
   fleet.run();
   return deviation.first;
@@ -196,7 +193,7 @@ std::vector<OrderCase> order_cases() {
   for (const auto& [predictor, options] :
        std::vector<std::pair<std::string, std::string>>{{"bucket", "{max_output_tokens: 32, buckets: 4, accuracy_frac: 0.5}"},
                                                         {"lognormal", "{sigma: 1}"},
-                                                        {"confusion", "{file: " + test::confusion_file() + "}"},
+                                                        {"confusion", "{file: " + confusion_file() + "}"},
                                                         {"history", "{per: class, first_tokens: 8}"}}) {
     cases.push_back({"sjf", "{}", predictor, options});
     cases.push_back({"srpt", "{preemption: swap}", predictor, options});
@@ -217,7 +214,7 @@ std::vector<SomeRequest> requests_with_facts() {
   std::vector<SomeRequest> requests;
   for (std::int32_t i = 0; i < 10; ++i) {
     SomeRequest r{i < 6 ? 0 : 2.0 * (i - 5), 24 + 13 * (i % 5) + 20 * (i % 3), 4 + 5 * (7 * i % 4) + i % 3, 16};
-    if (i % 2 == 0) r = test::with_hashes(r, i, 2);
+    if (i % 2 == 0) r = with_hashes(r, i, 2);
     RequestFacts facts;
     facts.client = i % 3;
     facts.request_class = ClassName(i % 4 == 0 ? "batch" : "chat");
@@ -233,9 +230,9 @@ std::vector<SomeRequest> requests_with_facts() {
 ServeSetup setup_of(const EngineModel& model, const Recipe& recipe, const std::pair<std::string, std::string>& scheduler,
                     const OrderCase& c) {
   constexpr std::int64_t kBlocks = 16;
-  ServeSetup setup = test::serve_setup(model, recipe, scheduler.first, scheduler.second, kBlocks);
-  setup.make_order = test::maker<OrderRegistry>(c.order, c.options, "order");
-  setup.make_predictor = test::maker<PredictorRegistry>(c.predictor, c.predictor_options, "predictor");
+  ServeSetup setup = serve_setup(model, recipe, scheduler.first, scheduler.second, kBlocks);
+  setup.make_order = maker<OrderRegistry>(c.order, c.options, "order");
+  setup.make_predictor = maker<PredictorRegistry>(c.predictor, c.predictor_options, "predictor");
   return setup;
 }
 
@@ -252,10 +249,10 @@ TEST(ServeOrders, RecordsAreTheSimulators) {
   for (const auto& scheduler : schedulers()) {
     for (const OrderCase& c : order_cases()) {
       SCOPED_TRACE(text_of(scheduler, c));
-      ServeSetup setup = setup_of(test::small_model(), full, scheduler, c);
+      ServeSetup setup = setup_of(small_model(), full, scheduler, c);
       if (!can_run(setup)) continue;
-      setup.inspect = test::expect_explained_pages;
-      const Served served = test::serve_as_simulated(setup, requests);
+      setup.inspect = expect_explained_pages;
+      const Served served = serve_as_simulated(setup, requests);
       EXPECT_EQ(served.summary.latencies.completed, requests.size()) << served.summary.first_rejection;
       preemptions += served.summary.preemptions, swaps += served.summary.swaps;
     }
@@ -277,7 +274,7 @@ void serve_and_replay(const ServeSetup& setup, Seen& seen) {
   RunLog replayed;
   EXPECT_EQ(replay(setup, requests, measured, replayed), "");
   EXPECT_EQ(std::tuple(replayed.steps.size(), replayed.events), std::tuple(measured.log.steps.size(), measured.log.events));
-  test::expect_same(replayed.requests, measured.log.requests);
+  expect_same(replayed.requests, measured.log.requests);
   ServeSetup unordered = setup;
   unordered.make_order = nullptr;
   RunLog other;
@@ -295,7 +292,7 @@ TEST(ServeOrders, PlansOfTheEngineAreTheSimulatorsOnTheSameTimes) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (short_run() && (i + s) % 4 != 0) continue;
       SCOPED_TRACE(text_of(schedulers()[s], cases[i]));
-      const EngineModel& model = (i + 5 * s) % 8 == 0 ? test::served_model() : test::small_model();
+      const EngineModel& model = (i + 5 * s) % 8 == 0 ? served_model() : small_model();
       ServeSetup setup = setup_of(model, full, schedulers()[s], cases[i]);
       if (!can_run(setup)) continue;
       setup.nominal_time = nullptr;
@@ -308,4 +305,4 @@ TEST(ServeOrders, PlansOfTheEngineAreTheSimulatorsOnTheSameTimes) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -7,21 +7,13 @@
 #include "tests/engine/serve_simulated.h"
 #include "tests/recipes_in.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::expect_same;
-using test::serve_all;
-using test::serve_as_simulated;
-using test::Served;
-using test::served_setup;
-using test::simulated;
-using test::SomeRequest;
 
 std::vector<SomeRequest> mixed_requests() {
   std::vector<SomeRequest> requests;
   for (std::int32_t i = 0; i < 24; ++i)
-    requests.push_back(test::with_hashes({3.7 * i, 60 + 37 * (i % 6), 5 + 3 * (i % 7)}, i, i % 2 == 0 ? 3 : 0));
+    requests.push_back(with_hashes({3.7 * i, 60 + 37 * (i % 6), 5 + 3 * (i % 7)}, i, i % 2 == 0 ? 3 : 0));
   return requests;
 }
 
@@ -105,7 +97,7 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
     setup.memory.prefix_caching = has_names;
     setup.memory.host_blocks = 0;
     setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
-      test::expect_explained_pages(state, executor);
+      expect_explained_pages(state, executor);
       EXPECT_LE(executor.pages().used_pages(), 26 * 16);
     };
     std::vector<SomeRequest> requests;
@@ -124,9 +116,7 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
     SCOPED_TRACE(name);
     const Recipe recipe = load_recipe(name);
     ServeSetup setup = served_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 36);
-    setup.make_footprint = [&] {
-      return std::make_unique<RecipeFootprint>(recipe, test::served_shape(test::served_model()), 16, KvReads::kUnpacked);
-    };
+    setup.make_footprint = [&] { return std::make_unique<RecipeFootprint>(recipe, served_shape(served_model()), 16, KvReads::kUnpacked); };
     setup.inspect = [](const ReplicaState&, const StepExecutor& executor) { EXPECT_EQ(executor.repaired_tokens(), 0); };
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 8; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5)});
@@ -173,7 +163,7 @@ TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
   for (const auto& [concurrency, waits] : {std::pair{0, true}, {3, true}, {0, false}, {3, false}}) {
     SCOPED_TRACE(std::to_string(concurrency) + (waits ? " waits" : ""));
     Conversations simulated_ones(concurrency, waits), served_ones(concurrency, waits);
-    test::Recorder sink;
+    Recorder sink;
     const ServingSummary summary = serve(setup, served_ones, sink);
     EXPECT_EQ(sink.requests.size(), 24U);
     EXPECT_GT(summary.hit_tokens, 0);
@@ -182,4 +172,4 @@ TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -5,13 +5,8 @@
 #include "base/error.h"
 #include "tests/engine/serve_fixture.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::serve_all;
-using test::Served;
-using test::served_setup;
-using test::SomeRequest;
 
 // Sixteen requests within 60 ms: some share prefixes of 32 and 64 tokens by their hashes, some have no names.
 std::vector<SomeRequest> busy_requests(std::int32_t output) {
@@ -31,7 +26,7 @@ std::vector<SomeRequest> busy_requests(std::int32_t output) {
 
 // Greedy tokens of a request by itself, over the plain cache.
 std::vector<std::int32_t> alone(const SomeRequest& r, std::uint64_t number) {
-  const Transformer& model = *test::served_model().transformer();
+  const Transformer& model = *served_model().transformer();
   TraceRequest request;
   request.prompt_tokens = r.prompt, request.output_tokens = r.output, request.hash_tokens = r.hash_tokens, request.hashes = r.hashes;
   request.number = number;
@@ -72,7 +67,7 @@ TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
   ServeSetup setup = served_setup(full, GetParam().scheduler, GetParam().options, 22);
   std::int64_t most = 0, plans = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
-    test::expect_explained_pages(state, executor);
+    expect_explained_pages(state, executor);
     most = std::max(most, executor.pages().used_pages());
     if (scheduler != "orca") {
       EXPECT_EQ(executor.pages().capacity(), 22 * setup.memory.pages_per_block) << "a pool that grows is copied, in the middle of serving";
@@ -104,8 +99,8 @@ TEST(Serve, IsInterruptedWhileItWaits) {
   for (const bool stays_awake : {true, false}) {
     ServeSetup setup = served_setup(full, "vllm_v1", "{}", 40);
     setup.nominal_time = nullptr, setup.stays_awake = stays_awake;
-    test::SomeTrace trace({{0, 40, 3}, {1e6, 40, 3}});
-    test::Recorder sink;
+    SomeTrace trace({{0, 40, 3}, {1e6, 40, 3}});
+    Recorder sink;
     setup.each_turn = [&] {
       if (!sink.requests.empty()) throw Stop{};
     };
@@ -129,4 +124,4 @@ TEST(ServeContent, EqualHashesAreEqualTokens) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test
