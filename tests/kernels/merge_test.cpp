@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
@@ -50,37 +51,24 @@ TEST(NearestKept, NoKeptTokenMeansNoTargetAndBadKeysStayHarmless) {
 }
 
 TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
+  const auto dot = [](const Floats& x, const Floats& y) { return std::transform_reduce(x.begin(), x.end(), y.begin(), 0.0); };
   for (const std::int32_t n : {2, 64, 65, 66, 129}) {
-    RandomLayer layer({1, 2, 2, 8, 16}, 1, n, 11);
-    std::vector<std::vector<std::int32_t>> rows(2);
-    for (std::int32_t i = 0; i < n; i += 3) rows[0].push_back(i);
-    rows[1] = {n - 1};
-    const KeptLists lists(rows);
-    const KvRows kv = layer.store.rows();
-    for (std::int32_t r = 0; r < 2; ++r) {
-      PartedRows parted{kv, lists.first.data(), lists.index.data(), nullptr, nullptr};
-      std::vector<std::int64_t> first;
-      for (std::int32_t i = 0; i <= 2; ++i) first.push_back(kv.first[i] - lists.first[static_cast<std::size_t>(i)]);
-      std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
-      Floats similarity(dropped.size());
-      parted.dropped_first = first.data();
-      const UnitLists kept{parted.kept_first, parted.kept};
-      run_cpu(CopyUnits{parted.kv.num_rows, kept, CopyUnits::Kind::kOthers, nullptr, first.data(), nullptr, dropped.data()});
-      parted.dropped = dropped.data();
-      run_cpu(NearestKept{parted, target.data(), similarity.data()});
-      for (std::int64_t i = first[static_cast<std::size_t>(r)]; i < first[static_cast<std::size_t>(r) + 1]; ++i) {
+    SmallLayer::Vectors keys;
+    std::vector<Ints> kept{{}, {n - 1}};
+    for (std::int32_t i = 0; i < n; ++i) keys.push_back(RandomLayer::normals(8, 11, i));
+    for (std::int32_t i = 0; i < n; i += 3) kept[0].push_back(i);
+    SmallLayer layer(keys, keys, 2);
+    const KeptLists lists{std::span<const Ints>(kept)};
+    Parted parted(layer, lists);
+    run_cpu(NearestKept{parted.rows, parted.target.data(), parted.similarity.data()});
+    for (std::size_t r = 0; r < 2; ++r)
+      for (std::int64_t i = parted.first[r]; i < parted.first[r + 1]; ++i) {
+        const Floats& x = nth(keys, nth(parted.dropped, i));
         double best = -2;
-        for (const std::int32_t j : rows[static_cast<std::size_t>(r)]) {
-          double product = 0, a = 0, b = 0;
-          for (std::int32_t c = 0; c < 8; ++c) {
-            const double x = kv.key(r, dropped[static_cast<std::size_t>(i)])[c], y = kv.key(r, j)[c];
-            product += x * y, a += x * x, b += y * y;
-          }
-          best = std::max(best, product / std::sqrt(a * b));
-        }
-        EXPECT_NEAR(similarity[static_cast<std::size_t>(i)], best, 1e-6) << n;
+        for (const std::int32_t j : kept[r])
+          best = std::max(best, dot(x, nth(keys, j)) / std::sqrt(dot(x, x) * dot(nth(keys, j), nth(keys, j))));
+        EXPECT_NEAR(nth(parted.similarity, i), best, 1e-6) << n;
       }
-    }
   }
 }
 
