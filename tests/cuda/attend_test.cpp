@@ -96,21 +96,15 @@ class AttendCuda : public CudaTest {
 // Sums in fp32 in another order, of some hundred numbers.
 constexpr double kError = 2e-5;
 
-TEST_F(AttendCuda, WholeRows) {
+TEST_F(AttendCuda, RowsOfOneKind) {
   check_rows<float>({{2, 2, 64}, {40, 1, 0, 130}, {3, 2}}, kError);
   check_rows<bf16>({{1, 4, 128}, {300, 17}, {1, 1}, 2}, kError);
   check_rows<f16>({{1, 1, 128}, {700}, {1}, 3, false}, kError);
   check_rows<bf16>({{1, 7, 256, 32}, {60}, {2}, 4}, kError);
-}
-
-TEST_F(AttendCuda, AnyHeadDim) {
   check_rows<float>({{1, 2, 33, 5}, {21}, {2}, 5}, kError);
   check_rows<bf16>({{1, 3, 80, 7}, {50, 4}, {1, 0}, 6}, kError);
   check_rows<f16>({{1, 1, 7, 1}, {12}, {1}, 7}, kError);
-}
-
-// The first sequence's queries are far after its tokens: a window leaves them nothing.
-TEST_F(AttendCuda, Windows) {
+  // The first sequence's queries are far after its tokens: a window leaves them nothing.
   check_rows<float>({{2, 2, 64}, {40, 1, 30, 130}, {3, 2}, 30, true, 1}, kError);
   check_rows<bf16>({{1, 4, 128}, {300, 170}, {1, 5}, 31, true, 40}, kError);
   check_rows<f16>({{1, 1, 64}, {20, 700}, {1, 9}, 32, true, 300}, kError);

@@ -43,44 +43,25 @@ TEST_P(AttentionPrefillVariant, EqualsTheFormula) {
 }
 INSTANTIATE_TEST_SUITE_P(Tiles, AttentionPrefillVariant, testing::Range(0, 6));
 
-TEST_F(AttentionPrefillCuda, WideHeads) {
+TEST_F(AttentionPrefillCuda, EqualsTheFormula) {
   check(PagedPrompts<bf16>(2, 1, 256, 16, {34, 3}, {5, 64}, 5));
   check(PagedPrompts<f16>(1, 1, 256, 64, {70}, {0}, 6));
-}
-
-TEST_F(AttentionPrefillCuda, TakesLengthsAroundATileAndAPage) {
   for (const std::int32_t n : {1, 15, 16, 17, 31, 63, 64, 65}) check(PagedPrompts<f16>(1, 1, 64, 32, {n}, {n % 3 * 16}, 10), tuned(1));
   check(PagedPrompts<bf16>(2, 2, 64, 16, {0, 5, 0}, {7, 7, 3, 64, 0, 0}, 11));
-}
-
-TEST_F(AttentionPrefillCuda, SharesAKeyAmongAnyGroup) {
   for (const std::int32_t group : {1, 3, 7, 8, 16}) check(PagedPrompts<bf16>(2 * group, 2, 64, 16, {21}, {10, 30}, 20), tuned(1));
-}
-
-TEST_F(AttentionPrefillCuda, WindowHidesOlderTokens) {
   for (const std::int32_t window : {1, 16, 63, 64, 65, 150, 1000}) {
     DevicePrefill a = tuned(window % 2);
     a.window = window;
     check(PagedPrompts<f16>(2, 1, 64, 16, {90}, {130}, 30), a);
   }
-}
-
-TEST_F(AttentionPrefillCuda, QueriesOutsideTheCacheSeeItWhole) {
   DevicePrefill a = tuned(0);
   a.causal = false;
   for (const std::int32_t n : {0, 1, 63, 64, 130}) check(PagedPrompts<bf16>(4, 1, 64, 16, {40}, {n}, 40, false), a);
-}
-
-TEST_F(AttentionPrefillCuda, SplitsOverKeysMerge) {
   for (const int splits : {2, 5, 30}) check(PagedPrompts<bf16>(4, 2, 64, 16, {3, 20}, {500, 490, 0, 64}, 50), tuned(1, splits));
   check(PagedPrompts<bf16>(4, 2, 64, 16, {3, 20}, {700, 690, 0, 64}, 51));  // as many as it chooses
-}
-
-// A block lists the places of 256 units of 16 tokens at a time.
-TEST_F(AttentionPrefillCuda, LongRowsNeedSeveralLists) { check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {4200}, 60), tuned(1, 1)); }
-
-// Logits of some thousands: the largest one takes all.
-TEST_F(AttentionPrefillCuda, LargeLogits) {
+  // A block lists the places of 256 units of 16 tokens at a time.
+  check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {4200}, 60), tuned(1, 1));
+  // Logits of some thousands: the largest one takes all.
   check(PagedPrompts<bf16>(2, 1, 64, 16, {30}, {70}, 70, true, 30.0F), tuned(0));
   check(PagedPrompts<f16>(2, 1, 64, 16, {30}, {70}, 71, true, 100.0F), tuned(1));
 }
@@ -227,23 +208,14 @@ class PrefillScoresCuda : public CudaTest {
   }
 };
 
-TEST_F(PrefillScoresCuda, SumsOverAllQueries) {
+TEST_F(PrefillScoresCuda, EqualTheFormula) {
   check(PagedPrompts<bf16>(4, 2, 128, 16, {40, 1, 33}, {0, 0, 5, 64, 100, 31}, 1), {});
   check(PagedPrompts<f16>(2, 1, 64, 32, {130}, {70}, 2), {});
   check(PagedPrompts<bf16>(1, 1, 256, 16, {20}, {50}, 3), {});
-}
-
-TEST_F(PrefillScoresCuda, WindowOfTheLastQueries) {
   check(PagedPrompts<bf16>(8, 2, 64, 16, {70, 9}, {100, 3, 0, 0}, 10), {.last = 64, .factor = 1.0F / 256});
   check(PagedPrompts<f16>(6, 2, 128, 16, {12}, {128, 140}, 11), {.last = 8, .factor = 0.125F});
-}
-
-TEST_F(PrefillScoresCuda, EachQueryHeadApart) {
   for (const std::int32_t group : {1, 2, 3, 4, 7, 8, 12, 16})
     check(PagedPrompts<bf16>(2 * group, 2, 64, 16, {18}, {20, 50}, 20), {.last = 10, .by_head = true, .factor = 0.1F});
-}
-
-TEST_F(PrefillScoresCuda, SlidingWindow) {
   for (const std::int32_t window : {1, 40, 64, 129}) check(PagedPrompts<f16>(2, 1, 64, 16, {90}, {60}, 30), {.window = window});
 }
 

@@ -209,33 +209,21 @@ TEST_P(SparsePrefillVariants, EqualsTheFormula) {
 }
 INSTANTIATE_TEST_SUITE_P(Tiles, SparsePrefillVariants, testing::Range(0, 3));
 
-TEST_F(SparsePrefillCuda, WideHeads) {
+TEST_F(SparsePrefillCuda, EqualsTheFormula) {
   check(PagedPrompts<bf16>(2, 1, 256, 16, {34, 3}, {40, 64}, 5), {.chances = {.block = 0.7, .column = 0.1}}, 5);
-}
-
-// Blocks smaller than a tile of rows, no multiple of it, and as large as several; pages larger and smaller than blocks.
-TEST_F(SparsePrefillCuda, TakesBlocksOfAnySize) {
+  // Blocks smaller than a tile of rows, no multiple of it, and as large as several; pages larger and smaller than blocks.
   for (const std::int32_t block : {16, 48, 80, 192})
     check(PagedPrompts<f16>(2, 1, 64, 32, {150}, {block == 48 ? 100 : 33}, 10), {.block = block, .chances = {.block = 0.5, .column = 0.05}},
           10);
   check(PagedPrompts<bf16>(2, 2, 64, 16, {0, 5, 0}, {7, 7, 63, 63, 0, 0}, 11), {.block = 32}, 11);
-}
-
-TEST_F(SparsePrefillCuda, WindowHidesOlderKeys) {
   for (const std::int32_t window : {1, 63, 64, 150, 1000})
     check(PagedPrompts<f16>(2, 1, 64, 16, {90}, {130}, 30), {.window = window, .chances = {.block = 0.8, .column = 0.2}}, 30);
   check(PagedPrompts<bf16>(1, 1, 64, 16, {140}, {130}, 31), {.block = 128, .window = 70, .chances = {.block = 1.0}}, 31);
-}
-
-TEST_F(SparsePrefillCuda, ListsOfAllBlocksAndOfNone) {
   check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 40), {.chances = {.block = 1.0}}, 40);
   check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 41), {.chances = {.block = 0.0, .own = 0.0}}, 41);
   check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 42), {.chances = {.block = 0.0, .own = 0.0, .column = 0.03}}, 42);
   check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 43), {.chances = {.block = 0.3, .own = 0.5, .column = 0.1, .later = 0.5}}, 43);
-}
-
-// A block holds 256 units of 16 keys, or 256 columns, at a time.
-TEST_F(SparsePrefillCuda, LongListsAreReadInPieces) {
+  // A block holds 256 units of 16 keys, or 256 columns, at a time.
   check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {4700}, 60), {.chances = {.block = 0.95, .column = 0.9}}, 60);
   check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {1300}, 61), {.chances = {.block = 0.2, .column = 0.5}}, 61);
 }

@@ -52,9 +52,6 @@ TEST_F(SelectCuda, TopKEqualsCpuVersion) {
   check_top_k({2045, 7, 0, 513}, {1023, 3, 0, 512}, 5);
   check_top_k({8189, 100}, {4096, 1}, 6);
   check_top_k({16384}, {1}, 7);
-}
-
-TEST_F(SelectCuda, TopKOfLongRows) {
   check_top_k({32768}, {4096}, 8);  // the longest that a block holds
   check_top_k({32765, 3}, {16382, 2}, 9);
   check_top_k({32769, 0, 5}, {16400, 0, 5}, 10);  // three blocks to a row
