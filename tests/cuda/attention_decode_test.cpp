@@ -6,6 +6,7 @@
 #include "kernels/attention/merge_partials/merge_partials.h"
 #include "kernels/paged_kv.h"
 #include "tests/cuda/cuda_fixture.h"
+#include "tests/plain_softmax.h"
 
 namespace kvlab {
 namespace {
@@ -99,22 +100,16 @@ class PagedCache {
         const float* const q = q_.data() + (r * static_cast<std::size_t>(shape_.group) + h) * d;
         const auto len = static_cast<std::size_t>(shape_.len[r]);
         std::vector<double> p(len);
-        double top = -INFINITY, sum = 0;
-        for (std::size_t i = 0; i < len; ++i) {
-          for (std::size_t c = 0; c < d; ++c) p[i] += static_cast<double>(q[c]) * static_cast<double>(k_[r][i * d + c]);
-          p[i] /= std::sqrt(static_cast<double>(d));
-          top = std::max(top, p[i]);
-        }
-        for (double& x : p) x = std::exp(x - top), sum += x;
+        for (std::size_t i = 0; i < len; ++i)
+          p[i] = plain_dot(q, k_[r].data() + i * d, shape_.head_dim) / std::sqrt(static_cast<double>(d));
+        ref.log_sum.push_back(static_cast<float>(plain_softmax(p)));
+        ref.probabilities.insert(ref.probabilities.end(), p.begin(), p.end());
         std::vector<double> out(d);
         for (std::size_t i = 0; i < len; ++i) {
-          const double x = p[i] / sum;
-          for (std::size_t c = 0; c < d; ++c) out[c] += x * static_cast<double>(v_[r][i * d + c]);
-          ref.column_sum[static_cast<std::size_t>(first_[r]) + i] += static_cast<float>(x);
-          ref.probabilities.push_back(static_cast<float>(x));
+          for (std::size_t c = 0; c < d; ++c) out[c] += p[i] * static_cast<double>(v_[r][i * d + c]);
+          ref.column_sum[static_cast<std::size_t>(first_[r]) + i] += static_cast<float>(p[i]);
         }
-        for (const double x : out) ref.out.push_back(static_cast<float>(x));
-        ref.log_sum.push_back(static_cast<float>(std::log(sum) + top));
+        ref.out.insert(ref.out.end(), out.begin(), out.end());
       }
     return ref;
   }

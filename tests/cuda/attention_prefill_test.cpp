@@ -164,13 +164,12 @@ class PrefillScoresCuda : public CudaTest {
           const std::size_t row = p.row_of(prompt, h), g = static_cast<std::size_t>(h % p.group());
           const std::int32_t seen = p.kv_before[row] + t + 1, begin = o.window > 0 ? std::max(0, seen - o.window) : 0;
           std::vector<double> z = p.logits(prompt, t, h, seen, scale);
-          const double top = *std::max_element(z.begin() + begin, z.end());
-          double sum = 0;
-          for (std::int32_t i = begin; i < seen; ++i) sum += std::exp(z[static_cast<std::size_t>(i)] - top);
+          std::fill_n(z.begin(), begin, -INFINITY);
+          plain_softmax(z);
           for (std::int32_t i = begin; i < seen; ++i) {
             const auto at = static_cast<std::size_t>(first[row]), key = static_cast<std::size_t>(i);
             const std::size_t to = o.by_head ? at * group + g * static_cast<std::size_t>(p.len(row)) + key : at + key;
-            sums[to] += static_cast<double>(o.factor) * std::exp(z[key] - top) / sum;
+            sums[to] += static_cast<double>(o.factor) * z[key];
           }
         }
       }

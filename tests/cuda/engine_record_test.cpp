@@ -17,6 +17,7 @@
 #include "engine/model/transformer.h"
 #include "sim/replay/replay.h"
 #include "tests/cuda/engine_fixture.h"
+#include "tests/plain_softmax.h"
 
 namespace kvlab {
 namespace {
@@ -131,11 +132,9 @@ const std::string kProbe = std::filesystem::exists("engine/probe/config.json") ?
 
 // Log of the softmax, in float64.
 std::vector<double> log_softmax(std::span<const float> x) {
-  const double most = double{*std::max_element(x.begin(), x.end())};
-  double sum = 0;
-  for (const float v : x) sum += std::exp(double{v} - most);
-  std::vector<double> y;
-  for (const float v : x) y.push_back(double{v} - most - std::log(sum));
+  std::vector<double> y(x.begin(), x.end()), p = y;
+  const double log_sum = plain_softmax(p);
+  for (double& v : y) v -= log_sum;
   return y;
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/model/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/model/silu_mul/silu_mul_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
+#include "tests/plain_softmax.h"
 
 namespace kvlab {
 namespace {
@@ -298,17 +299,12 @@ class MergePartialsCuda : public CudaTest {
     }
     std::vector<float> expected(n * width, 0.0F), expected_sum(n, -INFINITY);
     for (std::size_t r = 0; r < n; ++r) {
-      double sum = 0;
-      for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p) sum += std::exp(static_cast<double>(log_sums[p * n + r]));
-      if (sum == 0) continue;
-      expected_sum[r] = static_cast<float>(std::log(sum));
-      for (std::size_t c = 0; c < width; ++c) {
-        double y = 0;
-        for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
-          if (log_sums[p * n + r] != -INFINITY)
-            y += std::exp(static_cast<double>(log_sums[p * n + r])) / sum * static_cast<double>(x[(p * n + r) * width + c]);
-        expected[r * width + c] = static_cast<float>(y);
-      }
+      std::vector<double> share, y(width, 0.0);
+      for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p) share.push_back(static_cast<double>(log_sums[p * n + r]));
+      expected_sum[r] = static_cast<float>(plain_softmax(share));
+      for (std::size_t p = 0; p < share.size(); ++p)
+        for (std::size_t c = 0; c < width && share[p] > 0; ++c) y[c] += share[p] * static_cast<double>(x[(p * n + r) * width + c]);
+      std::copy(y.begin(), y.end(), expected.begin() + static_cast<std::ptrdiff_t>(r * width));
     }
     const DeviceBuffer<float> device_x(x), device_log_sums(log_sums), log_sum(rows);
     const DeviceBuffer<T> out(rows * d);

@@ -17,6 +17,7 @@
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #include "tests/held_bounds.h"
+#include "tests/plain_softmax.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
 #include "traces/bytes.h"
@@ -197,10 +198,8 @@ std::vector<std::int32_t> held_out(std::size_t first, std::size_t tokens) {
 
 // -log2 of the probability that the logits [vocabulary] give to a token.
 double bits_of(std::span<const float> logits, std::int32_t token) {
-  double most = -1e30, sum = 0;
-  for (const float x : logits) most = std::max(most, double{x});
-  for (const float x : logits) sum += std::exp(double{x} - most);
-  return (std::log(sum) + most - double{logits[static_cast<std::size_t>(token)]}) / std::log(2.0);
+  std::vector<double> p(logits.begin(), logits.end());
+  return (plain_softmax(p) - double{logits[static_cast<std::size_t>(token)]}) / std::log(2.0);
 }
 
 // Bits per byte of the text's tokens in [from, end), fed in chunks over a policy's cache.

@@ -16,6 +16,7 @@
 #include "sim/kv_cost/shape_run.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/error_of.h"
+#include "tests/plain_softmax.h"
 #include "tests/recipes_in.h"
 
 namespace kvlab {
@@ -100,17 +101,13 @@ class MaskedAttention final : public AttentionHost {
   static void attend_one(const float* q, const float* k, const float* v, const std::vector<std::int32_t>& seen, std::int64_t t,
                          float* out) {
     const std::int64_t d = probe().config().head_dim, stride = probe().config().kv_heads * d;
-    std::vector<double> sums(static_cast<std::size_t>(d), 0);
-    double total = 0;
-    for (const std::int32_t i : seen) {
-      if (i > t) break;
-      double z = 0;
-      for (std::int64_t c = 0; c < d; ++c) z += double{q[c]} * k[i * stride + c];
-      const double p = std::exp(z / std::sqrt(static_cast<double>(d)));
-      total += p;
-      for (std::int64_t c = 0; c < d; ++c) sums[static_cast<std::size_t>(c)] += p * v[i * stride + c];
-    }
-    for (std::int64_t c = 0; c < d; ++c) out[c] = total > 0 ? static_cast<float>(sums[static_cast<std::size_t>(c)] / total) : 0.0F;
+    std::vector<double> sums(static_cast<std::size_t>(d), 0), p;
+    for (const std::int32_t i : seen)
+      if (i <= t) p.push_back(plain_dot(q, k + i * stride, d) / std::sqrt(static_cast<double>(d)));
+    plain_softmax(p);
+    for (std::size_t i = 0; i < p.size(); ++i)
+      for (std::int64_t c = 0; c < d; ++c) sums[static_cast<std::size_t>(c)] += p[i] * v[seen[i] * stride + c];
+    std::copy(sums.begin(), sums.end(), out);
   }
   std::vector<std::vector<std::int32_t>> visible_;
 };
@@ -253,15 +250,10 @@ std::vector<std::int32_t> ilre_tokens(const EngineSequence& s) {
   for (std::int32_t t = kRewrittenPrompt - kAsked; t < kRewrittenPrompt; ++t)
     for (std::int32_t h = 0; h < 8; ++h) {
       std::vector<double> p;
-      for (std::int32_t i = 0; i <= t; ++i) {
-        double z = 0;
-        for (std::int32_t c = 0; c < 64; ++c)
-          z += double{trace.layers[2].q[static_cast<std::size_t>((t * 8 + h) * 64 + c)]} *
-               trace.layers[2].k[static_cast<std::size_t>((i * 2 + h / 4) * 64 + c)];
-        p.push_back(std::exp(z / 8));
-      }
-      const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-      for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i] / sum / (8 * kAsked);
+      for (std::int32_t i = 0; i <= t; ++i)
+        p.push_back(plain_dot(trace.layers[2].q.data() + (t * 8 + h) * 64, trace.layers[2].k.data() + (i * 2 + h / 4) * 64, 64) / 8);
+      plain_softmax(p);
+      for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i] / (8 * kAsked);
     }
   return kept_tokens({sums.begin(), sums.end()}, {1, 9, 33});
 }

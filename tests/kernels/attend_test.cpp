@@ -11,6 +11,7 @@
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "tests/drawn_sparse_keys.h"
 #include "tests/kernels/paged_rows.h"
+#include "tests/plain_softmax.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
@@ -38,17 +39,12 @@ struct AttendRow : PagedRows {
   [[nodiscard]] std::size_t slot(std::int32_t i) const { return static_cast<std::size_t>(kv.slot(0, i)); }
   // Output of a line with exponentials multiplied by these numbers, in double.
   [[nodiscard]] std::vector<double> weighed(std::int32_t line, const std::vector<double>& by) const {
-    double weights = 0;
-    std::vector<double> sum(static_cast<std::size_t>(dim), 0.0);
-    for (std::int32_t i = 0; i < tokens; ++i) {
-      double dot = 0;
-      const float *const key = kv.key(0, i), *const value = kv.value(0, i);
-      for (std::int32_t c = 0; c < dim; ++c) dot += double{q[static_cast<std::size_t>(line * dim + c)]} * key[c];
-      const double weight = std::exp(dot / std::sqrt(static_cast<double>(dim))) * by[static_cast<std::size_t>(i)];
-      weights += weight;
-      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += weight * value[c];
-    }
-    for (double& x : sum) x = weights == 0 ? 0 : x / weights;
+    std::vector<double> sum(static_cast<std::size_t>(dim), 0.0), p;
+    for (std::int32_t i = 0; i < tokens; ++i)
+      p.push_back(plain_dot(q.data() + line * dim, kv.key(0, i), dim) / std::sqrt(dim) + std::log(by[static_cast<std::size_t>(i)]));
+    plain_softmax(p);
+    for (std::size_t i = 0; i < p.size(); ++i)
+      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += p[i] * kv.value(0, static_cast<std::int32_t>(i))[c];
     return sum;
   }
   // 1 for the tokens that the line sees.
@@ -181,31 +177,23 @@ struct SparseCall {
 
 struct PlainRow {
   std::vector<double> out;
-  double log_sum = -std::numeric_limits<double>::infinity();
+  double log_sum;
 };
 
 // Query head h at token t, in double precision: the formula.
 PlainRow plain_row(const SparseCall& c, std::int64_t t, std::int64_t h) {
   const SparsePrefill& a = c.op;
   const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads;
-  PlainRow row{std::vector<double>(static_cast<std::size_t>(d), 0.0)};
-  std::vector<std::pair<std::int64_t, double>> seen;
-  double top = -std::numeric_limits<double>::infinity(), sum = 0;
+  std::vector<double> p;
+  std::vector<std::int64_t> seen;
   for (std::int64_t i = 0; i <= a.kv_before + t; ++i) {
     if (!sees(a.keys, c.lists.list_of(h, t), i, a.kv_before + t, a.window)) continue;
-    double z = 0;
-    for (std::int64_t x = 0; x < d; ++x) z += double{a.q[(t * a.q_heads + h) * d + x]} * double{a.k[(i * a.kv_heads + g) * d + x]};
-    seen.emplace_back(i, z * double{a.scale});
-    top = std::max(top, seen.back().second);
+    seen.push_back((i * a.kv_heads + g) * d);
+    p.push_back(plain_dot(a.q + (t * a.q_heads + h) * d, a.k + seen.back(), d) * double{a.scale});
   }
-  for (const auto& [i, z] : seen) {
-    sum += std::exp(z - top);
-    for (std::int64_t x = 0; x < d; ++x)
-      row.out[static_cast<std::size_t>(x)] += std::exp(z - top) * double{a.v[(i * a.kv_heads + g) * d + x]};
-  }
-  if (seen.empty()) return row;
-  for (double& x : row.out) x /= sum;
-  row.log_sum = top + std::log(sum);
+  PlainRow row{std::vector<double>(static_cast<std::size_t>(d), 0.0), plain_softmax(p)};
+  for (std::size_t i = 0; i < p.size(); ++i)
+    for (std::int64_t x = 0; x < d; ++x) row.out[static_cast<std::size_t>(x)] += p[i] * double{a.v[seen[i] + x]};
   return row;
 }
 

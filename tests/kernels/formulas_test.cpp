@@ -17,6 +17,8 @@
 #include "kernels/model/sampling/sampling.h"
 #include "kernels/model/silu_mul/silu_mul.h"
 #include "kernels/storage/compact/compact.h"
+#include "tests/kv/nth.h"
+#include "tests/plain_softmax.h"
 
 namespace kvlab {
 namespace {
@@ -236,16 +238,13 @@ double reference(const Attention& s, const std::vector<float>& q, const std::vec
                  std::int64_t head, std::int64_t channel) {
   const std::int64_t kv_head = head / (s.q_heads / s.kv_heads), d = s.head_dim;
   const std::int64_t position = s.kv_before + t, begin = s.window == 0 ? 0 : std::max<std::int64_t>(0, position - s.window + 1);
-  double weights = 0, sum = 0;
-  for (std::int64_t j = begin; j <= position; ++j) {
-    double dot = 0;
-    for (std::int64_t c = 0; c < d; ++c)
-      dot += double{q[static_cast<std::size_t>((t * s.q_heads + head) * d + c)]} *
-             k[static_cast<std::size_t>((j * s.kv_heads + kv_head) * d + c)];
-    weights += std::exp(0.5 * dot);
-    sum += std::exp(0.5 * dot) * v[static_cast<std::size_t>((j * s.kv_heads + kv_head) * d + channel)];
-  }
-  return sum / weights;
+  std::vector<double> p;
+  for (std::int64_t j = begin; j <= position; ++j)
+    p.push_back(0.5 * plain_dot(q.data() + (t * s.q_heads + head) * d, k.data() + (j * s.kv_heads + kv_head) * d, d));
+  plain_softmax(p);
+  double sum = 0;
+  for (std::int64_t j = begin; j <= position; ++j) sum += nth(p, j - begin) * nth(v, (j * s.kv_heads + kv_head) * d + channel);
+  return sum;
 }
 
 class AttentionPrefillCpu : public testing::TestWithParam<Attention> {};
