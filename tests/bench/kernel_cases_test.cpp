@@ -1,6 +1,5 @@
 // Every case that kernel_bench and `kvlab calibrate` time, at a small shape: it runs, and its own check finds it right.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>

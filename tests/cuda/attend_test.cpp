@@ -1,7 +1,5 @@
 #include "kernels/attention/attend/attend.h"
 
-#include <algorithm>
-
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/append_kv/append_rows.h"
 #include "tests/cuda/rows_fixture.h"

@@ -1,7 +1,3 @@
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention/merge_partials/merge_partials.h"
 #include "kernels/paged_kv.h"

@@ -1,17 +1,14 @@
 #pragma once
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,3 @@
-#include <numeric>
-
 #include "kernels/device/cuda/download.h"
 #include "kernels/device/cuda/graph.h"
 #include "tests/cuda/cuda_fixture.h"

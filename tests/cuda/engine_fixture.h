@@ -1,9 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "engine/cache/policy_cache.h"
 #include "engine/device/device_model.h"

@@ -1,5 +1,4 @@
 // Serving and grading on a GPU against the CPU, on a tiny model.
-#include <gmock/gmock.h>
 
 #include "engine/grade/grader.h"
 #include "kernels/device/cuda/gpu_memory.h"

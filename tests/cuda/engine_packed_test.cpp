@@ -1,7 +1,4 @@
 // Sequences packed between steps on a GPU as their format stores them: the same answers as from pages, bit for bit, in the CPU's bytes.
-#include <gtest/gtest.h>
-
-#include <utility>
 
 #include "tests/cuda/shape_model.h"
 #include "tests/engine/packed_recipes.h"

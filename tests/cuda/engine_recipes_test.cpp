@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <string>
 
 #include "base/error.h"
 #include "calibrate/recipe_ops.h"

@@ -1,12 +1,8 @@
 // Recording a model on a GPU gives the same tensors as on the CPU.
-#include <gmock/gmock.h>
 
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <set>
-#include <string>
 
 #include "base/safetensors.h"
 #include "bench/decode/decode_step.h"

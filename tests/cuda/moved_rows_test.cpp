@@ -1,8 +1,3 @@
-#include <algorithm>
-#include <limits>
-#include <numeric>
-#include <random>
-
 #include "kernels/model/rope/rotary.h"
 #include "kernels/storage/compact/compact_cuda.h"
 #include "kernels/storage/compact/compact_rows.h"

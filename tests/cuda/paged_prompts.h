@@ -1,8 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <numeric>
-
 #include "base/ceil_div.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 #include "tests/cuda/cuda_fixture.h"

@@ -1,9 +1,5 @@
 #include "kernels/parted_rows.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "kernels/select/unit_lists_op.h"

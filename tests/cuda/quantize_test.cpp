@@ -1,7 +1,5 @@
 #include "kernels/storage/quantize/quantize.h"
 
-#include <algorithm>
-
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <random>
-
 #include "kernels/model/rope/rope_cuda.h"
 #include "kernels/model/sampling/gumbel.h"
 #include "kernels/model/sampling/sampling_cuda.h"

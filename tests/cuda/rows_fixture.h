@@ -1,12 +1,7 @@
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
-#include <numeric>
-#include <random>
-#include <vector>
 
 #include "base/ceil_div.h"
 #include "kernels/kv_rows.h"

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/allocate/pool_numbers_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"

@@ -1,5 +1,4 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
-#include <random>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/head_scores_op.h"

@@ -1,7 +1,3 @@
-#include <algorithm>
-#include <limits>
-#include <numeric>
-
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/mark_top_op.h"
 #include "kernels/select/cluster/cluster.h"

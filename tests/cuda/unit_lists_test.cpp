@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <numeric>
-
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/token_norms_op.h"
 #include "kernels/select/column_basis/column_basis.h"

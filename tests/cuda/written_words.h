@@ -1,12 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "base/memory_watch.h"
 #include "kernels/device/emulated/device_heap.h"

@@ -2,11 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "engine/cache/policy_cache.h"
 #include "tests/engine/probe.h"
 #include "tests/engine/sequence_of.h"

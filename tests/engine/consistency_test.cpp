@@ -1,10 +1,6 @@
 // The engine, replay and (through replay: tests/kv/cost_host_test.cpp) the cost host do the same things for every recipe.
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <map>
 #include <numeric>
 
 #include "base/error.h"

@@ -1,8 +1,6 @@
 // Head labels and query filters of the probe model.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <functional>
 #include <numbers>

@@ -1,7 +1,5 @@
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cmath>
 #include <map>
 #include <tuple>
 

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "engine/cache/policy_cache.h"
 #include "tests/recipes_in.h"

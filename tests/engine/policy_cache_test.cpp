@@ -1,8 +1,5 @@
 #include "engine/cache/policy_cache.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cstring>
 #include <numeric>
 

@@ -2,10 +2,7 @@
 #include "policies/kv/prompt_pruner/prompt_pruner.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <set>
 

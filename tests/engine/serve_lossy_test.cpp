@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include "base/error.h"
 #include "policies/kv/policy/policy.h"
 #include "tests/engine/packed_recipes.h"

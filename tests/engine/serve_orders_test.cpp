@@ -1,12 +1,6 @@
 // Orders and predictors do the same in both hosts: on a clock on which steps take as long as a cost model says, and on the times that steps
 // of the engine took in real time.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "engine/serve/engine_device.h"
 #include "serving/fleet.h"

@@ -1,7 +1,6 @@
 // Whatever is served, the engine does what the simulator does: drawn recipes, schedulers, orders, memories and requests.
 // KVLAB_SEEDS=first:count draws others.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "tests/drawn_orders.h"
 #include "tests/engine/packed_recipes.h"

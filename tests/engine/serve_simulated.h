@@ -1,11 +1,6 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
 #include <tuple>
-#include <vector>
 
 #include "policies/dispatcher/dispatcher.h"
 #include "sim/simulation.h"

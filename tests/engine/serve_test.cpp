@@ -1,7 +1,6 @@
 #include "engine/serve/serve.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 

@@ -1,5 +1,4 @@
 // Selectors with tiers: what they leave on the host is there, what a step fetches is what they count, and outputs are those of pages.
-#include <gtest/gtest.h>
 
 #include <set>
 

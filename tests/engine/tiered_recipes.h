@@ -1,9 +1,5 @@
 #pragma once
 
-#include <map>
-#include <string>
-#include <vector>
-
 #include "policies/kv/policy/policy.h"
 #include "tests/recipes_in.h"
 

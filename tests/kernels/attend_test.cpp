@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"

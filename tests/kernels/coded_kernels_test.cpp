@@ -1,11 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
 #include "base/half.h"
 #include "kernels/allocate/count_scores_op.h"

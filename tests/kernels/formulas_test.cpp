@@ -1,10 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attention_decode/attention_decode.h"

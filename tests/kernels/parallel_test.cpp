@@ -8,7 +8,6 @@
 #include <numeric>
 #include <set>
 #include <stdexcept>
-#include <vector>
 
 #include "base/big_array.h"
 #include "base/ceil_div.h"

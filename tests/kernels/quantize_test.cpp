@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "base/half.h"
 #include "kernels/select/unit_lists_op.h"
