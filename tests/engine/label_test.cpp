@@ -231,8 +231,6 @@ HeadPatternSearch::Found found(const HeadPrompt& head, double flops_frac) {
   return search.best();
 }
 
-using Kind = HeadPattern::Kind;
-
 TEST(LabelPrefill, FindsFirstAndNewestTokens) {
   // Near tokens are alike, and every query attends strongly to the first 64: more columns than the choice of columns has room for.
   const auto row = [](std::int32_t t, float* x) {
@@ -249,19 +247,19 @@ TEST(LabelPrefill, FindsFirstAndNewestTokens) {
         x[kDim - 1] = t < 64 ? 24 : 0;
       });
   const HeadPatternSearch::Found best = found(head, 0.3);
-  EXPECT_EQ(best.pattern.kind, Kind::kAShape);
+  EXPECT_EQ(best.pattern.kind, HeadPattern::Kind::kAShape);
   EXPECT_LE(best.flops_frac, 0.3);
 }
 
 TEST(LabelPrefill, FindsDiagonalsAndColumns) {
   const HeadPatternSearch::Found diagonal = found(diagonal_head(1024, 420), 0.55);
-  EXPECT_EQ(diagonal.pattern.kind, Kind::kVerticalSlash);
+  EXPECT_EQ(diagonal.pattern.kind, HeadPattern::Kind::kVerticalSlash);
   EXPECT_LE(diagonal.error, 0.1);
   // Every 37th key is seen by all queries.
   const HeadPrompt columns = made_head(
       1024, [](std::int32_t, float* x) { x[0] = 8; }, [](std::int32_t t, float* x) { x[0] = t % 37 == 5 ? 8 : 0; });
   const HeadPatternSearch::Found column = found(columns, 0.45);
-  EXPECT_EQ(column.pattern.kind, Kind::kVerticalSlash);
+  EXPECT_EQ(column.pattern.kind, HeadPattern::Kind::kVerticalSlash);
   EXPECT_LE(column.error, 0.05);
 }
 
@@ -279,7 +277,7 @@ TEST(LabelPrefill, FindsBlocks) {
       },
       [&](std::int32_t t, float* x) { code(t / 64, x); });
   const HeadPatternSearch::Found best = found(head, 0.25);
-  EXPECT_EQ(best.pattern.kind, Kind::kBlocks);
+  EXPECT_EQ(best.pattern.kind, HeadPattern::Kind::kBlocks);
   EXPECT_LE(best.error, 1e-3);
 }
 
