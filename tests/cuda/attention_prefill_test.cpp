@@ -1,4 +1,3 @@
-#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 #include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
 #include "tests/cuda/paged_prompts.h"
 

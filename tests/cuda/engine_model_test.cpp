@@ -4,7 +4,6 @@
 #include <fstream>
 
 #include "base/safetensors.h"
-#include "engine/model/transformer.h"
 #include "kernels/model/sampling/sampling.h"
 #include "tests/cuda/engine_fixture.h"
 #include "traces/write_safetensors.h"

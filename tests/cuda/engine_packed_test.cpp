@@ -1,8 +1,7 @@
 // Sequences packed between steps on a GPU as their format stores them: the same answers as from pages, bit for bit, in the CPU's bytes.
 
 #include "tests/cuda/shape_model.h"
-#include "tests/engine/packed_recipes.h"
-#include "tests/engine/tiered_recipes.h"
+#include "tests/engine/stored_recipes.h"
 
 namespace kvlab {
 namespace {

@@ -4,7 +4,6 @@
 #include <fstream>
 #include <set>
 
-#include "base/error.h"
 #include "calibrate/recipe_ops.h"
 #include "tests/cuda/shape_model.h"
 #include "tests/cuda/written_words.h"

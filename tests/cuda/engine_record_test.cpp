@@ -10,7 +10,6 @@
 #include "calibrate/tables.h"
 #include "engine/backend/engine_model.h"
 #include "engine/device/plain_decoder.h"
-#include "engine/model/transformer.h"
 #include "sim/replay/replay.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/plain_softmax.h"

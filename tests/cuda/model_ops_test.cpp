@@ -3,7 +3,6 @@
 
 #include "kernels/attention/merge_partials/merge_partials.h"
 #include "kernels/device/cuda/blas.h"
-#include "kernels/element.h"
 #include "kernels/model/embedding/embedding_cuda.h"
 #include "kernels/model/linear/linear_cuda.h"
 #include "kernels/model/rmsnorm/rmsnorm_cuda.h"

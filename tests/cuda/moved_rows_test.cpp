@@ -4,7 +4,6 @@
 #include "kernels/storage/evict_rows_op.h"
 #include "kernels/storage/page_copy/page_copy.h"
 #include "kernels/storage/turn_keys_op.h"
-#include "tests/cuda/cuda_fixture.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

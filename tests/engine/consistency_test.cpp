@@ -3,19 +3,13 @@
 #include <cstdio>
 #include <numeric>
 
-#include "base/error.h"
-#include "engine/backend/engine_model.h"
-#include "engine/cache/policy_cache.h"
 #include "engine/model/record.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/probe.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #include "tests/held_bounds.h"
 #include "tests/plain_softmax.h"
-#include "tests/recipes_in.h"
-#include "tests/short_run.h"
 #include "traces/bytes.h"
 
 namespace kvlab::test {

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 
 #include "base/read_file.h"
-#include "engine/model/transformer.h"
 #include "engine/model/weights.h"
 #include "tests/engine/model_folder.h"
 #include "traces/write_safetensors.h"

@@ -5,17 +5,10 @@
 #include <functional>
 #include <set>
 
-#include "base/error.h"
-#include "base/safetensors.h"
-#include "engine/backend/engine_model.h"
-#include "engine/cache/policy_cache.h"
 #include "engine/model/model_work.h"
-#include "engine/model/transformer.h"
 #include "kernels/device/cuda/memory.h"
 #include "kernels/model/sampling/sampling.h"
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/probe.h"
-#include "tests/engine/sequence_of.h"
 #include "tests/error_of.h"
 #include "tests/short_run.h"
 

@@ -1,13 +1,9 @@
-#include "engine/cache/policy_cache.h"
-
 #include <cstring>
 #include <numeric>
 
-#include "base/error.h"
 #include "engine/model/recording_host.h"
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/packed_recipes.h"
-#include "tests/recipes_in.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/short_run.h"
 
 namespace kvlab {

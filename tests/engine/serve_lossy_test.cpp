@@ -1,10 +1,5 @@
-#include "base/error.h"
-#include "policies/kv/policy/policy.h"
-#include "tests/engine/packed_recipes.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/engine/serve_fixture.h"
-#include "tests/engine/small_model.h"
-#include "tests/engine/tiered_recipes.h"
-#include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include "tests/drawn_orders.h"
-#include "tests/engine/packed_recipes.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/engine/serve_simulated.h"
-#include "tests/engine/small_model.h"
 #include "tests/error_of.h"
-#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {

@@ -3,7 +3,6 @@
 #include <tuple>
 
 #include "policies/dispatcher/dispatcher.h"
-#include "sim/simulation.h"
 #include "tests/engine/serve_fixture.h"
 
 // The simulation of what a ServeSetup serves, on the same made-up clock.

@@ -1,11 +1,7 @@
-#include "engine/serve/serve.h"
-
 #include <gmock/gmock.h>
 
 #include <array>
 
-#include "base/error.h"
-#include "tests/engine/serve_fixture.h"
 #include "tests/engine/serve_simulated.h"
 #include "tests/recipes_in.h"
 

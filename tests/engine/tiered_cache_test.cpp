@@ -3,7 +3,7 @@
 #include <set>
 
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/tiered_recipes.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/short_run.h"
 
 namespace kvlab {

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/attention/sparse_prefill/sparse_prefill.h"
 #include "tests/drawn_sparse_keys.h"
 #include "tests/kernels/paged_rows.h"
 #include "tests/plain_softmax.h"

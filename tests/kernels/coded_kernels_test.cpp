@@ -11,7 +11,6 @@
 #include "kernels/storage/outliers_op.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/vector_code/vector_code.h"
-#include "policies/kv/cache/kv_store.h"
 #include "policies/kv/format/delta_code_op.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/probe_sums.h"

@@ -4,7 +4,6 @@
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats_op.h"
 #include "kernels/storage/take_due_op.h"

@@ -11,7 +11,6 @@
 
 #include "base/big_array.h"
 #include "base/ceil_div.h"
-#include "base/random.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/token_stats/token_stats.h"
