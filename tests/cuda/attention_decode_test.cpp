@@ -186,17 +186,14 @@ class AttentionDecodeCuda : public CudaTest {
 // Probabilities and results are rounded to bf16 (2^-9 of each) or fp16 (2^-12); errors of products of random sign mostly cancel.
 constexpr double kBf16Error = 0x1p-7, kF16Error = 0x1p-10;
 
-TEST_F(AttentionDecodeCuda, PlainEqualsCpuVersion) {
+TEST_F(AttentionDecodeCuda, EqualsCpuVersion) {
   for (const std::int32_t head_dim : {64, 96, 128, 256}) {
     check({KvFormat::kBf16, ElementType::kBf16, head_dim, 4, 2, 16, {0, 1, 15, 16, 17, 70}}, kBf16Error);
     check({KvFormat::kF16, ElementType::kF16, head_dim, 16, 1, 32, {33, 150}}, kF16Error);
   }
   for (const std::int32_t group : {1, 3, 7, 8, 9}) check({KvFormat::kBf16, ElementType::kBf16, 128, group, 1, 64, {100}}, kBf16Error);
-}
-
-// Queries and probabilities in fp16; values decoded from bytes are rounded to fp16 once more. KIVI's lengths are around what a window
-// keeps: 32 to 95 tokens of int4, 32 to 63 of int2.
-TEST_F(AttentionDecodeCuda, BytesAndCodesEqualCpuVersion) {
+  // Queries and probabilities in fp16; values decoded from bytes are rounded to fp16 once more. KIVI's lengths are around what a window
+  // keeps: 32 to 95 tokens of int4, 32 to 63 of int2.
   struct Formats {
     std::vector<KvFormat> formats;
     std::int32_t f16_page, bf16_group, bf16_page;
@@ -211,9 +208,6 @@ TEST_F(AttentionDecodeCuda, BytesAndCodesEqualCpuVersion) {
         check({format, ElementType::kF16, head_dim, 4, 1, c.f16_page, c.f16_len}, kF16Error);
         check({format, ElementType::kBf16, head_dim, c.bf16_group, 1, c.bf16_page, c.bf16_len}, kBf16Error);
       }
-}
-
-TEST_F(AttentionDecodeCuda, EveryTuningAndSplitGivesTheSame) {
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8, KvFormat::kKivi4, KvFormat::kKivi2, KvFormat::kToken2})
     for (int tuning = 0; tuning < static_cast<int>(decode_tunings(format, 128).size()); ++tuning)
       check({format, ElementType::kBf16, 128, 4, 2, 16, {330, 190}}, kBf16Error, tuning, tuning % 3 + 1);

@@ -330,9 +330,6 @@ TEST_F(LowRankCuda, EqualsCpuVersion) {
   check<float>(30, 2, true, true);  // more than the matrices have
   check<f16>(3, 2, false, true);
   check<float>(11, 0, false, false);
-}
-
-TEST_F(LowRankCuda, LeavesListedTokensAsTheyAre) {
   check<f16>(3, 2, true, true, true);
   check<float>(3, 2, false, false, true);
 }

@@ -1,5 +1,5 @@
-#include "tests/engine/stored_recipes.h"
 #include "tests/engine/serve_fixture.h"
+#include "tests/engine/stored_recipes.h"
 
 namespace kvlab::test {
 namespace {

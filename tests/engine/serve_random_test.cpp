@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "tests/drawn_orders.h"
-#include "tests/engine/stored_recipes.h"
 #include "tests/engine/serve_simulated.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/error_of.h"
 
 namespace kvlab::test {

@@ -67,15 +67,12 @@ struct AttendRow : PagedRows {
   }
 };
 
-// Windows in which a query at an odd position sees one token or, of length 1, none; some tokens; all. Queries among the tokens and after.
-TEST(AttendCpu, SeesTheWindowsTokens) {
+TEST(AttendCpu, EqualsTheFormula) {
+  // Windows in which a query at an odd position sees one token or, of length 1, none; some tokens; all. Queries among the tokens and after.
   AttendRow row(50, 7, 3, 11, 50);
   for (const std::int32_t first_position : {0, 43, 92, 96, 110})
     for (const std::int32_t window : {0, 1, 2, 9, 50, 1000}) row.check(first_position, window);
-}
-
-// Lines, tokens and channels that fill tiles, fall short of them and go beyond, in pages of several tokens and of one.
-TEST(AttendCpu, TilesAreTheSumsWhateverTheShape) {
+  // Lines, tokens and channels that fill tiles, fall short of them and go beyond, in pages of several tokens and of one.
   for (const std::int32_t group : {1, 2, 3, 4, 6, 8})
     for (const std::int32_t dim : {8, 16, 64, 80, 128})
       for (const std::int32_t tokens : {1, 15, 16, 17, 47, 100})

@@ -20,12 +20,26 @@
 namespace kvlab {
 namespace {
 
-TEST(KernelFormulas, LinearReadsWeightsOnceAndActivationsPerToken) {
+TEST(KernelFormulas, OfOneShapeByHand) {
   // 2 tokens, 3 -> 5 channels: 15 weights, 2 * (3 + 5) activations, two bytes each.
   EXPECT_EQ(bytes(LinearShape{2, 5, 3, 2, 16}), 2 * 15 + 2 * 16);
   EXPECT_EQ(flops(LinearShape{2, 5, 3}), 2 * 2 * 15);
   EXPECT_EQ(weight_bytes(LinearShape{2, 6, 4, 2, 4}), 12);  // 24 four-bit weights
   EXPECT_EQ(bytes(LinearShape{0, 5, 3}), 0);                // nothing to do, nothing read
+  EXPECT_EQ(bytes(RmsNormShape{10, 8, 2, true}), (40 + 1) * 8 * 2);
+  EXPECT_EQ(bytes(RmsNormShape{10, 8, 2, false}), (20 + 1) * 8 * 2);
+  EXPECT_EQ(bytes(RmsNormShape{0, 8, 2, true}), 0);
+  EXPECT_EQ(bytes(RopeShape{10, 4, 8, 2}), 10 * 9 * 8 * 2);
+  EXPECT_EQ(flops(RopeShape{10, 4, 8, 2}), 960);
+  EXPECT_EQ(bytes(SiluMulShape{10, 8, 2, true}), 3 * 80 * 2);
+  EXPECT_EQ(bytes(SiluMulShape{10, 8, 2, false}), 2 * 80 * 2);
+  EXPECT_EQ(bytes(EmbeddingShape{10, 8, 2}), 10 * (32 + 4));
+  EXPECT_EQ(bytes(AppendKvShape{10, 2, 8, 2, 1}), 10 * (2 * 16 * 3 + 8));
+  EXPECT_EQ(bytes(SamplingShape{3, 100, 2}), 3 * (200 + 4));
+  // 5 tokens, 2 layers, 3 KV heads, 4 channels of 2 bytes: K and V, in and out, and a position.
+  EXPECT_EQ(bytes(CompactShape{5, 2, 3, 4, 2}), 5 * 2 * 3 * (4 * 4 * 2 + 4));
+  EXPECT_EQ(bytes(CompactShape{0, 2, 3, 4, 2}), 0);
+  EXPECT_EQ(flops(CompactShape{5, 2, 3, 4, 2}), 0);
 }
 
 TEST(KernelFormulas, DecodeReadsKvOncePerKvHead) {
@@ -58,19 +72,6 @@ TEST(KernelFormulas, ChunksAddUpToTheWholePrompt) {
   }
 }
 
-TEST(KernelFormulas, ElementwiseOperations) {
-  EXPECT_EQ(bytes(RmsNormShape{10, 8, 2, true}), (40 + 1) * 8 * 2);
-  EXPECT_EQ(bytes(RmsNormShape{10, 8, 2, false}), (20 + 1) * 8 * 2);
-  EXPECT_EQ(bytes(RmsNormShape{0, 8, 2, true}), 0);
-  EXPECT_EQ(bytes(RopeShape{10, 4, 8, 2}), 10 * 9 * 8 * 2);
-  EXPECT_EQ(flops(RopeShape{10, 4, 8, 2}), 960);
-  EXPECT_EQ(bytes(SiluMulShape{10, 8, 2, true}), 3 * 80 * 2);
-  EXPECT_EQ(bytes(SiluMulShape{10, 8, 2, false}), 2 * 80 * 2);
-  EXPECT_EQ(bytes(EmbeddingShape{10, 8, 2}), 10 * (32 + 4));
-  EXPECT_EQ(bytes(AppendKvShape{10, 2, 8, 2, 1}), 10 * (2 * 16 * 3 + 8));
-  EXPECT_EQ(bytes(SamplingShape{3, 100, 2}), 3 * (200 + 4));
-}
-
 TEST(KernelFormulas, ExpectedExpertsUnderUniformRouting) {
   MoeExpertsShape s{1, 4, 6, 8, 2, 1, 2, 16, true};
   EXPECT_DOUBLE_EQ(expected_experts(s), 2.0);  // one token picks exactly its two
@@ -87,13 +88,6 @@ TEST(KernelFormulas, ExpectedExpertsUnderUniformRouting) {
   s.ranks = 2;  // one of two pairs, half the experts
   EXPECT_EQ(flops(s), 2 * 72);
   EXPECT_EQ(bytes(s), 72 * 2 + 2 * 10 * 2);
-}
-
-TEST(KernelFormulas, CompactReadsAndWritesEveryMovedToken) {
-  // 5 tokens, 2 layers, 3 KV heads, 4 channels of 2 bytes: K and V, in and out, and a position.
-  EXPECT_EQ(bytes(CompactShape{5, 2, 3, 4, 2}), 5 * 2 * 3 * (4 * 4 * 2 + 4));
-  EXPECT_EQ(bytes(CompactShape{0, 2, 3, 4, 2}), 0);
-  EXPECT_EQ(flops(CompactShape{5, 2, 3, 4, 2}), 0);
 }
 
 std::vector<float> wave(std::int64_t n, float step) {

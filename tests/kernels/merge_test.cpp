@@ -90,9 +90,6 @@ TEST(KeyRuns, LinksNeighboursUpToTheKeptTokens) {
   EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, 0.75F), (Ints{0, 0, 1, 1, 1, -1}));  // tokens 0, 2, 3, 4, 5, 7
   // All but the key of norm 0 are linked: the nearer kept token.
   EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, -1.0F), (Ints{0, 0, 0, 1, 1, -1}));
-}
-
-TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
   EXPECT_EQ(linked({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, {{0, 3}, {}}, KeyLinks::Kind::kRuns, 0.75F), Ints(6, -1));
 }
 
@@ -228,20 +225,14 @@ Floats merged_by_mass(const Floats& mass, const Ints& kept, std::int32_t window,
   return first;
 }
 
-TEST(MergeWindow, SpreadsOverTheKeptTokensBehind) {
+TEST(MergeWindow, ByHand) {
   EXPECT_EQ(merged_by_mass({2, 1, 1, 1}, {1, 2, 3}, 2), (Floats{10.5F, 100.5F, 1000}));
   EXPECT_EQ(merged_by_mass({1, 2, 1, 1}, {0, 2, 3}, 2), (Floats{1, 105, 1005}));
   EXPECT_EQ(merged_by_mass({3, 9, 1, 2}, {2, 3}, 1), (Floats{111, 1000}));  // two tokens join the same one
-}
-
-// Near the end of the row the value is divided by the tokens that there are.
-TEST(MergeWindow, ShorterWindowAtTheEnd) {
+  // Near the end of the row the value is divided by the tokens that there are.
   EXPECT_EQ(merged_by_mass({1, 9, 1, 1}, {0, 2, 3}, 32), (Floats{1, 105, 1005}));
   EXPECT_EQ(merged_by_mass({1, 1, 1, 9}, {0, 1, 2}, 32), (Floats{1, 10, 100}));  // no later token: deleted
   EXPECT_EQ(merged_by_mass({1}, {}, 32), Floats{});
-}
-
-TEST(MergeWindow, MassesOfZeroAreHarmless) {
   EXPECT_EQ(merged_by_mass({1, 0, 0}, {1, 2}, 2), (Floats{10.5F, 100.5F}));  // infinite ratio: certain
   EXPECT_EQ(merged_by_mass({0, 0, 0}, {1, 2}, 2), (Floats{10, 100}));        // 0 / 0: never
   EXPECT_EQ(merged_by_mass({0, 1, 1}, {1, 2}, 2), (Floats{10, 100}));

@@ -258,16 +258,13 @@ TEST(SlerpPairs, TurnsBothToTheSameDirectionAndKeepsTheirLengths) {
   EXPECT_NEAR(p.second(0)[1], 3 * std::sin(angle), 1e-6);
 }
 
-TEST(SlerpPairs, EqualDirectionsStay) {
+TEST(SlerpPairs, DirectionsThatAreEqualOppositeOrMissing) {
   Pair p({{1, 2, 2}}, {{2, 4, 4}}, 0.6F, 0);
   for (std::size_t c = 0; c < 3; ++c) {
     EXPECT_NEAR(p.first(0)[c], c == 0 ? 1 : 2, 1e-6);
     EXPECT_NEAR(p.second(0)[c], c == 0 ? 2 : 4, 1e-6);
   }
-}
-
-// Sine 0 at both ends: the plain mixture, and the direction with the larger share.
-TEST(SlerpPairs, OppositeAndMissingDirections) {
+  // Sine 0 at both ends: the plain mixture, and the direction with the larger share.
   Pair opposite({{1, 0}}, {{-2, 0}}, 0.6F, 0);
   EXPECT_EQ(opposite.first(0), (std::vector<float>{-1, 0}));
   EXPECT_EQ(opposite.second(0), (std::vector<float>{-2, 0}));
