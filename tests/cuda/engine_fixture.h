@@ -6,7 +6,7 @@
 #include "engine/device/device_model.h"
 #include "engine/device/device_transformer.h"
 #include "tests/cuda/cuda_fixture.h"
-#include "tests/engine/sequence_of.h"
+#include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #if KVLAB_EMULATED
 #include "kernels/device/emulated/device_memory.h"

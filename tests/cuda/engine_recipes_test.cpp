@@ -7,7 +7,6 @@
 #include "calibrate/recipe_ops.h"
 #include "tests/cuda/shape_model.h"
 #include "tests/cuda/written_words.h"
-#include "tests/engine/small_model.h"
 #include "tests/recipes_in.h"
 
 namespace kvlab {

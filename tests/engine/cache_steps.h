@@ -4,7 +4,7 @@
 
 #include "engine/cache/policy_cache.h"
 #include "tests/engine/probe.h"
-#include "tests/engine/sequence_of.h"
+#include "tests/engine/small_model.h"
 
 // The probe's steps over a PolicyCache.
 namespace kvlab {

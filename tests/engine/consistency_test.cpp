@@ -6,7 +6,6 @@
 #include "engine/model/record.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #include "tests/held_bounds.h"
 #include "tests/plain_softmax.h"
