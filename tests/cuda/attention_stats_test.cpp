@@ -172,10 +172,8 @@ TEST_F(TokenStatsCuda, LagScores) {
     }
 }
 
-class MomentsCuda : public CudaTest {};
-
 // Sums of at most 512 products in fp32, then doubles.
-TEST_F(MomentsCuda, QueryMoments) {
+TEST_F(CudaTest, QueryMoments) {
   for (const std::int32_t head_dim : {7, 80}) {
     for (const bool turns : {false, true}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", turns " << turns);
@@ -200,7 +198,7 @@ TEST_F(MomentsCuda, QueryMoments) {
 }
 
 // Logits up to about 30, of sums in fp32 in another order: their errors are the relative errors of probabilities.
-TEST_F(MomentsCuda, ExpectedAttention) {
+TEST_F(CudaTest, ExpectedAttention) {
   for (const std::int32_t head_dim : {7, 80}) {
     RowsFixture<bf16> rows({.kv_heads = 2, .group = 2, .head_dim = head_dim, .page_tokens = 16}, {0, 3, 64, 150}, 2);
     const auto d = static_cast<std::size_t>(head_dim);
@@ -220,7 +218,7 @@ TEST_F(MomentsCuda, ExpectedAttention) {
 }
 
 // Probabilities of fp32 sums in another order; variances are differences of such.
-TEST_F(MomentsCuda, WindowMoments) {
+TEST_F(CudaTest, WindowMoments) {
   for (const std::int32_t head_dim : {20, 64}) {
     RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = head_dim, .page_tokens = 16}, {40, 3, 64, 150, 10, 0}, 5);
     const QueriesFixture queries({1, 6, 0}, {50, 170, 20}, 4, head_dim, 6);

@@ -97,9 +97,7 @@ TEST_F(PolicyRecordCuda, RefusesPassesInsideAStep) {
 
 // Recipes' operations, timed on a GPU, are those that are timed on the CPU.
 
-class RecipeOpsCuda : public CudaTest {};
-
-TEST_F(RecipeOpsCuda, TheCallsOfTheCpu) {
+TEST_F(CudaTest, TimedRecipesMakeTheCallsOfTheCpu) {
   const ModelConfig config = tiny_config();
   const std::atomic<bool> stop = false;
   const RecipeSteps steps{{40}, {2}, 2, 1};
@@ -195,10 +193,8 @@ TEST_F(CudaTest, ProbeIsNearTheGoldenLogits) {
   }
 }
 
-using DecodeStepBench = CudaTest;
-
 // Every kernel of the step is there, and the bytes are those of the shape.
-TEST_F(DecodeStepBench, MeasuresATinyModel) {
+TEST_F(CudaTest, DecodeStepBenchMeasuresATinyModel) {
   const ModelConfig c = tiny_config();
   const DecodeStepTimes t = time_decode_step(c, ElementType::kBf16, 2, 40, 1, cuda());
   EXPECT_GT(t.device_seconds, 0);

@@ -16,12 +16,10 @@
 namespace kvlab {
 namespace {
 
-class ScoreOpsCuda : public CudaTest {};
-
 const Ints kLen{0, 1, 2, 33, 1023, 1025, 300, 2000};  // chunks of 1,024
 const auto kRows = static_cast<std::int32_t>(kLen.size());
 
-TEST_F(ScoreOpsCuda, ScoreMapFills) {
+TEST_F(CudaTest, ScoreMapFills) {
   const Longs first = prefix_sums(kLen);
   const Ints begin{0, 0, 1, 5, 0, 20, 300, 7}, end{0, 1, 1, 33, 1023, 1025, 300, 1999};
   for (const bool outside : {false, true})
@@ -30,7 +28,7 @@ TEST_F(ScoreOpsCuda, ScoreMapFills) {
     })));
 }
 
-TEST_F(ScoreOpsCuda, ScoreMapGathers) {
+TEST_F(CudaTest, ScoreMapGathers) {
   const Longs first = prefix_sums(kLen);
   Ints kept, listed;
   for (const std::int32_t n : kLen) {
@@ -48,7 +46,7 @@ TEST_F(ScoreOpsCuda, ScoreMapGathers) {
   })));
 }
 
-TEST_F(ScoreOpsCuda, BlockMaxima) {
+TEST_F(CudaTest, BlockMaxima) {
   const Longs in_first = prefix_sums(kLen);
   Twice<float> in = normals(in_first.back(), 5);
   Ints blocks;
@@ -60,7 +58,7 @@ TEST_F(ScoreOpsCuda, BlockMaxima) {
 }
 
 // Heads that hold the same tokens, and heads that do not. The sums are in the CPU's order.
-TEST_F(ScoreOpsCuda, ReduceHeads) {
+TEST_F(CudaTest, ReduceHeads) {
   RowsFixture<f16> rows({.kv_heads = 4, .head_dim = 8, .page_tokens = 16}, {700, 650, 0, 1030, 90, 90, 90, 90}, 9);
   const KvRows kv = rows.host();
   for (std::int32_t i = 0; i < 90; ++i)
@@ -138,10 +136,8 @@ TEST_F(BudgetOpsCuda, MarkTopOfSpansEqualsCpuVersion) {
     })));
 }
 
-class QueryOpsCuda : public CudaTest {};
-
 // Means of at most 300 numbers in fp32, in another order.
-TEST_F(QueryOpsCuda, MeanQuery) {
+TEST_F(CudaTest, MeanQuery) {
   using Kind = MeanQuery::Kind;
   for (const auto& [width, kind] : {std::pair{1, Kind::kMean}, {96, Kind::kMean}, {1030, Kind::kMean}, {40, Kind::kProbe}}) {
     const QueriesFixture queries({0, 1, 128, 300}, {0, 4, 200, 500}, 1, width, 1);
@@ -152,7 +148,7 @@ TEST_F(QueryOpsCuda, MeanQuery) {
   }
 }
 
-TEST_F(QueryOpsCuda, SentenceQuery) {
+TEST_F(CudaTest, SentenceQuery) {
   constexpr std::int32_t kWidth = 300;
   constexpr auto kSentence = MeanQuery::Kind::kSentence;
   const QueriesFixture queries({1, 1, 2, 1}, {0, 5, 7, 9}, 1, kWidth, 2);
@@ -172,7 +168,7 @@ TEST_F(QueryOpsCuda, SentenceQuery) {
 }
 
 // Exponentials differ in their last bits.
-TEST_F(QueryOpsCuda, TokenScores) {
+TEST_F(CudaTest, TokenScores) {
   using Kind = TokenScores::Kind;
   RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 4}, {0, 1, 300, 250}, 9);
   const Ints end{3, 450};
@@ -198,7 +194,7 @@ TEST_F(QueryOpsCuda, TokenScores) {
 }
 
 // Sums of these masses are exact, so that the device, which does not sort, counts the same.
-TEST_F(QueryOpsCuda, CountScoresOfListedMass) {
+TEST_F(CudaTest, CountScoresOfListedMass) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 2}, {0, 1, 300, 250}, 11);
   std::mt19937 random(12);
   rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
@@ -220,7 +216,7 @@ TEST_F(QueryOpsCuda, CountScoresOfListedMass) {
 }
 
 // The CPU's sums of sorted rows, in its order; rows beyond what a block sorts (8,192 keys).
-TEST_F(QueryOpsCuda, RankMeans) {
+TEST_F(CudaTest, RankMeans) {
   for (const bool long_rows : {false, true}) {
     const Ints len = long_rows ? Ints{9000, 20000} : Ints{0, 3, 1, 2, 700, 513};
     const Longs first = prefix_sums(len);

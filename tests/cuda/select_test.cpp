@@ -133,11 +133,9 @@ TEST_F(SelectCuda, CountScoresEqualsCpuVersion) {
   check(scores, CountScores::Kind::kLeadingMass, {0.0, 0.3, 0.9, 1.0});
 }
 
-class ClusterCuda : public CudaTest {};
-
 // Keys around a few directions, so that no key is between two centres: assignments are the same, means differ by their order of
 // summation.
-TEST_F(ClusterCuda, ClusterKeys) {
+TEST_F(CudaTest, ClusterKeys) {
   constexpr std::int32_t kDim = 40;
   const Ints len{0, 5, 130, 200}, tokens{0, 5, 128, 0}, clusters{0, 5, 70, 9};
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = kDim, .page_tokens = 16}, len, 1, 0.1F);
@@ -166,7 +164,7 @@ TEST_F(ClusterCuda, ClusterKeys) {
 }
 
 // Weights are probabilities of fp32 sums in another order: the threshold is one of them, and the same one.
-TEST_F(ClusterCuda, ClusterThreshold) {
+TEST_F(CudaTest, ClusterThreshold) {
   constexpr std::int32_t kDim = 40, kGroup = 2;
   const Ints clusters{30, 7, 0, 1, 20, 20};
   const QueriesFixture queries({3, 1, 0}, {50, 60, 70}, 2 * kGroup, kDim, 6);
@@ -190,7 +188,7 @@ TEST_F(ClusterCuda, ClusterThreshold) {
   }
 }
 
-TEST_F(ClusterCuda, TokensOfClusters) {
+TEST_F(CudaTest, TokensOfClusters) {
   const Longs score_first{0, 3, 10, 10, 15}, first{0, 300, 301, 301, 900};
   Twice<float> scores = normals(15, 4);
   RowArrays<float> threshold(Longs{1, 1}, 0.1F);

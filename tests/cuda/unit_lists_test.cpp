@@ -151,10 +151,8 @@ TEST_F(UnitListsCuda, NearestKeys) {
   })));
 }
 
-class ListOpsCuda : public CudaTest {};
-
 // Two of three sequences begin with the same pages; what is due there is taken once, by the earlier one.
-TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
+TEST_F(CudaTest, TakeDueTakesTokensOfSharedPagesOnce) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8, .num_words = 1}, {300, 300, 40, 40, 310, 310}, 1);
   for (std::int32_t head = 0; head < 2; ++head)
     std::copy_n(rows.page.begin() + rows.page_begin[head], 30, rows.page.begin() + rows.page_begin[4 + head]);
@@ -173,7 +171,7 @@ TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
   EXPECT_EQ(std::count_if(got.begin() + 640, got.begin() + 940, [](std::int32_t i) { return i >= 0; }), 60) << "310 - 240 taken - 10";
 }
 
-TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
+TEST_F(CudaTest, SplitListsEqualCpuVersion) {
   const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
   Ints index{2, 4, 9};
   for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
@@ -190,7 +188,7 @@ TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
   EXPECT_TRUE(same(high, low));
 }
 
-TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
+TEST_F(CudaTest, QueryDriftEqualsCpuVersion) {
   const std::int32_t width = 300;
   const QueriesFixture queries({1, 2, 3, 1}, {5, 6, 7, 8}, 1, width, 4);
   const Ints rule{QueryDrift::kIfTurned, QueryDrift::kAlways, QueryDrift::kNever, QueryDrift::kIfTurned};
@@ -205,7 +203,7 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   EXPECT_TRUE(same(reference));
 }
 
-TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
+TEST_F(CudaTest, CodeScoresAndMeanCountsEqualCpuVersions) {
   const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
   const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
   const Longs first{0, 300, 600, 601, 601};
@@ -230,9 +228,7 @@ TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
   })));
 }
 
-class SparseScoresCuda : public CudaTest {};
-
-TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
+TEST_F(CudaTest, QueryBasisEqualsCpuVersions) {
   const std::int32_t kv_heads = 2, group = 2, d = 13, width = 4, n = 6;
   const QueriesFixture queries({9, 12, 5}, {50, 60, 70}, kv_heads * group, d, 8);
   const Ints fresh{0, 1, 2}, chosen{1, 1, 0};
@@ -264,7 +260,7 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
   }
 }
 
-TEST_F(SparseScoresCuda, RepresentativesEqualCpuVersion) {
+TEST_F(CudaTest, RepresentativesEqualCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = 3, .head_dim = 4, .page_tokens = 8}, {1, 1, 1, 300, 300, 300, 50, 50, 50}, 10);
   const Ints important{1, 60, 10}, others{0, 25, 40};
   std::vector<float> scores = random_elements<float>(1053, 11);
@@ -276,7 +272,7 @@ TEST_F(SparseScoresCuda, RepresentativesEqualCpuVersion) {
         scores, [&](bool gpu, float* out) { return Representatives{rows.at(gpu), important.data(), others.data(), anchor, 7, out}; })));
 }
 
-TEST_F(SparseScoresCuda, KeyCodesEqualCpuVersions) {
+TEST_F(CudaTest, KeyCodesEqualCpuVersions) {
   const std::int32_t d = 16;
   RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = d, .page_tokens = 8}, {5, 60, 90, 40}, 4);
   const std::vector<float> turns = random_elements<float>(2 * d / 2, 9);
