@@ -6,13 +6,8 @@
 #include "tests/cuda/engine_fixture.h"
 #include "tests/engine/serve_fixture.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::serve_all;
-using test::serve_setup;
-using test::Served;
-using test::SomeRequest;
 
 const EngineModel& on_cpu() {
   static const std::unique_ptr<EngineModel> model = make_cpu_model(Transformer(tiny_config(), tiny_weights(tiny_config())));
@@ -393,4 +388,4 @@ TEST_F(EngineMemoryCuda, DecodeStepsDoWithoutGraphs) {
 #endif
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

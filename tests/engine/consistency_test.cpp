@@ -33,6 +33,15 @@ Recipe cut_recipe(const std::string& name) {
   }
 }
 
+// A replay of what the engine saw does what it did.
+void expect_replayed(const PolicyRecord& engine, const Recipe& recipe) {
+  Ops ops(Ops::Backend::kCpu);
+  const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
+  EXPECT_EQ(std::tuple(engine.kept, engine.resident), std::tuple(replayed.kept, replayed.resident));
+  ASSERT_EQ(engine.log.size(), ops.log().size());
+  for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
+}
+
 class Consistency : public testing::TestWithParam<std::string> {};
 
 TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
@@ -54,12 +63,9 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
       if (chunk > 0 && std::string(e.what()).find("before its pass") != std::string::npos) continue;  // cuts inside the prompt
       throw;
     }
-    Ops ops(Ops::Backend::kCpu);
-    const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
-    EXPECT_EQ(engine.kept, replayed.kept) << "chunks of " << chunk;
-    EXPECT_EQ(engine.resident, replayed.resident) << "chunks of " << chunk;
-    ASSERT_EQ(engine.log.size(), ops.log().size()) << "chunks of " << chunk;
-    for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
+    SCOPED_TRACE("chunks of " + std::to_string(chunk));
+    expect_replayed(engine, recipe);
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -254,11 +260,7 @@ TEST_P(RenumberedInEngine, RunsAsInReplayOrSaysWhyNot) {
     EXPECT_EQ(refusal.find("renumbered"), std::string::npos) << refusal;
     GTEST_SKIP() << refusal;
   }
-  Ops ops(Ops::Backend::kCpu);
-  const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, {.ops = &ops});
-  EXPECT_EQ(std::tuple(engine.kept, engine.resident), std::tuple(replayed.kept, replayed.resident));
-  ASSERT_EQ(engine.log.size(), ops.log().size());
-  for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
+  expect_replayed(engine, recipe);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedInEngine, testing::ValuesIn(recipes_in({"engine", "replay"})),

@@ -163,9 +163,9 @@ TEST(Evict, FindsPositions) {
 TEST(Evict, ListsWithoutMoving) {
   NumberedRows rows({6});
   Counts counts({2});
-  EvictRows op = op_of(rows, counts, {5, 1, 4, 3, 2, 6});
   const std::vector<float> scores{5, 1, 4, 3, 2, 6};
-  op.scores = scores.data(), op.moves = false;
+  EvictRows op = op_of(rows, counts, scores);
+  op.moves = false;
   run_cpu(op);
   EXPECT_EQ(rows.tokens(0, 6), (Ints{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(counts.dropped, (Ints{1, 4}));
