@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/ceil_div.h"
+#include "base/quantile.h"
 #include "engine/device/device_model.h"
 #include "engine/device/plain_decoder.h"
 #include "kernels/attention/append_kv/append_kv.h"
@@ -21,11 +22,6 @@ namespace {
 
 constexpr double kHoldSeconds = 2e-3;  // longer than launching a step's kernels of one kind
 
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
-
 double time_on_device(CudaContext& cuda, int repeats, const std::function<void()>& work) {
   work();  // warm-up: allocates scratch memory, chooses algorithms
   std::vector<double> seconds;
@@ -37,7 +33,7 @@ double time_on_device(CudaContext& cuda, int repeats, const std::function<void()
     timer.stop(cuda.stream());
     seconds.push_back(timer.seconds());
   }
-  return median(std::move(seconds));
+  return upper_median(std::move(seconds));
 }
 
 // Sequences of context - 1 zero tokens; each layer has its own pages in random order.
@@ -222,12 +218,6 @@ ModelConfig llama_8b() {
   return c;
 }
 
-double DecodeStepTimes::kernel_seconds() const {
-  double sum = 0;
-  for (const Kernel& k : kernels) sum += k.seconds;
-  return sum;
-}
-
 DecodeStepTimes time_decode_step(const ModelConfig& config, ElementType type, std::int32_t batch, std::int32_t context, int repeats,
                                  CudaContext& cuda) {
   DeviceTransformer model(cuda, config, random_weights(config, type, cuda), type);
@@ -250,7 +240,7 @@ DecodeStepTimes time_decode_step(const ModelConfig& config, ElementType type, st
       if (i >= 2) steps.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     (graphs ? times.device_seconds : times.plain_seconds) = time_on_device(cuda, repeats, [&] { decoder.repeat(); });
-    if (graphs) times.step_seconds = median(std::move(steps));
+    if (graphs) times.step_seconds = upper_median(std::move(steps));
   }
   for (EngineSequence& s : sequences) cache.release(s);
   return times;

@@ -26,7 +26,6 @@ struct DecodeStepTimes {
     double seconds = 0;  // all launches of a step, back to back, on each layer's weights and pages
   };
   std::vector<Kernel> kernels;
-  [[nodiscard]] double kernel_seconds() const;
 };
 
 // Medians of `repeats`. Sequences attend to `context` tokens (at least 2), the new one included. Throws InputError if model or cache do not

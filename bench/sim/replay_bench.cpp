@@ -59,14 +59,19 @@ struct Needed {
   }
 };
 
-void show_rates(benchmark::State& state) {
+double append_bytes(const AttentionTrace& t) {
+  return static_cast<double>(t.num_layers) * static_cast<double>(bytes(AppendKvShape{t.num_tokens, t.kv_heads, t.head_dim, 4, 4}));
+}
+
+void show(benchmark::State& state, const Needed& needed, const AttentionTrace& t, double wall_s) {
+  state.counters["needed_bytes"] = needed.bytes;
+  state.counters["needed_flops"] = needed.flops;
+  state.counters["fastest_s"] = wall_s;
+  state.counters["roofline_frac"] = needed.seconds / wall_s;
+  state.counters["frac_with_append"] = (needed.seconds + append_bytes(t) / machine_rates().bytes_per_s()) / wall_s;
   state.counters["copy_bytes_per_s"] = machine_rates().copy_bytes_per_s;
   state.counters["read_bytes_per_s"] = machine_rates().read_bytes_per_s;
   state.counters["gemm_flops_per_s"] = machine_rates().gemm_flops_per_s;
-}
-
-double append_bytes(const AttentionTrace& t) {
-  return static_cast<double>(t.num_layers) * static_cast<double>(bytes(AppendKvShape{t.num_tokens, t.kv_heads, t.head_dim, 4, 4}));
 }
 
 void replay_repeatedly(benchmark::State& state, const std::string& name) {
@@ -88,16 +93,10 @@ void replay_repeatedly(benchmark::State& state, const std::string& name) {
     needed = {};
     for (const OpCall& c : ops.log()) needed.add(static_cast<double>(c.bytes), static_cast<double>(c.flops));
   }
-  const double append_s = append_bytes(sample.trace) / machine_rates().bytes_per_s();
-  state.counters["needed_bytes"] = needed.bytes;
-  state.counters["needed_flops"] = needed.flops;
   state.counters["roofline_s"] = needed.seconds;
-  state.counters["fastest_s"] = wall_s;
-  state.counters["roofline_frac"] = needed.seconds / wall_s;
   state.counters["append_bytes"] = append_bytes(sample.trace);
-  state.counters["frac_with_append"] = (needed.seconds + append_s) / wall_s;
   state.counters["attention_mass"] = last.mean.attention_mass;
-  show_rates(state);
+  show(state, needed, sample.trace, wall_s);
 }
 
 void BM_ReplaySnapkv(benchmark::State& state) { replay_repeatedly(state, "snapkv"); }
@@ -123,13 +122,7 @@ void BM_ReplayReference(benchmark::State& state) {
     benchmark::DoNotOptimize(full_attention(t));
     wall_s = std::min(wall_s, seconds_since(start));
   }
-  const double append_s = append_bytes(t) / machine_rates().bytes_per_s();
-  state.counters["needed_bytes"] = needed.bytes;
-  state.counters["needed_flops"] = needed.flops;
-  state.counters["fastest_s"] = wall_s;
-  state.counters["roofline_frac"] = needed.seconds / wall_s;
-  state.counters["frac_with_append"] = (needed.seconds + append_s) / wall_s;
-  show_rates(state);
+  show(state, needed, t, wall_s);
 }
 BENCHMARK(BM_ReplayReference)->Arg(4)->Arg(32)->Unit(benchmark::kMillisecond)->UseRealTime();
 

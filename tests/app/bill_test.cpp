@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <map>
 
-#include "app/runs/report/sweep_keys.h"
 #include "app/runs/report/known_metrics.h"
+#include "app/runs/report/sweep_keys.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

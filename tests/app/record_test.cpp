@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
-#include "engine/label/label_heads.h"
 #include "base/safetensors.h"
+#include "engine/label/label_heads.h"
 #include "kernels/device/cuda/memory.h"
 #include "policies/kv/recipe/recipe.h"
 #include "tests/app/app_fixture.h"

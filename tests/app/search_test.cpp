@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "app/runs/plan/input_files.h"
-#include "app/runs/report/summary_row.h"
-#include "app/runs/report/report.h"
 #include "app/runs/report/known_metrics.h"
+#include "app/runs/report/report.h"
+#include "app/runs/report/summary_row.h"
 #include "base/config/params.h"
 #include "tests/error_of.h"
 #include "tests/has_all.h"

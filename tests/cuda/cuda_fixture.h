@@ -1,17 +1,14 @@
 #pragma once
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -68,11 +65,13 @@ std::vector<float> floats(const std::vector<T>& x) {
   return y;
 }
 
-// Fails on the first NaN, infinity or element that is further from `expected` than absolute + relative * |expected|.
+// Fails on the first NaN, infinity (`infinities`: that is not expected) or element that is further from `expected` than absolute +
+// relative * |expected|.
 inline testing::AssertionResult all_near(const std::vector<float>& got, const std::vector<float>& expected, double absolute,
-                                         double relative) {
+                                         double relative, bool infinities = false) {
   if (got.size() != expected.size()) return testing::AssertionFailure() << got.size() << " elements, expected " << expected.size();
   for (std::size_t i = 0; i < got.size(); ++i) {
+    if (infinities && got[i] == expected[i]) continue;
     const double error = std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
     if (std::isfinite(got[i]) && error <= absolute + relative * std::abs(static_cast<double>(expected[i]))) continue;
     return testing::AssertionFailure() << "element " << i << " of " << got.size() << " is " << got[i] << ", expected " << expected[i];
@@ -135,8 +134,8 @@ template <class T>
 struct Both {
   std::vector<T> got, expected;
 };
-inline testing::AssertionResult all_near(const Both<float>& x, double absolute, double relative) {
-  return all_near(x.got, x.expected, absolute, relative);
+inline testing::AssertionResult all_near(const Both<float>& x, double absolute, double relative, bool infinities = false) {
+  return all_near(x.got, x.expected, absolute, relative, infinities);
 }
 template <class T>
 testing::AssertionResult equal(const Both<T>& x) {
@@ -188,6 +187,22 @@ class CudaTest : public testing::Test {
   Both<T> both(std::int64_t n, Op&& op) {
     return both_from(
         std::vector<T>(static_cast<std::size_t>(n)), [n] { return DeviceBuffer<T>(n); }, op);
+  }
+
+  // The same in CPU memory, which some operations write on a GPU too.
+  template <class T, class Op>
+  Both<T> on_host(const std::vector<T>& start, Op&& op) {
+    Both<T> x{start, start};
+    run_cpu(op(false, x.expected.data()));
+    run_cuda(op(true, x.got.data()), cuda());
+    return x;
+  }
+  // All of these arrays have the same numbers in both memories.
+  template <class First, class... Rest>
+  testing::AssertionResult same(const First& x, const Rest&... rest) {
+    testing::AssertionResult result = equal(Both{x.device(cuda()), x.host()});
+    if constexpr (sizeof...(rest) > 0) return result ? same(rest...) : result;
+    return result;
   }
 
  private:

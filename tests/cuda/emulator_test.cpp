@@ -1,7 +1,5 @@
-#include <numeric>
-
 #include "kernels/device/cuda/events.h"
-#include "kernels/device/cuda/upload.h"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/cuda/emulator_kernels.h"
 

@@ -1,15 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "engine/cache/policy_cache.h"
 #include "engine/device/device_model.h"
 #include "engine/device/device_transformer.h"
 #include "tests/cuda/cuda_fixture.h"
-#include "tests/engine/sequence_of.h"
+#include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #if KVLAB_EMULATED
 #include "kernels/device/emulated/device_memory.h"
@@ -75,20 +72,5 @@ std::string error_with_room(std::int64_t room, Act&& act) {
   return error;
 }
 #endif
-
-// Pieces of sequences whose ids are known, as the batch of a step.
-struct PieceBatch {
-  explicit PieceBatch(std::vector<StepPiece> all) : pieces(std::move(all)) {
-    for (const StepPiece& p : pieces)
-      for (std::int32_t i = 0; i < p.new_tokens; ++i) {
-        positions.push_back(p.sequence->seen_tokens + i);
-        ids.push_back(p.sequence->ids[static_cast<std::size_t>(positions.back())]);
-        rows.push_back(static_cast<std::int32_t>(rows.size()));
-      }
-  }
-  [[nodiscard]] TokenBatch tokens() const { return {ids, positions}; }
-  std::vector<StepPiece> pieces;
-  std::vector<std::int32_t> ids, positions, rows;
-};
 
 }  // namespace kvlab

@@ -1,7 +1,5 @@
 #include "kernels/storage/quantize/quantize.h"
 
-#include <algorithm>
-
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -77,7 +75,7 @@ class QuantizeCuda : public CudaTest {
   }
 };
 
-TEST_F(QuantizeCuda, GroupsOfChannelsHaveTheCpusBytes) {
+TEST_F(QuantizeCuda, GroupsHaveTheCpusBytes) {
   for (const std::int32_t bits : {1, 2, 3, 4, 8})
     for (const std::int32_t group : {8, 32, 64, 0, 24}) {
       const GroupCodec codec{Axis::kToken, bits, group, false};
@@ -91,9 +89,6 @@ TEST_F(QuantizeCuda, GroupsOfChannelsHaveTheCpusBytes) {
   check<bf16>({Axis::kToken, 6, 32, false}, {80, {17}, true, false, true}, 7);
   check<bf16>({Axis::kToken, 4, 16, false}, {96, {140}, true, false, false}, 8);
   check<bf16>({Axis::kToken, 4, 0, false}, {7, {5}, true, false, false}, 9);
-}
-
-TEST_F(QuantizeCuda, GroupsOfTokensHaveTheCpusBytes) {
   for (const std::int32_t bits : {1, 2, 3, 4, 7, 8})
     for (const std::int32_t group : {32, 64, 128, 0, 40}) {
       check<bf16>({Axis::kChannel, bits, group, false}, {8, {70, 0, 131}, true, false, false}, 11);
@@ -107,6 +102,8 @@ TEST_F(QuantizeCuda, GroupsOfTokensHaveTheCpusBytes) {
   check<bf16>({Axis::kChannel, 3, 20, true}, {7, {50}, false, false, false}, 18);  // odd head_dim
   check<bf16>({Axis::kChannel, 4, 96, false}, {64, {200}, true, false, false}, 19);
   check<bf16>({Axis::kChannel, 4, 8, false}, {64, {50}, true, false, false}, 20);
+  check<bf16>({Axis::kToken, 4, 32, false}, {64, {0, 0}}, 31);
+  check<bf16>({Axis::kChannel, 4, 32, false}, {64, {0}}, 32);
 }
 
 // Blocks have fewer threads than the bytes between a group and the next multiple of 16.
@@ -146,11 +143,6 @@ TEST_F(QuantizeCuda, ExtremesHaveTheCpusBytes) {
         check<bf16>({axis, bits, group, false}, c, 21, put_extremes<bf16>);
         if (bits > 1) check<float>({axis, bits, group, true}, c, 22, put_extremes<float>);
       }
-}
-
-TEST_F(QuantizeCuda, DoesNothingWithEmptyLists) {
-  check<bf16>({Axis::kToken, 4, 32, false}, {64, {0, 0}}, 31);
-  check<bf16>({Axis::kChannel, 4, 32, false}, {64, {0}}, 32);
 }
 
 }  // namespace

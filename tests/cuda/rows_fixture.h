@@ -1,12 +1,7 @@
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
-#include <numeric>
-#include <random>
-#include <vector>
 
 #include "base/ceil_div.h"
 #include "kernels/kv_rows.h"
@@ -160,13 +155,12 @@ class RowArrays {
     for (const std::int64_t n : sizes) host_.emplace_back(static_cast<std::size_t>(n), value);
     upload();
   }
-  T* const* host() {
+  T* const* at(bool gpu) {
+    if (gpu) return device_pointers_.data();
     host_pointers_.clear();
     for (std::vector<T>& x : host_) host_pointers_.push_back(x.data());
     return host_pointers_.data();
   }
-  T* const* device() { return device_pointers_.data(); }
-  T* const* at(bool gpu) { return gpu ? device() : host(); }
   std::vector<T>& row(std::size_t r) { return host_[r]; }
   void upload() {
     device_.clear(), device_pointers_.clear();
@@ -176,7 +170,7 @@ class RowArrays {
     }
   }
   // The content of device memory, one row after another; and of the host's arrays.
-  [[nodiscard]] std::vector<T> device_contents(const CudaContext& cuda) const {
+  [[nodiscard]] std::vector<T> device(const CudaContext& cuda) const {
     std::vector<T> all;
     for (const DeviceBuffer<T>& x : device_) {
       const std::vector<T> row = x.to_host(cuda.stream());
@@ -184,7 +178,7 @@ class RowArrays {
     }
     return all;
   }
-  [[nodiscard]] std::vector<T> contents() const {
+  [[nodiscard]] std::vector<T> host() const {
     std::vector<T> all;
     for (const std::vector<T>& x : host_) all.insert(all.end(), x.begin(), x.end());
     return all;

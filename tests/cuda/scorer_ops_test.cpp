@@ -1,5 +1,4 @@
 // Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
-#include <random>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/head_scores_op.h"
@@ -32,10 +31,7 @@ class ScorerOpsCuda : public CudaTest {
   // op(gpu, out) of `n` numbers that begin as `start`.
   template <class Op>
   void check(const std::vector<float>& start, double tolerance, const Op& op) {
-    const auto [got, expected] = both(start, op);
-    for (std::size_t i = 0; i < got.size(); ++i)
-      ASSERT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) <= tolerance * (1 + std::abs(expected[i])))
-          << "element " << i << " is " << got[i] << ", expected " << expected[i];
+    EXPECT_TRUE(all_near(both(start, op), tolerance, tolerance, true));
   }
   // op(gpu, rows) that writes words.
   template <class T, class Op>
@@ -63,7 +59,7 @@ TEST_F(ScorerOpsCuda, ReduceHeadsToTheLargestOfTheFirstRow) {
   const Ints len{5, 5, 5, 3, 3, 3};
   const KvRows kv{.num_rows = 6, .kv_heads = 3, .len = len.data(), .first = first.data()};
   run_both([&](bool gpu) { return ReduceHeads{kv, ReduceHeads::Kind::kFirstMax, nullptr, false, rows[gpu].data()}; });
-  EXPECT_EQ(x.device(cuda()), x.host());
+  EXPECT_TRUE(same(x));
   EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
 }
 
@@ -184,7 +180,7 @@ TEST_F(ScorerOpsCuda, RecentAttention) {
   const QueriesFixture queries({0, 1, 8, 5}, {0, 0, 36, 299}, 6, 48, 4);
   RowArrays<float> ring(Longs(4, kRing * 6 * 48), 0.25F);
   run_both([&](bool gpu) { return CopyQueries{4, 6, 48, queries.at(gpu), ring.at(gpu), CopyQueries::Kind::kRing, kRing}; });
-  EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  EXPECT_TRUE(same(ring));
   std::vector<Queries> rings[2];
   for (const bool gpu : {false, true})
     for (std::size_t s = 0; s < 4; ++s) rings[gpu].push_back({ring.at(gpu)[s], kScorerEnd[s], 0});
@@ -208,8 +204,8 @@ TEST_F(ScorerOpsCuda, CenterScores) {
   const QueriesFixture queries({0, 1, 37, 100}, {0, 0, 36, 299}, 6, 48, 4);
   RowArrays<float> sum(Longs(4, 6 * 48), 0.5F), size(Longs(4, 6 * 24), 0.5F);
   run_both([&](bool gpu) { return QueryCenters{queries.at(gpu), 4, 6, 48, sum.at(gpu), size.at(gpu)}; });
-  EXPECT_TRUE(all_near(sum.device_contents(cuda()), sum.contents(), 0, 1e-6));
-  EXPECT_TRUE(all_near(size.device_contents(cuda()), size.contents(), 0, 1e-6));
+  EXPECT_TRUE(all_near(sum.device(cuda()), sum.host(), 0, 1e-6));
+  EXPECT_TRUE(all_near(size.device(cuda()), size.host(), 0, 1e-6));
   const Ints count{1, 1, 37, 100};
   std::vector<float> frequencies;
   for (int i = 0; i < 4 * 24; ++i) frequencies.push_back(std::pow(0.7F, static_cast<float>(i % 24)));
@@ -228,10 +224,10 @@ TEST_F(ScorerOpsCuda, TokenLists) {
     return TokenLists{rows.at(gpu), 2, 6, 20, 30, listed.at(gpu), token.at(gpu), slots[gpu].data(), index.at(gpu), scores, kind};
   };
   for (const Kind kind : {Kind::kFirst, Kind::kCandidates, Kind::kChosen}) run_both([&](bool gpu) { return lists(gpu, kind); });
-  EXPECT_EQ(token.device(cuda()), token.host());
+  EXPECT_TRUE(same(token));
   EXPECT_EQ(slots[1], slots[0]);
   EXPECT_EQ(slots[0][16 + 7], rows.host().slot(5, 21));
-  EXPECT_EQ(listed.device(cuda()), listed.host());
+  EXPECT_TRUE(same(listed));
   EXPECT_EQ(listed.host()[0], 29);
   check(random_elements<float>(676, 9), 0, [&](bool gpu, float* scores) { return lists(gpu, Kind::kKeep, scores); });
 }
@@ -268,7 +264,7 @@ TEST_F(ScorerOpsCuda, RowParts) {
     kv.position = position.at(gpu);
     return TokenCopy{.tokens = {kv, kv.first}, .kind = TokenCopy::Kind::kNumbers};
   });
-  EXPECT_EQ(position.device(cuda()), position.host());
+  EXPECT_TRUE(same(position));
   const Longs from{0, 3, 3, 10}, to{20, 0, 5};
   Twice<float> part = normals(10, 3);
   check(random_elements<float>(40, 9), 0, [&](bool gpu, float* x) {

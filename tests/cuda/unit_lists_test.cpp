@@ -1,12 +1,14 @@
-#include <algorithm>
-#include <numeric>
-
 #include "kernels/allocate/count_scores_op.h"
+#include "kernels/score/token_norms_op.h"
+#include "kernels/select/column_basis/column_basis.h"
 #include "kernels/select/nearest_keys_op.h"
 #include "kernels/select/query_drift_op.h"
+#include "kernels/select/query_gram_op.h"
 #include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/take_due_op.h"
+#include "policies/kv/scorer/representatives_op.h"
 #include "policies/kv/selector/code_scores_op.h"
+#include "policies/kv/selector/key_codes/key_codes.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -108,7 +110,7 @@ TEST_F(UnitListsCuda, RankedUnits) {
   run_both([&](bool gpu) {
     return SortUnits{6, lists().at(gpu), SortUnits::Kind::kByScore, score_first.data(), scores.at(gpu), ranked.at(gpu)};
   });
-  EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
+  EXPECT_TRUE(same(ranked));
   const Longs first{0, 0, 1, 11, 411, 412, 445};
   EXPECT_TRUE(equal(both<std::int32_t>(445, [&](bool gpu, std::int32_t* best) {
     return SortUnits{6, {.rows = ranked.at(gpu)}, SortUnits::Kind::kByUnit, nullptr, nullptr, nullptr, first.data(), best};
@@ -126,13 +128,13 @@ TEST_F(UnitListsCuda, TrackReuse) {
   last.upload();
   const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
   Twice<std::int32_t> units(unit);
-  Ints hits[2] = {Ints(3, -1), Ints(3, -1)};
-  run_both([&](bool gpu) {
+  const auto hits = on_host(Ints(3, -1), [&](bool gpu, std::int32_t* out) {
     const UnitLists asked{first.data(), units.at(gpu)};
-    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), hits[gpu].data()};
+    return TrackReuse{3, asked, asked, last.at(gpu), last_count.data(), held_from.data(), out};
   });
-  for (const Ints& x : hits) EXPECT_EQ(x, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
-  EXPECT_EQ(last.device_contents(cuda()), last.contents());
+  EXPECT_TRUE(equal(hits));
+  EXPECT_EQ(hits.expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
+  EXPECT_TRUE(same(last));
 }
 
 // Random products differ by more than the order of summation changes them.
@@ -149,10 +151,8 @@ TEST_F(UnitListsCuda, NearestKeys) {
   })));
 }
 
-class ListOpsCuda : public CudaTest {};
-
 // Two of three sequences begin with the same pages; what is due there is taken once, by the earlier one.
-TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
+TEST_F(CudaTest, TakeDueTakesTokensOfSharedPagesOnce) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8, .num_words = 1}, {300, 300, 40, 40, 310, 310}, 1);
   for (std::int32_t head = 0; head < 2; ++head)
     std::copy_n(rows.page.begin() + rows.page_begin[head], 30, rows.page.begin() + rows.page_begin[4 + head]);
@@ -171,7 +171,7 @@ TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
   EXPECT_EQ(std::count_if(got.begin() + 640, got.begin() + 940, [](std::int32_t i) { return i >= 0; }), 60) << "310 - 240 taken - 10";
 }
 
-TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
+TEST_F(CudaTest, SplitListsEqualCpuVersion) {
   const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
   Ints index{2, 4, 9};
   for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
@@ -185,11 +185,10 @@ TEST_F(ListOpsCuda, SplitListsEqualCpuVersion) {
     return SelectUnits{4,       1,       SelectUnits::Kind::kSplit, lists,        row_first.data(), scores.at(gpu),
                        nullptr, nullptr, high_first.data(),         high.at(gpu), low.at(gpu)};
   });
-  EXPECT_EQ(high.device(cuda()), high.host());
-  EXPECT_EQ(low.device(cuda()), low.host());
+  EXPECT_TRUE(same(high, low));
 }
 
-TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
+TEST_F(CudaTest, QueryDriftEqualsCpuVersion) {
   const std::int32_t width = 300;
   const QueriesFixture queries({1, 2, 3, 1}, {5, 6, 7, 8}, 1, width, 4);
   const Ints rule{QueryDrift::kIfTurned, QueryDrift::kAlways, QueryDrift::kNever, QueryDrift::kIfTurned};
@@ -197,13 +196,14 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
   reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
   reference.upload();
-  Ints drifts[2] = {Ints(4, -1), Ints(4, -1)};
-  run_both([&](bool gpu) { return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), drifts[gpu].data()}; });
-  for (const Ints& found : drifts) EXPECT_EQ(found, (Ints{1, 1, 0, 0}));
-  EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
+  const auto drifts = on_host(Ints(4, -1), [&](bool gpu, std::int32_t* out) {
+    return QueryDrift{4, width, queries.at(gpu), rule.data(), 0.9F, reference.at(gpu), out};
+  });
+  EXPECT_EQ(std::tuple(drifts.got, drifts.expected), std::tuple(Ints{1, 1, 0, 0}, Ints{1, 1, 0, 0}));
+  EXPECT_TRUE(same(reference));
 }
 
-TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
+TEST_F(CudaTest, CodeScoresAndMeanCountsEqualCpuVersions) {
   const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
   const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
   const Longs first{0, 300, 600, 601, 601};
@@ -223,12 +223,87 @@ TEST_F(ListOpsCuda, CodeScoresAndMeanCountsEqualCpuVersions) {
   EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products
   const Ints cap{10, 500, 3, 3};
   Twice<float> scores(expected);
-  Ints count[2] = {Ints(4, -1), Ints(4, -1)};
-  run_both([&](bool gpu) {
-    constexpr auto kMeanAbove = CountScores::Kind::kMeanAbove;
-    return CountScores{4, first.data(), scores.at(gpu), kMeanAbove, -4.0, count[gpu].data(), kv_heads, cap.data()};
-  });
-  EXPECT_EQ(count[1], count[0]);
+  EXPECT_TRUE(equal(on_host(Ints(4, -1), [&](bool gpu, std::int32_t* out) {
+    return CountScores{4, first.data(), scores.at(gpu), CountScores::Kind::kMeanAbove, -4.0, out, kv_heads, cap.data()};
+  })));
+}
+
+TEST_F(CudaTest, QueryBasisEqualsCpuVersions) {
+  const std::int32_t kv_heads = 2, group = 2, d = 13, width = 4, n = 6;
+  const QueriesFixture queries({9, 12, 5}, {50, 60, 70}, kv_heads * group, d, 8);
+  const Ints fresh{0, 1, 2}, chosen{1, 1, 0};
+  RowArrays<float> sum(Longs(n, d), 0.5F), gram(Longs(n, d * d), 0.0F), basis(Longs(n, width * d), -1.0F);
+  run_both([&](bool gpu) { return QueryGram{n, kv_heads, group, d, queries.at(gpu), fresh.data(), true, sum.at(gpu), gram.at(gpu)}; });
+  EXPECT_TRUE(all_near(sum.device(cuda()), sum.host(), 1e-5, 1e-5));
+  EXPECT_TRUE(all_near(gram.device(cuda()), gram.host(), 1e-5, 1e-5));
+  sum.upload(), gram.upload();
+  RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 3, 40, 9, 1, 1}, 9);
+  const Ints from{0, 1, 0, 9, 1, 1};
+  RowArrays<float> partial({0, 3 * width, 40 * width, 9 * width, width, width});
+  for (const bool skew : {false, true}) {
+    run_both([&](bool gpu) { return ColumnBasis{n, kv_heads, d, width, chosen.data(), skew, sum.at(gpu), gram.at(gpu), basis.at(gpu)}; });
+    const std::vector<float> got = basis.device(cuda()), expected = basis.host();
+    for (std::size_t line = 0; line < n * width; ++line) {  // of either sign: eigenvectors have none
+      double product = 0, length = 0;
+      for (std::size_t c = line * d; c < (line + 1) * d; ++c)
+        product += double{got[c]} * double{expected[c]}, length += double{got[c]} * double{got[c]};
+      EXPECT_NEAR(std::abs(product), line < 4 * width ? 1.0 : d, 1e-5) << line;
+      EXPECT_NEAR(length, line < 4 * width ? 1.0 : d, 1e-5) << line;
+    }
+    basis.upload();
+    run_both([&](bool gpu) {
+      TokenNorms project{.kv = rows.at(gpu), .kind = TokenNorms::Kind::kProject, .width = width, .from = from.data()};
+      project.basis = basis.at(gpu), project.partial = partial.at(gpu);
+      return project;
+    });
+    EXPECT_TRUE(all_near(partial.device(cuda()), partial.host(), 1e-5, 1e-5));
+  }
+}
+
+TEST_F(CudaTest, RepresentativesEqualCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 3, .head_dim = 4, .page_tokens = 8}, {1, 1, 1, 300, 300, 300, 50, 50, 50}, 10);
+  const Ints important{1, 60, 10}, others{0, 25, 40};
+  std::vector<float> scores = random_elements<float>(1053, 11);
+  for (float& x : scores) x = std::round(x * 8) / 8;
+  for (const std::size_t i : {5U, 305U, 605U}) scores[i] = kInf;
+  using Anchor = Representatives::Anchor;
+  for (const auto anchor : {Anchor::kMajority, Anchor::kZeros, Anchor::kOnes, Anchor::kAlternating, Anchor::kRandom})
+    EXPECT_TRUE(equal(both(
+        scores, [&](bool gpu, float* out) { return Representatives{rows.at(gpu), important.data(), others.data(), anchor, 7, out}; })));
+}
+
+TEST_F(CudaTest, KeyCodesEqualCpuVersions) {
+  const std::int32_t d = 16;
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = d, .page_tokens = 8}, {5, 60, 90, 40}, 4);
+  const std::vector<float> turns = random_elements<float>(2 * d / 2, 9);
+  for (const float* const frequencies : {static_cast<const float*>(nullptr), turns.data()}) {
+    const Ints codes{0, 7, 40, 1};
+    const Longs seeds{1, 2, 3, 4};
+    RowArrays<float> gram(Longs(4, d * d)), root(Longs(4, d * d)), centers({0, 7 * d, 40 * d, d});
+    for (std::size_t r = 0; r < 4; ++r) {
+      const std::vector<float> q = random_elements<float>(30 * d, 60 + r);
+      for (std::size_t i = 0; i < d * d; ++i)
+        for (std::size_t t = 0; t < 30; ++t) gram.row(r)[i] += q[t * d + i / d] * q[t * d + i % d];
+    }
+    gram.upload();
+    run_both([&](bool gpu) {
+      return KeyCodes{rows.at(gpu), KeyCodes::Kind::kTrain, frequencies, codes.data(), root.at(gpu), centers.at(gpu), 3, seeds.data(),
+                      gram.at(gpu)};
+    });
+    EXPECT_TRUE(all_near(root.device(cuda()), root.host(), 1e-6, 1e-5));
+    EXPECT_TRUE(all_near(centers.device(cuda()), centers.host(), 1e-5, 1e-5));  // means of keys
+
+    root.upload(), centers.upload();
+    const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
+    RowArrays<std::int32_t> code({0, 60, 90, 40});
+    run_both([&](bool gpu) {
+      KeyCodes assign{
+          .kv = rows.at(gpu), .frequencies = frequencies, .codes = codes.data(), .root = root.at(gpu), .centers = centers.at(gpu)};
+      assign.from = from.data(), assign.to = to.data(), assign.code = code.at(gpu);
+      return assign;
+    });
+    EXPECT_TRUE(same(code));
+  }
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "base/big_array.h"
 #include "kernels/device/emulated/device_memory.h"

@@ -2,15 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "engine/cache/policy_cache.h"
 #include "tests/engine/probe.h"
-#include "tests/engine/sequence_of.h"
+#include "tests/engine/small_model.h"
 
 // The probe's steps over a PolicyCache.
 namespace kvlab {
@@ -21,19 +15,12 @@ inline std::vector<std::int32_t> some_ids(std::int32_t n, std::int32_t seed) {
   return ids;
 }
 
-// Runs pieces of sequences whose ids are known.
-inline std::vector<float> run_step(PolicyCache& cache, const std::vector<StepPiece>& pieces) {
-  std::vector<std::int32_t> ids, positions;
-  for (const StepPiece& p : pieces) {
-    for (std::int32_t i = 0; i < p.new_tokens; ++i) {
-      positions.push_back(p.sequence->seen_tokens + i);
-      ids.push_back(p.sequence->ids[static_cast<std::size_t>(positions.back())]);
-    }
-  }
-  cache.begin_step(pieces);
-  std::vector<float> hidden = probe().forward({ids, positions}, cache);
+inline std::vector<float> run_step(PolicyCache& cache, std::vector<StepPiece> pieces, const Transformer& model = probe()) {
+  const PieceBatch batch(std::move(pieces));
+  cache.begin_step(batch.pieces);
+  const std::vector<float> hidden = model.forward(batch.tokens(), cache);
   cache.end_step(hidden);
-  return probe().logits(hidden);
+  return model.logits(hidden);
 }
 
 // One sequence over a cache.
@@ -53,13 +40,6 @@ struct CacheRun {
     cache.adopt(s, run_prompt(probe(), std::span(s.ids).first(static_cast<std::size_t>(prompt)), needs, passes));
   }
 };
-
-// The largest difference of numbers of the same places.
-inline double logits_apart(std::span<const float> a, std::span<const float> b) {
-  double most = a.size() == b.size() ? 0 : HUGE_VAL;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return most;
-}
 
 // The logits of `tokens` tokens from the one at `first` on.
 inline std::span<const float> logits_of(const std::vector<float>& logits, std::int64_t first, std::int64_t tokens = 1) {

@@ -1,13 +1,15 @@
 #include <gmock/gmock.h>
 
 #include "base/read_file.h"
-#include "engine/model/transformer.h"
 #include "engine/model/weights.h"
 #include "tests/engine/model_folder.h"
 #include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {
+
+constexpr const char* kProducts[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                                     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
 
 // A model of one layer, two channels and three tokens, all of whose weights are 1: what is missing, misshapen or left over is named.
 class ModelFiles : public ModelFolder {
@@ -20,9 +22,7 @@ class ModelFiles : public ModelFolder {
     add("model.norm.weight", {2});
     add("lm_head.weight", {3, 2});
     for (const char* name : {"input_layernorm", "post_attention_layernorm"}) add(layer(name), {2});
-    for (const char* name :
-         {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
-      add(layer(name), {2, 2});
+    for (const char* name : kProducts) add(layer(name), {2, 2});
   }
   static std::string layer(const std::string& name, const std::string& ending = ".weight") { return "model.layers.0." + name + ending; }
   void add(const std::string& name, const std::vector<std::int64_t>& shape, const std::string& dtype = "F32") {
@@ -114,9 +114,7 @@ TEST_F(ModelFiles, ShapesAndTypes) {
 TEST_F(ModelFiles, Biases) {
   c_.qkv_bias = c_.o_bias = c_.mlp_bias = c_.qk_norm = true;
   EXPECT_TRUE(error().starts_with("model.safetensors: has no tensor 'model.layers.0.self_attn.q_proj.bias' nor 8 more of this model"));
-  for (const char* name :
-       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
-    add(layer(name, ".bias"), {2});
+  for (const char* name : kProducts) add(layer(name, ".bias"), {2});
   for (const char* name : {"self_attn.q_norm", "self_attn.k_norm"}) add(layer(name), {2});
   EXPECT_EQ(error(), "no error");
   tensor(layer("self_attn.q_norm")).shape = {1};

@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
 
 #include "engine/model/config.h"
 #include "tests/engine/probe.h"

@@ -1,17 +1,102 @@
-#include <gtest/gtest.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 
 #include <filesystem>
 #include <functional>
-#include <numeric>
 #include <set>
 
-#include "base/safetensors.h"
-#include "engine/cache/policy_cache.h"
-#include "engine/model/transformer.h"
-#include "tests/engine/probe.h"
+#include "engine/model/config.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/model/sampling/sampling.h"
+#include "tests/engine/cache_steps.h"
+#include "tests/error_of.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
+
+std::vector<std::int32_t> prompt(int index, std::size_t tokens) {
+  std::vector<std::int32_t> ids = golden_logits().ints(std::to_string(index) + ".ids");
+  ids.resize(std::min(tokens, ids.size()));
+  return ids;
+}
+
+class GoldenPrompt : public testing::TestWithParam<int> {};
+
+// Both sides compute in float32 and add in different orders; logits are of order 10. The largest difference seen is 6e-5.
+constexpr float kLogitTolerance = 2e-4F;
+
+TEST_P(GoldenPrompt, LogitsAndGreedyTokensAreTheReferences) {
+  if (GetParam() == 2 && short_run()) GTEST_SKIP() << "2,866 tokens take too long with KVLAB_SHORT set";
+  const SafetensorsFile golden = golden_logits();
+  const std::string at = std::to_string(GetParam()) + ".";
+  const std::vector<std::int32_t> ids = golden.ints(at + "ids");
+  const std::int32_t vocab = probe().config().vocab_size;
+  KvState kv(probe().config());
+  std::vector<float> logits = forward_logits(probe(), ids, kv);
+  const float worst = largest_difference(logits, golden.floats(at + "logits", {static_cast<std::int64_t>(ids.size()), vocab}));
+  RecordProperty("max_difference", std::to_string(worst));
+  EXPECT_LE(worst, kLogitTolerance);
+  std::vector<std::int32_t> decoded;
+  for (int step = 0; step < 64; ++step) {
+    decoded.push_back(greedy_token(logits, vocab));
+    logits = forward_logits(probe(), {&decoded.back(), 1}, kv);
+  }
+  EXPECT_EQ(decoded, golden.ints(at + "greedy"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Prompts, GoldenPrompt, testing::Values(0, 1, 2));
+
+// Pieces of one and of many tokens, around the attention's blocks of 32 tokens.
+TEST(TransformerTest, ChunkedPrefillEqualsUnchunked) {
+  const std::vector<std::int32_t> ids = prompt(1, 140);
+  KvState whole(probe().config());
+  const std::vector<float> expected = forward_logits(probe(), ids, whole);
+  for (const std::size_t chunk : {31U, 33U, 128U}) {
+    KvState kv(probe().config());
+    const std::vector<float> logits = in_chunks(probe(), ids, chunk, kv);
+    EXPECT_EQ(kv.tokens, 140);
+    EXPECT_LE(largest_difference(logits, expected), kLogitTolerance) << "chunks of " << chunk;
+    EXPECT_LE(largest_difference(kv.k[7], whole.k[7]), kLogitTolerance);
+  }
+}
+
+TEST(TransformerTest, DecodingStepByStepEqualsPrefill) {
+  const std::vector<std::int32_t> ids = prompt(0, 40);
+  KvState whole(probe().config()), stepped(probe().config());
+  const std::vector<float> expected = forward_logits(probe(), ids, whole);
+  EXPECT_LE(largest_difference(in_chunks(probe(), ids, 1, stepped), expected), kLogitTolerance);
+}
+
+TEST(TransformerTest, ACutStateGoesOnAsIfTheRestHadNeverBeen) {
+  const std::vector<std::int32_t> ids = prompt(0, 20);
+  KvState kv(probe().config()), fresh(probe().config());
+  forward_logits(probe(), std::span(ids).first(10), kv);
+  forward_logits(probe(), std::span(ids).first(10), fresh);
+  forward_logits(probe(), std::span(ids).last(5), kv);
+  kv.truncate(10);
+  EXPECT_EQ(kv.k[3], fresh.k[3]);
+  EXPECT_EQ(forward_logits(probe(), std::span(ids).subspan(10, 3), kv), forward_logits(probe(), std::span(ids).subspan(10, 3), fresh));
+  EXPECT_THROW(kv.truncate(14), InternalError);
+}
+
+TEST(TransformerTest, NoTokensDoNothing) {
+  KvState kv(probe().config());
+  EXPECT_TRUE(forward_logits(probe(), {}, kv).empty());
+  EXPECT_EQ(kv.tokens, 0);
+}
+
+TEST(TransformerTest, IdsOutsideTheVocabularyAreRefused) {
+  KvState kv(probe().config());
+  for (const std::int32_t id : {-1, 264}) {
+    const std::vector<std::int32_t> ids{256, id};
+    EXPECT_EQ(error_of([&] { forward_logits(probe(), ids, kv); }),
+              "token 1 has id " + std::to_string(id) + ", outside [0, 264) of model 'probe'");
+    EXPECT_EQ(kv.tokens, 0);
+  }
+}
+
+TEST(GreedyToken, TakesTheLowestOfEqualsInTheLastRow) { EXPECT_EQ(greedy_token(std::vector<float>{9, 0, 0, 1, 4, 4}, 3), 1); }
 
 // Tiny random models of every kind that is supported, with logits by Hugging Face transformers (tests/parity/models/README.md).
 const std::string kModels = KVLAB_SOURCE_DIR "/tests/parity/models/";
@@ -75,20 +160,12 @@ TEST_P(ModelParity, LogitsAndGreedyTokensAreTheReferences) {
 // The prompt's first half in two chunks, the rest token by token, over the paged cache with nothing cut.
 std::vector<float> over_pages(const Transformer& model, const std::vector<std::int32_t>& ids) {
   PolicyCache cache(model, load_recipe("full"), {});
-  EngineSequence s;
-  s.ids = ids;
-  s.prompt_tokens = static_cast<std::int32_t>(ids.size() + 1) / 2;
+  EngineSequence s = sequence_of(0, ids, static_cast<std::int32_t>(ids.size() + 1) / 2);
   cache.start(s);
   std::vector<float> logits;
   while (s.seen_tokens < std::ssize(ids)) {
     const std::int32_t n = s.seen_tokens < s.prompt_tokens ? (s.prompt_tokens - s.seen_tokens + 1) / 2 : 1;
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
-    std::iota(positions.begin(), positions.end(), s.seen_tokens);
-    const std::span<const std::int32_t> piece = std::span(ids).subspan(static_cast<std::size_t>(s.seen_tokens), positions.size());
-    cache.begin_step(std::vector<StepPiece>{{&s, n}});
-    const std::vector<float> hidden = model.forward({piece, positions}, cache);
-    cache.end_step(hidden);
-    const std::vector<float> part = model.logits(hidden);
+    const std::vector<float> part = run_step(cache, {{&s, n}}, model);
     logits.insert(logits.end(), part.begin(), part.end());
   }
   return logits;
@@ -179,6 +256,98 @@ INSTANTIATE_TEST_SUITE_P(
                     Feature{"qwen2_sliding_hub", "window", no_window}, Feature{"qwen2_sliding_hub", "full_layers", windows_everywhere},
                     Feature{"qwen3", "qk_norm", no_qk_norm}, Feature{"qwen3_tied", "o_bias", no_o_bias}),
     [](const auto& one) { return one.param.model + "_" + one.param.name; });
+
+std::vector<std::int32_t> letters(std::int32_t n) {
+  std::vector<std::int32_t> ids{256};
+  for (std::int32_t i = 1; i < n; ++i) ids.push_back(97 + i * i % 23);
+  return ids;
+}
+
+// A sequence after all of its prompt but the last token, which is run and drawn from.
+struct PromptRun {
+  explicit PromptRun(const EngineModel& model, std::int32_t n)
+      : cache(model.make_cache(load_recipe("full"), {})), sequence(sequence_of(0, letters(n), n)) {
+    cache->start(sequence);
+  }
+  std::unique_ptr<PolicyCache> cache;
+  EngineSequence sequence;
+  PieceBatch batch{{{&sequence, sequence.prompt_tokens}}};
+};
+
+TEST(EngineModel, LogitsOfChosenRowsAndOfAll) {
+  const std::unique_ptr<EngineModel> model = make_engine_model("cpu", kProbeDir);
+  KvState kv(probe().config());
+  const std::vector<float> expected = forward_logits(probe(), letters(40), kv), all = model->logits(letters(40), 16);
+  ASSERT_EQ(all.size(), expected.size());
+  for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 2e-4);  // chunks sum in another order
+  PromptRun run(*model, 40);
+  const std::vector<float> some = model->step(*run.cache, run.batch.pieces, run.batch.tokens(), std::vector<std::int32_t>{39, 3});
+  const auto v = static_cast<std::size_t>(probe().config().vocab_size);
+  ASSERT_EQ(some.size(), 2 * v);
+  for (std::size_t i = 0; i < v; ++i) {
+    ASSERT_NEAR(some[i], expected[39 * v + i], 2e-4);
+    ASSERT_NEAR(some[v + i], expected[3 * v + i], 2e-4);
+  }
+}
+
+TEST(EngineModel, DrawsAreGreedyAtTemperatureZeroAndElseByTheirKey) {
+  const std::unique_ptr<EngineModel> model = make_engine_model("cpu", kProbeDir);
+  const auto draw = [&](float temperature, std::uint64_t step) {
+    PromptRun run(*model, 12);
+    const EngineModel::Draw one{11, temperature, sampling_key(1, 2, step)};
+    return model->sample_step(*run.cache, run.batch.pieces, run.batch.tokens(), {&one, 1}).front();
+  };
+  const std::vector<float> logits = model->logits(letters(12));
+  EXPECT_EQ(draw(0, 1), greedy_token(logits, probe().config().vocab_size));
+  std::vector<std::int32_t> hot;
+  for (std::uint64_t s = 0; s < 8; ++s) hot.push_back(draw(5, s));
+  EXPECT_EQ(hot[3], draw(5, 3));
+  EXPECT_GT(std::count_if(hot.begin(), hot.end(), [&](std::int32_t t) { return t != hot[0]; }), 0);
+}
+
+TEST(EngineModel, RefusesBackendsThatAreNotThere) {
+  const auto message = [](std::string_view backend) { return error_of([&] { require_backend(backend); }); };
+  EXPECT_EQ(message("cpu"), "no error");
+  EXPECT_THAT(message("cudda"), testing::HasSubstr("unknown backend 'cudda'; did you mean 'cuda'?"));
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_THAT(message("cuda"), testing::HasSubstr(cuda_backend() == CudaBackend::kNone ? "built without CUDA" : "no GPU: "));
+}
+
+TEST(EngineModel, RefusesRecipesThatCudaDoesNotRun) {
+  const auto message = [](std::string_view backend, const std::string& name, std::int32_t budget = 0) {
+    const Recipe recipe = load_recipe(name, budget);
+    return error_of([&] { require_recipe(backend, recipe, PolicyCache(probe(), recipe, {}).policy().needs()); });
+  };
+  EXPECT_EQ(message("cuda", "full"), "no error");
+  EXPECT_EQ(message("cuda", "retrieval_attention"), "no error");
+  EXPECT_EQ(message("cpu", "kvzip", 64), "no error");
+  EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "no error");
+  EXPECT_EQ(message("cuda", "kvzip", 64),
+            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step only with backend cpu");
+  struct Refused {
+    const char *name, *reason;
+    std::int32_t budget = 0;
+  };
+  for (const auto& [name, reason, budget] : {Refused{"retrieval_attention_hnsw", "searches a graph (HNSW) in CPU memory"},
+                                             {"keyformer", "draws its noise in double precision", 64},
+                                             {"kvpress_knorm", "breaks ties as a library does on a CPU", 64}})
+    EXPECT_EQ(message("cuda", name, budget), fmt::format("recipe '{}' {}; it runs only with backend cpu", name, reason));
+}
+
+// Two layers of 3 query heads on one KV head of 4 channels.
+TEST(ModelWork, CountsEveryProductOfAForwardPass) {
+  ModelConfig c;
+  c.layers = 2, c.hidden_dim = 8, c.intermediate_dim = 10, c.q_heads = 3, c.kv_heads = 1, c.head_dim = 4, c.vocab_size = 7;
+  const ModelWork work(c);
+  EXPECT_EQ(work.weights, 2 * (8 * 12 + 2 * 8 * 4 + 12 * 8 + 3 * 8 * 10));  // q, k and v, o, gate and up and down
+  EXPECT_EQ(std::tuple(work.head_weights, work.kv_width), std::tuple(56, 4));
+  double flops = 0;
+  for (int token = 5; token < 9; ++token) {
+    flops += 2 * work.weights;
+    for (int seen = 0; seen <= token; ++seen) flops += 2 * 3 * (2 * 4 + 2 * 4);  // layers x heads x (scores, sum of values)
+  }
+  EXPECT_EQ(work.forward_flops(5, 9), flops);
+}
 
 }  // namespace
 }  // namespace kvlab

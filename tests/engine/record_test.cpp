@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +13,7 @@
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "tests/engine/probe.h"
 #include "tests/error_of.h"
+#include "tests/plain_softmax.h"
 
 namespace kvlab {
 namespace {
@@ -53,17 +53,12 @@ std::vector<double> attend(const AttentionTrace& t, const LayerTensors& layer, s
   const auto d = static_cast<std::size_t>(t.head_dim), kv_heads = static_cast<std::size_t>(t.kv_heads);
   const std::size_t kv_head = static_cast<std::size_t>(head / (t.q_heads / t.kv_heads));
   const float* q = layer.q.data() + static_cast<std::size_t>(token * t.q_heads + head) * d;
-  std::vector<double> out(d, 0.0);
-  double sum = 0;
-  for (std::size_t j = 0; j <= static_cast<std::size_t>(token); ++j) {
-    const std::size_t at = (j * kv_heads + kv_head) * d;
-    double score = 0;
-    for (std::size_t c = 0; c < d; ++c) score += double{q[c]} * layer.k[at + c];
-    const double weight = std::exp(score / std::sqrt(static_cast<double>(d)));
-    sum += weight;
-    for (std::size_t c = 0; c < d; ++c) out[c] += weight * layer.v[at + c];
-  }
-  for (double& x : out) x /= sum;
+  std::vector<double> out(d, 0.0), p;
+  for (std::size_t j = 0; j <= static_cast<std::size_t>(token); ++j)
+    p.push_back(plain_dot(q, layer.k.data() + (j * kv_heads + kv_head) * d, t.head_dim) / std::sqrt(t.head_dim));
+  plain_softmax(p);
+  for (std::size_t j = 0; j < p.size(); ++j)
+    for (std::size_t c = 0; c < d; ++c) out[c] += p[j] * layer.v[(j * kv_heads + kv_head) * d + c];
   return out;
 }
 

@@ -2,12 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "base/config/params.h"
 #include "engine/serve/serve.h"

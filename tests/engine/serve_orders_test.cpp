@@ -1,19 +1,159 @@
 // Orders and predictors do the same in both hosts: on a clock on which steps take as long as a cost model says, and on the times that steps
 // of the engine took in real time.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
+#include "engine/serve/engine_device.h"
+#include "serving/fleet.h"
 #include "tests/drawn_orders.h"
-#include "tests/engine/serve_replayed.h"
 #include "tests/engine/serve_simulated.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
 
-using test::MeasuredRun;
-using test::RunLog;
-using test::Served;
-using test::SomeRequest;
+// A run of the engine in real time, and the simulator's loop on the times that it took.
+//
+// Real time enters a run in two places: Clock::now(), which the loop asks when a plan may begin, and the start and end of each step.
+// Arrivals take their place among the other events by the trace's times, whenever the thread came to look at them. So the values of
+// Clock::now(), in order, and the times of the steps are all that a repetition needs.
+
+// "7:0+64 3:12+1": the number of each request, its tokens computed before, and those of the step.
+std::string entries_of(const StepPlan& plan, const ReplicaState& state) {
+  std::string text;
+  for (const StepEntry& entry : plan.entries)
+    text += fmt::format("{}{}:{}+{}", text.empty() ? "" : " ", state.table()[entry.request].number, entry.computed_before, entry.tokens);
+  return text;
+}
+
+// All that a run delivers, in text that can be compared.
+struct RunLog final : RunSink {
+  void request(const RequestRecord& r) override { requests.push_back(r); }
+  [[nodiscard]] bool wants_steps() const override { return true; }
+  void step(const InFlightStep& s, const ReplicaState& state) override {
+    steps.push_back({s.planned, s.start, s.end, entries_of(s, state)});
+  }
+  void event(const EventRecord& e) override {
+    events.push_back(fmt::format("{} ns, request {}: {}", ns(e.at - kStart), e.request, static_cast<int>(e.event)));
+  }
+
+  struct Step {
+    Picoseconds planned{}, start{}, end{};
+    std::string entries;
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<Step> steps;
+  std::vector<std::string> events;
+  std::vector<RequestRecord> requests;
+};
+
+struct ClockReading {
+  Picoseconds asked{}, given{};
+};
+
+// The lane's clock, whose readings are kept.
+class RecordedClock final : public Clock {
+ public:
+  explicit RecordedClock(std::vector<ClockReading>& readings) : lane_({}), readings_(readings) {}
+  void start(StepLane& lane) { lane_.start(lane); }
+  void reach(Picoseconds at) override { lane_.reach(at); }
+  [[nodiscard]] Picoseconds now(Picoseconds at) override {
+    readings_.push_back({at, lane_.now(at)});
+    return readings_.back().given;
+  }
+
+ private:
+  LaneClock lane_;
+  std::vector<ClockReading>& readings_;
+};
+
+struct MeasuredRun {
+  RunLog log;
+  std::vector<ClockReading> readings;
+  ServingSummary summary;
+};
+
+// As serve() does it.
+MeasuredRun measured_run(const ServeSetup& setup, const std::vector<SomeRequest>& requests) {
+  MeasuredRun run;
+  EngineDevice* device = nullptr;
+  const MakeDevice make_device = [&](std::size_t /*pool*/) {
+    auto made = std::make_unique<EngineDevice>(setup);
+    device = made.get();
+    return made;
+  };
+  RecordedClock clock(run.readings);
+  SomeTrace trace(requests);
+  Fleet fleet(setup, make_device, clock, trace, run.log);
+  clock.start(device->lane());
+  run.summary = fleet.run();
+  device->end();
+  return run;
+}
+
+// The first place at which a repetition is not what was recorded; "" until there is one. From then on nothing recorded is used.
+struct Deviation {
+  std::string first;
+  void note(std::string text) {
+    if (first.empty()) first = std::move(text);
+  }
+  [[nodiscard]] bool is_found() const { return !first.empty(); }
+};
+
+class ReplayedClock final : public Clock {
+ public:
+  ReplayedClock(const std::vector<ClockReading>& readings, Deviation& deviation) : readings_(readings), deviation_(deviation) {}
+  [[nodiscard]] Picoseconds now(Picoseconds at) override {
+    if (deviation_.is_found()) return at;
+    if (next_ < readings_.size() && readings_[next_].asked == at) return readings_[next_++].given;
+    deviation_.note(fmt::format("question {} to the clock is about {} ps", next_, at.count()));
+    return at;
+  }
+
+ private:
+  const std::vector<ClockReading>& readings_;
+  Deviation& deviation_;
+  std::size_t next_ = 0;
+};
+
+// Its steps take the recorded times; after a deviation, a made-up one.
+class ReplayedDevice final : public Device {
+ public:
+  ReplayedDevice(const std::vector<RunLog::Step>& steps, Deviation& deviation) : steps_(steps), deviation_(deviation) {}
+  void attach(ReplicaState& state, const Scheduler& /*scheduler*/) override { state_ = &state; }
+  // As on the engine's device, where a later step finds every copy done.
+  Picoseconds copy(const SwapCopy& /*copy*/, Picoseconds at) override { return at; }
+  bool begin(InFlightStep& step, Picoseconds at) override {
+    const std::string entries = entries_of(step, *state_);
+    const bool is_same = next_ < steps_.size() && steps_[next_].planned == step.planned && steps_[next_].entries == entries;
+    if (!is_same) deviation_.note(fmt::format("step {} is {}, planned at {} ps", next_, entries, step.planned.count()));
+    if (deviation_.is_found()) {
+      step.start = std::max(at, last_end_);
+      step.end = step.start + Picoseconds{1'000'000'000};
+    } else {
+      step.start = steps_[next_].start;
+      step.end = steps_[next_++].end;
+    }
+    last_end_ = step.end;
+    return true;
+  }
+
+ private:
+  const std::vector<RunLog::Step>& steps_;
+  Deviation& deviation_;
+  const ReplicaState* state_ = nullptr;
+  std::size_t next_ = 0;
+  Picoseconds last_end_;
+};
+
+// Repeats a run. Returns the first deviation, "" if there is none.
+std::string replay(const HostSetup& setup, const std::vector<SomeRequest>& requests, const MeasuredRun& measured, RunLog& log) {
+  Deviation deviation;
+  ReplayedClock clock(measured.readings, deviation);
+  const MakeDevice make_device = [&](std::size_t /*pool*/) { return std::make_unique<ReplayedDevice>(measured.log.steps, deviation); };
+  SomeTrace trace(requests);
+  Fleet fleet(setup, make_device, clock, trace, log);
+  fleet.run();
+  return deviation.first;
+}
 
 struct OrderCase {
   std::string order, options = "{}", predictor = "exact", predictor_options = "{}";
@@ -47,7 +187,7 @@ std::vector<OrderCase> order_cases() {
   for (const auto& [predictor, options] :
        std::vector<std::pair<std::string, std::string>>{{"bucket", "{max_output_tokens: 32, buckets: 4, accuracy_frac: 0.5}"},
                                                         {"lognormal", "{sigma: 1}"},
-                                                        {"confusion", "{file: " + test::confusion_file() + "}"},
+                                                        {"confusion", "{file: " + confusion_file() + "}"},
                                                         {"history", "{per: class, first_tokens: 8}"}}) {
     cases.push_back({"sjf", "{}", predictor, options});
     cases.push_back({"srpt", "{preemption: swap}", predictor, options});
@@ -68,7 +208,7 @@ std::vector<SomeRequest> requests_with_facts() {
   std::vector<SomeRequest> requests;
   for (std::int32_t i = 0; i < 10; ++i) {
     SomeRequest r{i < 6 ? 0 : 2.0 * (i - 5), 24 + 13 * (i % 5) + 20 * (i % 3), 4 + 5 * (7 * i % 4) + i % 3, 16};
-    if (i % 2 == 0) r = test::with_hashes(r, i, 2);
+    if (i % 2 == 0) r = with_hashes(r, i, 2);
     RequestFacts facts;
     facts.client = i % 3;
     facts.request_class = ClassName(i % 4 == 0 ? "batch" : "chat");
@@ -84,9 +224,9 @@ std::vector<SomeRequest> requests_with_facts() {
 ServeSetup setup_of(const EngineModel& model, const Recipe& recipe, const std::pair<std::string, std::string>& scheduler,
                     const OrderCase& c) {
   constexpr std::int64_t kBlocks = 16;
-  ServeSetup setup = test::serve_setup(model, recipe, scheduler.first, scheduler.second, kBlocks);
-  setup.make_order = test::maker<OrderRegistry>(c.order, c.options, "order");
-  setup.make_predictor = test::maker<PredictorRegistry>(c.predictor, c.predictor_options, "predictor");
+  ServeSetup setup = serve_setup(model, recipe, scheduler.first, scheduler.second, kBlocks);
+  setup.make_order = maker<OrderRegistry>(c.order, c.options, "order");
+  setup.make_predictor = maker<PredictorRegistry>(c.predictor, c.predictor_options, "predictor");
   return setup;
 }
 
@@ -103,10 +243,10 @@ TEST(ServeOrders, RecordsAreTheSimulators) {
   for (const auto& scheduler : schedulers()) {
     for (const OrderCase& c : order_cases()) {
       SCOPED_TRACE(text_of(scheduler, c));
-      ServeSetup setup = setup_of(test::small_model(), full, scheduler, c);
+      ServeSetup setup = setup_of(small_model(), full, scheduler, c);
       if (!can_run(setup)) continue;
-      setup.inspect = test::expect_explained_pages;
-      const Served served = test::serve_as_simulated(setup, requests);
+      setup.inspect = expect_explained_pages;
+      const Served served = serve_as_simulated(setup, requests);
       EXPECT_EQ(served.summary.latencies.completed, requests.size()) << served.summary.first_rejection;
       preemptions += served.summary.preemptions, swaps += served.summary.swaps;
     }
@@ -123,16 +263,16 @@ struct Seen {
 // Serves in real time and repeats the run; then under first come, first served, on the same times.
 void serve_and_replay(const ServeSetup& setup, Seen& seen) {
   const std::vector<SomeRequest> requests = requests_with_facts();
-  const MeasuredRun measured = test::measured_run(setup, requests);
+  const MeasuredRun measured = measured_run(setup, requests);
   EXPECT_EQ(measured.summary.latencies.completed, requests.size()) << measured.summary.first_rejection;
   RunLog replayed;
-  EXPECT_EQ(test::replay(setup, requests, measured, replayed), "");
+  EXPECT_EQ(replay(setup, requests, measured, replayed), "");
   EXPECT_EQ(std::tuple(replayed.steps.size(), replayed.events), std::tuple(measured.log.steps.size(), measured.log.events));
-  test::expect_same(replayed.requests, measured.log.requests);
+  expect_same(replayed.requests, measured.log.requests);
   ServeSetup unordered = setup;
   unordered.make_order = nullptr;
   RunLog other;
-  seen.other_plans += test::replay(unordered, requests, measured, other).empty() ? 0 : 1;
+  seen.other_plans += replay(unordered, requests, measured, other).empty() ? 0 : 1;
   ++seen.runs;
   seen.preemptions += measured.summary.preemptions, seen.swaps += measured.summary.swaps;
 }
@@ -146,7 +286,7 @@ TEST(ServeOrders, PlansOfTheEngineAreTheSimulatorsOnTheSameTimes) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (short_run() && (i + s) % 4 != 0) continue;
       SCOPED_TRACE(text_of(schedulers()[s], cases[i]));
-      const EngineModel& model = (i + 5 * s) % 8 == 0 ? test::served_model() : test::small_model();
+      const EngineModel& model = (i + 5 * s) % 8 == 0 ? served_model() : small_model();
       ServeSetup setup = setup_of(model, full, schedulers()[s], cases[i]);
       if (!can_run(setup)) continue;
       setup.nominal_time = nullptr;
@@ -159,4 +299,4 @@ TEST(ServeOrders, PlansOfTheEngineAreTheSimulatorsOnTheSameTimes) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

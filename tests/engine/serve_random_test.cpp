@@ -1,22 +1,14 @@
 // Whatever is served, the engine does what the simulator does: drawn recipes, schedulers, orders, memories and requests.
 // KVLAB_SEEDS=first:count draws others.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "tests/drawn_orders.h"
-#include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_simulated.h"
-#include "tests/engine/small_model.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/error_of.h"
-#include "tests/recipes_in.h"
 
-namespace kvlab {
+namespace kvlab::test {
 namespace {
-
-using test::Drawn;
-using test::serve_all;
-using test::Served;
-using test::SomeRequest;
 
 struct DrawnRun {
   std::string text;
@@ -69,10 +61,10 @@ std::vector<SomeRequest> drawn_requests(Drawn& draw) {
 // Its names and parameters. All requests have the facts that it needs.
 std::string add_order(Drawn& draw, DrawnRun& run) {
   constexpr double kStepMs = 1;
-  const test::DrawnOrder order = test::drawn_order(draw, run.setup.make_scheduler()->lets_overtake(), kStepMs);
-  run.setup.make_order = test::maker<OrderRegistry>(order.order, order.options, "order");
-  run.setup.make_predictor = test::maker<PredictorRegistry>(order.predictor, order.predictor_options, "predictor");
-  for (SomeRequest& r : run.requests) r.facts = test::drawn_facts(draw, kStepMs);
+  const DrawnOrder order = drawn_order(draw, run.setup.make_scheduler()->lets_overtake(), kStepMs);
+  run.setup.make_order = maker<OrderRegistry>(order.order, order.options, "order");
+  run.setup.make_predictor = maker<PredictorRegistry>(order.predictor, order.predictor_options, "predictor");
+  for (SomeRequest& r : run.requests) r.facts = drawn_facts(draw, kStepMs);
   run.setup.stop.after_time = Span(20'000'000'000);  // a run that takes so long never ends
   return fmt::format("{} {}, {} {}", order.order, order.options, order.predictor, order.predictor_options);
 }
@@ -91,10 +83,10 @@ void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
   run.recipe = load_recipe(name, has_budget ? draw.of<std::int32_t>({0, 32, 48, 96}) : 0);
   const auto [scheduler, options] = drawn_scheduler(draw, run.whole_prompts);
   // The bytes of this number of blocks of full tokens, up to a limit.
-  const ModelShape shape = test::served_shape(model);
+  const ModelShape shape = served_shape(model);
   const double smaller = 8.0 * shape.num_layers * shape.kv_heads * shape.head_dim / recipe_pages(load_recipe(name), shape, 16).token_bytes;
   const auto blocks = static_cast<std::int64_t>(draw.of<std::int32_t>({24, 40, 60, 400}) * std::clamp(smaller, 1.0, 100.0));
-  run.setup = test::serve_setup(model, run.recipe, scheduler, options, blocks);
+  run.setup = serve_setup(model, run.recipe, scheduler, options, blocks);
   run.setup.memory.prefix_caching = !draw.one_in(3);
   run.setup.memory.host_blocks = draw.of<std::int32_t>({0, 10, 1000});
   run.setup.make_footprint = [&recipe = run.recipe, shape]() -> std::unique_ptr<Footprint> {
@@ -112,7 +104,7 @@ void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
 Served one_by_one(ServeSetup setup, const std::vector<SomeRequest>& requests) {
   setup.inspect = nullptr;
   setup.make_order = nullptr;
-  setup.make_scheduler = test::maker<SchedulerRegistry>("vllm_v1", "{max_num_seqs: 1, chunked_prefill: false}", "scheduler");
+  setup.make_scheduler = maker<SchedulerRegistry>("vllm_v1", "{max_num_seqs: 1, chunked_prefill: false}", "scheduler");
   setup.memory.num_blocks *= 20;
   setup.memory.prefix_caching = false;
   return serve_all(setup, requests);
@@ -129,22 +121,22 @@ bool is_as_alone(const DrawnRun& run, const Served& served) {
 }
 
 TEST(ServeAnything, RecordsAreTheSimulators) {
-  const auto [first, count] = test::drawn_seeds(60, 8);
+  const auto [first, count] = drawn_seeds(60, 8);
   std::size_t served_runs = 0, other_runs = 0;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     DrawnRun run;
-    draw(seed, test::small_model(), run);
+    draw(seed, small_model(), run);
     SCOPED_TRACE(run.text);
-    run.setup.inspect = test::expect_explained_pages;
+    run.setup.inspect = expect_explained_pages;
     Served served;
-    std::vector<RequestRecord> simulated;
-    test::SomeTrace trace(run.requests);
-    const std::string refused_there = error_of([&] { simulated = test::simulated(run.setup, trace); });
+    std::vector<RequestRecord> expected;
+    SomeTrace trace(run.requests);
+    const std::string refused_there = error_of([&] { expected = simulated(run.setup, trace); });
     const std::string refused_here = error_of([&] { served = serve_all(run.setup, run.requests); });
     EXPECT_EQ(refused_here, refused_there);
     if (refused_here != "no error") continue;
     ++served_runs;
-    test::expect_same(simulated, served.records);
+    expect_same(expected, served.records);
     if (is_as_alone(run, served) && has_other_tokens(served, one_by_one(run.setup, run.requests))) {
       fmt::print("other tokens than alone: {}\n", run.text);
       ++other_runs;
@@ -155,4 +147,4 @@ TEST(ServeAnything, RecordsAreTheSimulators) {
 }
 
 }  // namespace
-}  // namespace kvlab
+}  // namespace kvlab::test

@@ -1,14 +1,8 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
 #include <tuple>
-#include <vector>
 
 #include "policies/dispatcher/dispatcher.h"
-#include "sim/simulation.h"
 #include "tests/engine/serve_fixture.h"
 
 // The simulation of what a ServeSetup serves, on the same made-up clock.

@@ -1,10 +1,9 @@
 // Selectors with tiers: what they leave on the host is there, what a step fetches is what they count, and outputs are those of pages.
-#include <gtest/gtest.h>
 
 #include <set>
 
 #include "tests/engine/cache_steps.h"
-#include "tests/engine/tiered_recipes.h"
+#include "tests/engine/stored_recipes.h"
 #include "tests/short_run.h"
 
 namespace kvlab {

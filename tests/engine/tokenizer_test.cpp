@@ -200,18 +200,6 @@ TEST(Tokenizer, RefusesWhatItDoesNotSupport) {
   EXPECT_EQ(load_error("/pre_tokenizer", split),
             "T: 'pre_tokenizer.behavior' = \"Shuffled\" is not supported; supported: Removed, Isolated, MergedWithPrevious, "
             "MergedWithNext, Contiguous");
-}
-
-TEST(Tokenizer, NamesBrokenExpressions) {
-  const auto error = [](const std::string& regex) {
-    return load_error("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}});
-  };
-  const std::string key = "T: 'pre_tokenizer.pattern.Regex': ";
-  EXPECT_EQ(error("(a"), key + "end pattern with unmatched parenthesis (in '(a')");
-  EXPECT_EQ(error("\\p{Klingon}"), key + "invalid character property name {Klingon} (in '\\p{Klingon}')");
-}
-
-TEST(Tokenizer, NamesWhatTheVocabularyLacks) {
   EXPECT_EQ(load_error("/model/merges/1", json::array({"a", "x"})),
             "T: 'model.merges': merge 1 ('a' and 'x') needs token 'x', which is not in the vocabulary");
   EXPECT_EQ(load_error("/model/merges/0", "a b"),
@@ -224,9 +212,6 @@ TEST(Tokenizer, NamesWhatTheVocabularyLacks) {
   EXPECT_EQ(load_error("/model/vocab/a", 1.5), "T: 'model.vocab.a' = 1.5 is not supported; supported: an id in [0, 16777216)");
   EXPECT_EQ(load_error("/model/vocab/a", 2), "T: 'model.vocab': tokens 'a' and 'b' have the same id 2");
   EXPECT_EQ(load_error("/model/vocab", json::array()), "T: 'model.vocab' = [] is not supported; supported: an object of token: id");
-}
-
-TEST(Tokenizer, AddedTokensAtOddsWithTheVocabulary) {
   EXPECT_EQ(load_error("/added_tokens/1/id", 12), "T: 'added_tokens[1].id': token '<mark>' has id 12, but its place is 10");
   EXPECT_EQ(load_error("/added_tokens/1/content", "a"), "T: 'added_tokens[1].id': token 'a' has id 10, but its place is 1");
   EXPECT_EQ(load_error("/added_tokens/1/content", "<s>"), "T: 'added_tokens[1]': token '<s>' is named twice");
@@ -235,6 +220,15 @@ TEST(Tokenizer, AddedTokensAtOddsWithTheVocabulary) {
   EXPECT_EQ(load_error("/post_processor/single/0/SpecialToken/id", "<e>"), "T: 'post_processor.special_tokens': missing key '<e>'");
   EXPECT_EQ(load_error("/post_processor/single/1/Sequence/id", "B"),
             "T: 'post_processor.single[1].Sequence.id' = \"B\" is not supported; supported: A");
+}
+
+TEST(Tokenizer, NamesBrokenExpressions) {
+  const auto error = [](const std::string& regex) {
+    return load_error("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}});
+  };
+  const std::string key = "T: 'pre_tokenizer.pattern.Regex': ";
+  EXPECT_EQ(error("(a"), key + "end pattern with unmatched parenthesis (in '(a')");
+  EXPECT_EQ(error("\\p{Klingon}"), key + "invalid character property name {Klingon} (in '\\p{Klingon}')");
 }
 
 TEST(Tokenizer, DeepNestingIsAnError) {

@@ -1,11 +1,13 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/select/unit_lists_op.h"
+#include "kernels/storage/channel_divisors_op.h"
+#include "kernels/storage/channel_stats_op.h"
+#include "kernels/storage/take_due_op.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/kv/disposal_fixture.h"
@@ -45,37 +47,24 @@ TEST(NearestKept, NoKeptTokenMeansNoTargetAndBadKeysStayHarmless) {
 }
 
 TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
+  const auto dot = [](const Floats& x, const Floats& y) { return std::transform_reduce(x.begin(), x.end(), y.begin(), 0.0); };
   for (const std::int32_t n : {2, 64, 65, 66, 129}) {
-    RandomLayer layer({1, 2, 2, 8, 16}, 1, n, 11);
-    std::vector<std::vector<std::int32_t>> rows(2);
-    for (std::int32_t i = 0; i < n; i += 3) rows[0].push_back(i);
-    rows[1] = {n - 1};
-    const KeptLists lists(rows);
-    const KvRows kv = layer.store.rows();
-    for (std::int32_t r = 0; r < 2; ++r) {
-      PartedRows parted{kv, lists.first.data(), lists.index.data(), nullptr, nullptr};
-      std::vector<std::int64_t> first;
-      for (std::int32_t i = 0; i <= 2; ++i) first.push_back(kv.first[i] - lists.first[static_cast<std::size_t>(i)]);
-      std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
-      Floats similarity(dropped.size());
-      parted.dropped_first = first.data();
-      const UnitLists kept{parted.kept_first, parted.kept};
-      run_cpu(CopyUnits{parted.kv.num_rows, kept, CopyUnits::Kind::kOthers, nullptr, first.data(), nullptr, dropped.data()});
-      parted.dropped = dropped.data();
-      run_cpu(NearestKept{parted, target.data(), similarity.data()});
-      for (std::int64_t i = first[static_cast<std::size_t>(r)]; i < first[static_cast<std::size_t>(r) + 1]; ++i) {
+    SmallLayer::Vectors keys;
+    std::vector<Ints> kept{{}, {n - 1}};
+    for (std::int32_t i = 0; i < n; ++i) keys.push_back(RandomLayer::normals(8, 11, i));
+    for (std::int32_t i = 0; i < n; i += 3) kept[0].push_back(i);
+    SmallLayer layer(keys, keys, 2);
+    const KeptLists lists{std::span<const Ints>(kept)};
+    Parted parted(layer, lists);
+    run_cpu(NearestKept{parted.rows, parted.target.data(), parted.similarity.data()});
+    for (std::size_t r = 0; r < 2; ++r)
+      for (std::int64_t i = parted.first[r]; i < parted.first[r + 1]; ++i) {
+        const Floats& x = nth(keys, nth(parted.dropped, i));
         double best = -2;
-        for (const std::int32_t j : rows[static_cast<std::size_t>(r)]) {
-          double product = 0, a = 0, b = 0;
-          for (std::int32_t c = 0; c < 8; ++c) {
-            const double x = kv.key(r, dropped[static_cast<std::size_t>(i)])[c], y = kv.key(r, j)[c];
-            product += x * y, a += x * x, b += y * y;
-          }
-          best = std::max(best, product / std::sqrt(a * b));
-        }
-        EXPECT_NEAR(similarity[static_cast<std::size_t>(i)], best, 1e-6) << n;
+        for (const std::int32_t j : kept[r])
+          best = std::max(best, dot(x, nth(keys, j)) / std::sqrt(dot(x, x) * dot(nth(keys, j), nth(keys, j))));
+        EXPECT_NEAR(nth(parted.similarity, i), best, 1e-6) << n;
       }
-    }
   }
 }
 
@@ -100,9 +89,6 @@ TEST(KeyRuns, LinksNeighboursUpToTheKeptTokens) {
   EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, 0.75F), (Ints{0, 0, 1, 1, 1, -1}));  // tokens 0, 2, 3, 4, 5, 7
   // All but the key of norm 0 are linked: the nearer kept token.
   EXPECT_EQ(linked(kTwoRuns, {{1, 6}}, KeyLinks::Kind::kRuns, -1.0F), (Ints{0, 0, 0, 1, 1, -1}));
-}
-
-TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
   EXPECT_EQ(linked({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, {{0, 3}, {}}, KeyLinks::Kind::kRuns, 0.75F), Ints(6, -1));
 }
 
@@ -238,20 +224,14 @@ Floats merged_by_mass(const Floats& mass, const Ints& kept, std::int32_t window,
   return first;
 }
 
-TEST(MergeWindow, SpreadsOverTheKeptTokensBehind) {
+TEST(MergeWindow, ByHand) {
   EXPECT_EQ(merged_by_mass({2, 1, 1, 1}, {1, 2, 3}, 2), (Floats{10.5F, 100.5F, 1000}));
   EXPECT_EQ(merged_by_mass({1, 2, 1, 1}, {0, 2, 3}, 2), (Floats{1, 105, 1005}));
   EXPECT_EQ(merged_by_mass({3, 9, 1, 2}, {2, 3}, 1), (Floats{111, 1000}));  // two tokens join the same one
-}
-
-// Near the end of the row the value is divided by the tokens that there are.
-TEST(MergeWindow, ShorterWindowAtTheEnd) {
+  // Near the end of the row the value is divided by the tokens that there are.
   EXPECT_EQ(merged_by_mass({1, 9, 1, 1}, {0, 2, 3}, 32), (Floats{1, 105, 1005}));
   EXPECT_EQ(merged_by_mass({1, 1, 1, 9}, {0, 1, 2}, 32), (Floats{1, 10, 100}));  // no later token: deleted
   EXPECT_EQ(merged_by_mass({1}, {}, 32), Floats{});
-}
-
-TEST(MergeWindow, MassesOfZeroAreHarmless) {
   EXPECT_EQ(merged_by_mass({1, 0, 0}, {1, 2}, 2), (Floats{10.5F, 100.5F}));  // infinite ratio: certain
   EXPECT_EQ(merged_by_mass({0, 0, 0}, {1, 2}, 2), (Floats{10, 100}));        // 0 / 0: never
   EXPECT_EQ(merged_by_mass({0, 1, 1}, {1, 2}, 2), (Floats{10, 100}));
@@ -265,6 +245,90 @@ TEST(MergeWindow, JoinsWithTheRatioAsProbability) {
     joined += a[0] > 10 ? 1 : 0;
   }
   EXPECT_NEAR(joined / 4000.0, 0.25, 0.03);  // 4 deviations
+}
+
+ChannelStats mean_dropped(const PartedRows& rows, const std::int32_t* line, const std::int32_t* before, Floats& k, Floats& v) {
+  const ListedTokens dropped{rows.kv, rows.dropped_first, rows.dropped};
+  return {rows.kv, {}, ChannelStats::Kind::kRunningMean, dropped, nullptr, line, {}, k.data(), before, v.data()};
+}
+
+TEST(MeanDropped, RunsOnFromWhatWasDroppedBefore) {
+  SmallLayer layer({{1, 0}, {3, 0}, {5, 6}}, {{0, 2}, {0, 4}, {0, 6}}, 2);
+  const KeptLists lists({{2}, {0, 1, 2}});
+  Parted parted(layer, lists);
+  const std::int32_t line[] = {1, 0}, before[] = {2, 7};
+  Floats k = {9, 9, 5, 4}, v = {8, 8, 1, 1};
+  run_cpu(mean_dropped(parted.rows, line, before, k, v));
+  EXPECT_EQ(k, (Floats{9, 9, 3.5F, 2}));  // (2 * 5 + 1 + 3) / 4, (2 * 4 + 0) / 4
+  EXPECT_EQ(v, (Floats{8, 8, 0.5F, 2}));  // (2 * 1 + 0 + 0) / 4, (2 * 1 + 2 + 4) / 4
+}
+
+TEST(MeanDropped, FirstMeanIgnoresWhatLayThere) {
+  SmallLayer layer({{1, 0}}, {{2, 3}});
+  const KeptLists lists(std::initializer_list<Ints>{{}});
+  Parted parted(layer, lists);
+  const std::int32_t zero = 0;
+  Floats k(2, std::numeric_limits<float>::quiet_NaN()), v = k;
+  run_cpu(mean_dropped(parted.rows, &zero, &zero, k, v));
+  EXPECT_EQ(k, (Floats{1, 0}));
+  EXPECT_EQ(v, (Floats{2, 3}));
+}
+
+TEST(TokenCopy, DroppedKeysBeforeValues) {
+  SmallLayer layer({{1, 2}, {3, 4}, {5, 6}}, {{7, 8}, {9, 10}, {11, 12}}, 2);
+  const KeptLists lists({{1}, {0, 1}});
+  Parted parted(layer, lists);
+  Floats packed(12);
+  Ints position(3);
+  const TokenCopy copy = copy_dropped(parted.rows, packed.data(), position.data());
+  run_cpu(copy);
+  EXPECT_EQ(packed, (Floats{1, 2, 7, 8, 5, 6, 11, 12, 5, 6, 111, 112}));
+  EXPECT_EQ(position, (Ints{0, 2, 2}));
+  EXPECT_EQ(call(copy).bytes, 3 * (2 * 2 * 2 * 2 + 12));
+}
+
+TEST(TakeDue, ListsEachDroppedTokenOnce) {
+  SmallLayer layer(SmallLayer::Vectors(5, {1, 0}), SmallLayer::Vectors(5, {1, 0}), 1, 2);
+  const std::int64_t first[] = {0, 3};
+  const auto due = [&](const KeptLists& lists) {
+    Ints index(3, 99);
+    Parted parted(layer, lists);
+    run_cpu(TakeDue{parted.rows.kv, 1, 1, 0, 1, first, index.data(), true, parted.rows.dropped_first, parted.rows.dropped});
+    return index;
+  };
+  EXPECT_EQ(due(KeptLists({{1, 4}})), (Ints{0, 2, 3}));
+  EXPECT_EQ(due(KeptLists(std::initializer_list<Ints>{{4}})), (Ints{1, -1, -1}));
+}
+
+TEST(ChannelDivisors, IsTheRootOfTheRatioOfMaxima) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 17, 5);
+    const auto queries = layer.last_queries(1 << 30);
+    Floats q(32, 0.5F), k(32, 4.0F);
+    const std::int32_t line[] = {3, -1, 0, 1};
+    ChannelStats stats{layer.store.rows(), ChannelStats::Source::kQueries};
+    stats.queries = queries.data(), stats.line = line, stats.into = ChannelStats::Into::kRaise, stats.out = q.data();
+    run_cpu(stats);
+    for (const std::int32_t r : {0, 2, 3}) {
+      for (std::int32_t c = 0; c < 8; ++c) {
+        float largest = 0.5F;
+        for (std::int32_t t = 0; t < 17; ++t)
+          for (std::int32_t g = 0; g < group; ++g)
+            largest =
+                std::max(largest, std::fabs(queries[static_cast<std::size_t>(r / 2)].data[(t * 2 * group + r % 2 * group + g) * 8 + c]));
+        EXPECT_EQ(q[static_cast<std::size_t>(line[r] * 8 + c)], largest) << group;
+      }
+    }
+    for (std::size_t c = 16; c < 24; ++c) EXPECT_EQ(q[c], 0.5F);
+    q[0] = 0, k[1] = 0;
+    ChannelDivisors balance{4, 8, line, ChannelDivisors::Kind::kBalance, k.data()};
+    balance.largest_q = q.data();
+    run_cpu(balance);
+    EXPECT_EQ(k[0], 1);
+    EXPECT_EQ(k[1], 1);
+    EXPECT_FLOAT_EQ(k[2], std::sqrt(4 / q[2]));
+    EXPECT_EQ(k[16], 4);  // left out
+  }
 }
 
 }  // namespace

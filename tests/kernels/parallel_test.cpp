@@ -8,11 +8,9 @@
 #include <numeric>
 #include <set>
 #include <stdexcept>
-#include <vector>
 
 #include "base/big_array.h"
 #include "base/ceil_div.h"
-#include "base/random.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/kv_rows.h"
@@ -20,6 +18,7 @@
 #include "kernels/select/page_scores/page_scores.h"
 #include "kernels/select/page_summaries_op.h"
 #include "kernels/select/top_k/top_k.h"
+#include "tests/kernels/paged_rows.h"
 
 namespace kvlab {
 namespace {
@@ -42,19 +41,11 @@ struct Moved {
 std::vector<float> results(std::size_t offset) {
   const std::int32_t pages = ceil_div(kPrompt, kPage), capacity = pages * kPage;
   Moved k(kHeads * capacity * kDim, offset, 1), v(kHeads * capacity * kDim, offset, 2), q(kPrompt * kHeads * kGroup * kDim, offset, 3);
-  std::vector<std::int32_t> len(kHeads, kPrompt), page_begin, page(static_cast<std::size_t>(kHeads * pages)), position;
-  std::vector<std::int64_t> first{0};
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(kHeads * capacity), 0);
-  std::iota(page.begin(), page.end(), 0);
-  for (std::int32_t h = 0; h < kHeads; ++h) {
-    page_begin.push_back(h * pages), first.push_back(first.back() + kPrompt);
-    for (std::int32_t i = 0; i < capacity; ++i) position.push_back(i);
-  }
-  KvRows kv;
-  kv.num_rows = kv.kv_heads = kHeads, kv.group = kGroup, kv.head_dim = kDim;
-  kv.len = len.data(), kv.first = first.data(), kv.page_begin = page_begin.data(), kv.page = page.data();
-  kv.page_tokens = kPage, kv.pool_tokens = kHeads * capacity, kv.k = k.data, kv.v = v.data, kv.position = position.data();
-  kv.words = words.data(), kv.num_words = 1;
+  PagedRows rows(std::vector<std::int32_t>(kHeads, kPrompt), kDim, kPage, 1);
+  for (std::int32_t i = 0; i < kHeads * capacity; ++i)
+    rows.position[static_cast<std::size_t>(rows.kv.slot(i / capacity, i % capacity))] = i % capacity;
+  KvRows& kv = rows.kv;
+  kv.kv_heads = kHeads, kv.group = kGroup, kv.k = k.data, kv.v = v.data;
 
   const Queries prompt{q.data, kPrompt, 0}, last{q.data + (kPrompt - 1) * kHeads * kGroup * kDim, 1, kPrompt - 1};
   std::vector<float> all;
@@ -70,8 +61,8 @@ std::vector<float> results(std::size_t offset) {
   TokenStats token;
   token.kv = kv, token.queries = &prompt;
   run_cpu(token);
-  all.resize(all.size() + words.size());
-  std::memcpy(all.data() + all.size() - words.size(), words.data(), 4 * words.size());
+  all.resize(all.size() + rows.words.size());
+  std::memcpy(all.data() + all.size() - rows.words.size(), rows.words.data(), 4 * rows.words.size());
 
   Moved out(kHeads * kGroup * kDim, offset, 7);
   std::vector<std::vector<float>> p(kHeads, std::vector<float>(kGroup * kPrompt)), bounds(kHeads);

@@ -6,14 +6,13 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "base/half.h"
-#include "kernels/attention/attend/attend.h"
 #include "kernels/select/unit_lists_op.h"
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/take_due_op.h"
 #include "tests/kernels/paged_rows.h"
+#include "tests/kv/plain_math.h"
 
 namespace kvlab {
 namespace {
@@ -39,21 +38,17 @@ void decode_in_place(const ListedTokens& tokens, const GroupCodec& codec) {
 }
 
 // Codes and numbers decoded bit by bit, as the layout in group_codec.h says.
-struct PlainGroup {
-  double zero, scale;
-  std::vector<double> x;
-};
-PlainGroup plain_decode(const std::uint8_t* packed, std::int32_t n, std::int32_t bits) {
+std::vector<double> plain_decode(const std::uint8_t* packed, std::int32_t n, std::int32_t bits) {
   std::uint16_t zero = 0, scale = 0;
   std::memcpy(&zero, packed, 2);
   std::memcpy(&scale, packed + 2, 2);
-  PlainGroup g{double{half_to_float(zero)}, double{half_to_float(scale)}, {}};
+  std::vector<double> x;
   for (std::int32_t i = 0; i < n; ++i) {
     std::int32_t code = 0;
     for (std::int32_t b = 0; b < bits; ++b) code |= (packed[4 + (i * bits + b) / 8] >> ((i * bits + b) % 8) & 1) << b;
-    g.x.push_back(g.zero + g.scale * code);
+    x.push_back(double{half_to_float(zero)} + double{half_to_float(scale)} * code);
   }
-  return g;
+  return x;
 }
 
 // Codes of a group, and what comes back.
@@ -193,48 +188,24 @@ TEST(Quantize, SubtractAndAddRestore) {
     for (std::int32_t c = 0; c < 8; ++c) EXPECT_NEAR(values.at(1, i)[c], rows.v[static_cast<std::size_t>((i * 2 + 1) * 8 + c)], 1e-5F);
 }
 
-// The result of a fused kernel: softmax(q.k / sqrt(d)) v with k and v decoded from the packed codes on the way.
-TEST(Quantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
-  constexpr std::int32_t d = 16, n = 37, group = 2, bits = 3;
-  KvStore store({1, group, 1, d, 16}, 1, 0, true);
-  Rows source(1, d, n);
-  store.append(0, source.k.data(), source.v.data(), n, 0);
-  const KvRows kv = store.rows();
-  const ListedTokens keys{kv, source.first.data(), source.index.data(), false}, values = keys.of_values();
+// As a kernel finds them that reads codes on the way: keys by block, channel and token, values by token and group of channels.
+TEST(Quantize, DecodedRowsAreThoseOfTheCodes) {
+  constexpr std::int32_t d = 16, n = 37, bits = 3;
+  Rows rows(1, d, n);
+  const ListedTokens keys = rows.listed, values = keys.of_values();
   const GroupCodec k_codec{GroupCodec::Axis::kChannel, bits, 8, false}, v_codec{GroupCodec::Axis::kToken, bits, 8, false};
   std::vector<std::uint8_t> k_packed = encoded(keys, k_codec), v_packed = encoded(values, v_codec);
   encode(keys, k_codec, k_packed.data(), Quantize::Mode::kWrite);
   encode(values, v_codec, v_packed.data(), Quantize::Mode::kWrite);
-
-  const std::vector<float> q = drawn_normals(group * d, 11, 5);
-  std::vector<float> out(group * d);
-  const Queries queries{q.data(), 1, n - 1};
-  Segment segment;
-  segment.kv = kv;
-  float* const outs[] = {out.data()};
-  run_cpu(Attend{&segment, 1, &queries, outs, nullptr});
-
-  const std::int32_t token_bytes = 2 * (4 + 3);  // of V: two groups of 8 channels, 3 bytes of codes each
-  for (std::int32_t h = 0; h < group; ++h) {
-    double denominator = 0;
-    std::vector<double> sum(d, 0.0);
-    for (std::int32_t i = 0; i < n; ++i) {
+  const std::int32_t group_bytes = 4 + 3;  // of 8 numbers
+  for (std::int32_t i = 0; i < n; ++i)
+    for (std::int32_t c = 0; c < d; ++c) {
       const std::int32_t block = i / 8, in_block = std::min(8, n - block * 8);
-      const std::int32_t block_at = block * d * (4 + 3), group_at = 4 + (in_block * bits + 7) / 8;
-      double z = 0;
-      for (std::int32_t c = 0; c < d; ++c)
-        z += double{q[static_cast<std::size_t>(h * d + c)]} *
-             plain_decode(k_packed.data() + block_at + c * group_at, in_block, bits).x[static_cast<std::size_t>(i % 8)];
-      const double p = std::exp(z / 4.0);
-      denominator += p;
-      for (std::int32_t g = 0; g < 2; ++g) {
-        const PlainGroup v = plain_decode(v_packed.data() + i * token_bytes + g * 7, 8, bits);
-        for (std::int32_t c = 0; c < 8; ++c) sum[static_cast<std::size_t>(g * 8 + c)] += p * v.x[static_cast<std::size_t>(c)];
-      }
+      const std::uint8_t* const of_key = k_packed.data() + block * d * group_bytes + c * (4 + (in_block * bits + 7) / 8);
+      const std::uint8_t* const of_value = v_packed.data() + (2 * i + c / 8) * group_bytes;
+      EXPECT_NEAR(keys.at(0, i)[c], nth(plain_decode(of_key, in_block, bits), i % 8), 1e-6);
+      EXPECT_NEAR(values.at(0, i)[c], nth(plain_decode(of_value, 8, bits), c % 8), 1e-6);
     }
-    for (std::int32_t c = 0; c < d; ++c)
-      EXPECT_NEAR(out[static_cast<std::size_t>(h * d + c)], sum[static_cast<std::size_t>(c)] / denominator, 2e-6);
-  }
 }
 
 TEST(Cast, Fp8HandComputedValues) {

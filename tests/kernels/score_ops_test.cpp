@@ -1,11 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "kernels/allocate/count_scores_op.h"
 #include "kernels/score/anchor_cosine_op.h"

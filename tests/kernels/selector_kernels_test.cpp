@@ -27,37 +27,25 @@ struct OneRow : PagedRows {
   OneRow(const Floats& keys, std::int32_t d, std::int32_t n) : PagedRows({n}, d, n) { std::copy(keys.begin(), keys.end(), k.begin()); }
 };
 
+// Older keys may be encoded by now: what they were is in the mean.
 TEST(PageMeans, WindowsOverlapAndGrowWithTheRow) {
-  OneRow row({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1);
-  for (const std::int32_t before : {0, 1, 3, 4, 5, 8, 9, 10}) {
+  for (const std::int32_t before : {0, 1, 3, 4, 5, 7, 8, 9, 10}) {
+    OneRow row({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1);
     Floats means(5, -1.0F);
     float* to = means.data();
     const std::int32_t zero = 0;
     row.len[0] = before;
     run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
+    std::fill_n(row.k.begin(), before, 100.0F);
     row.len[0] = 10;
     const PageSummaries rest{row.kv, 4, 2, &before, &to};
     run_cpu(rest);
     EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F})) << before;
     EXPECT_EQ(call(rest).outputs, before == 10 ? 0 : 5 - std::max(0, before < 4 ? 0 : (before - 4) / 2 + 1));
+    if (before != 7) continue;
+    // Keys 7, 8, 9; windows 2 and 3 had begun, window 4 had not. Key 7 goes into windows 2 and 3, 8 and 9 into 3 and 4.
+    EXPECT_EQ(call(rest), (OpCall{.op = "page_means", .rows = 1, .tokens = 3, .outputs = 3, .bytes = (3 + 3 + 2) * 2, .flops = 6 + 2}));
   }
-}
-
-// Older keys may be encoded by now: what they were is in the mean.
-TEST(PageMeans, OlderKeysAreNotReadAgain) {
-  OneRow row({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1);
-  Floats means(5, -1.0F);
-  float* to = means.data();
-  const std::int32_t zero = 0, before = 7;
-  row.len[0] = before;
-  run_cpu(PageSummaries{row.kv, 4, 2, &zero, &to});
-  std::fill_n(row.k.begin(), before, 100.0F);
-  row.len[0] = 10;
-  const PageSummaries rest{row.kv, 4, 2, &before, &to};
-  run_cpu(rest);
-  EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F}));
-  // Keys 7, 8, 9; windows 2 and 3 had begun, window 4 had not. Key 7 goes into windows 2 and 3, 8 and 9 into 3 and 4.
-  EXPECT_EQ(call(rest), (OpCall{.op = "page_means", .rows = 1, .tokens = 3, .outputs = 3, .bytes = (3 + 3 + 2) * 2, .flops = 6 + 2}));
 }
 
 TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {

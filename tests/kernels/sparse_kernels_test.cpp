@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "base/error.h"
 #include "base/half.h"

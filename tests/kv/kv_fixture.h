@@ -90,7 +90,7 @@ inline std::vector<float> turned(std::vector<float> x, const RopeForm& rope, con
                                  std::int32_t head_dim) {
   std::vector<float> cos(positions.size() * static_cast<std::size_t>(head_dim / 2)), sin = cos;
   Rotary(rope, head_dim).fill(positions, cos.data(), sin.data());
-  run_cpu(Rope{x.data(), cos.data(), sin.data(), std::ssize(positions), heads, head_dim});
+  run_cpu(Rope{x.data(), x.data(), cos.data(), sin.data(), nullptr, nullptr, std::ssize(positions), heads, head_dim});
   return x;
 }
 

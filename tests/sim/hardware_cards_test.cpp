@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/read_file.h"
-#include "base/usage.h"
 #include "base/text.h"
+#include "base/usage.h"
 #include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "tests/sim/cost_support.h"

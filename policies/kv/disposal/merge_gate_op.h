@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "kernels/rows/team_tools.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

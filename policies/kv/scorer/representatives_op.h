@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "kernels/rows/team_tools.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
+#include "kernels/rows/team_tools.h"
 
 namespace kvlab {
 

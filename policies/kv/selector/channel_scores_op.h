@@ -2,10 +2,10 @@
 
 #include <cmath>
 
+#include "kernels/kv_rows.h"
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 #include "kernels/rows/team_tools.h"
-#include "kernels/kv_rows.h"
 
 namespace kvlab {
 
