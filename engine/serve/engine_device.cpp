@@ -1,7 +1,11 @@
 #include "engine/serve/engine_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "base/parallel.h"
