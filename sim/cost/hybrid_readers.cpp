@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-using Rule = LinearAttention::Rule;
+using LinearRule = LinearAttention::Rule;
 
 constexpr std::int64_t kFp32 = 4;
 
@@ -23,7 +23,7 @@ struct StateSpace {
 
 // Mamba-2 (arXiv:2405.21060): one product for gate, x, B, C and a step per head; x, B and C pass a convolution.
 LinearAttention mamba2(const StateSpace& s) {
-  LinearAttention l{Rule::kStateSpace, s.groups, s.heads, s.state, s.head_dim, 0, s.conv_tokens};
+  LinearAttention l{LinearRule::kStateSpace, s.groups, s.heads, s.state, s.head_dim, 0, s.conv_tokens};
   const std::int64_t inner = s.heads * s.head_dim, convolved = inner + 2 * s.groups * s.state;
   l.in_columns = inner + convolved + s.heads;
   l.vectors = 3 * s.heads + (s.has_norm ? inner : 0) + (s.conv_bias ? convolved : 0);
@@ -100,7 +100,7 @@ struct KeyDelta {
 };
 
 LinearAttention key_delta(const KeyDelta& k) {
-  LinearAttention l{Rule::kDelta, k.heads, k.heads, k.dim, k.dim, kFp32, k.conv_tokens};
+  LinearAttention l{LinearRule::kDelta, k.heads, k.heads, k.dim, k.dim, kFp32, k.conv_tokens};
   const std::int64_t width = k.heads * k.dim;
   l.in_columns = 3 * width + k.heads + k.dim + (k.has_full_gate ? width : k.dim);
   l.inner = k.dim * width * (k.has_full_gate ? 1 : 2);
@@ -190,7 +190,7 @@ void read_granite(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
 void read_short_conv(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   const auto tokens = p.optional<std::int64_t>("conv_L_cache", 3, 1, 1 << 10, "length of the convolution");
   const bool has_bias = p.flag("conv_bias", false, "the convolution and its products have biases");
-  m.linear = {Rule::kConvolution, 0, 1, 0, m.hidden, 0, tokens};
+  m.linear = {LinearRule::kConvolution, 0, 1, 0, m.hidden, 0, tokens};
   m.linear.in_columns = 3 * m.hidden;
   m.linear.vectors = has_bias ? 5 * m.hidden : 0;
   set_kinds(m, full_layers(p, m));
@@ -212,7 +212,7 @@ void read_jamba(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
              routed_every = p.optional<std::int64_t>("expert_layer_period", 2, 1, kMaxWidth, "every so many layers one has experts"),
              routed_first = p.optional<std::int64_t>("expert_layer_offset", 1, 0, kMaxWidth, "the first of them");
   const std::int64_t inner = expand * m.hidden;
-  m.linear = {Rule::kStateSpace, 0, inner, state, 1, 0, conv};
+  m.linear = {LinearRule::kStateSpace, 0, inner, state, 1, 0, conv};
   m.linear.in_columns = 2 * inner;
   m.linear.inner = inner * (rank + 2 * state) + rank * inner;
   m.linear.vectors = inner * (state + 2) + rank + 2 * state + (p.flag("mamba_conv_bias", true, "the convolution has a bias") ? inner : 0);

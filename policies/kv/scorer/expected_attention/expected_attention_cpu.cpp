@@ -50,16 +50,4 @@ void run_cpu(const ExpectedAttention& a) {
   for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) { run_row(a, static_cast<std::int32_t>(r)); });
 }
 
-// Per token and query head d products for the mean and d^2 + d for the quadratic form.
-OpCall call(const ExpectedAttention& a) {
-  const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group, square = a.uses_covariance ? d * d : 0;
-  return {.op = "expected_attention",
-          .rows = a.kv.num_rows,
-          .tokens = n,
-          .outputs = n,
-          .bytes = n * (d * a.kv.kv_bytes + 4) + 4 * a.kv.num_rows * heads * (d + square),
-          .flops = 2 * n * heads * (d + square + (a.uses_covariance ? d : 0))};
-}
-KVLAB_WITHOUT_CUDA(ExpectedAttention)
-
 }  // namespace kvlab
