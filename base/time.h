@@ -29,21 +29,12 @@ constexpr double to_ms(Span s) { return static_cast<double>(s.count()) * 1e-6; }
 constexpr double to_s(Span s) { return static_cast<double>(s.count()) * 1e-9; }
 constexpr double to_s(Time t) { return to_s(t.time_since_epoch()); }
 
-inline constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps with a margin
+inline constexpr double kLongestRunS = 9.2e6;  // 2^63 ps with a margin
 
 // Rounds to nanoseconds; throws InputError for NaN, negative values and over 106 days.
 inline Span from_seconds(double seconds) {
-  if (!(seconds >= 0 && seconds <= kLongestRunSeconds))
-    throw InputError("a time of " + std::to_string(seconds) + " s is outside [0, 9.2e6] s");
+  if (!(seconds >= 0 && seconds <= kLongestRunS)) throw InputError("a time of " + std::to_string(seconds) + " s is outside [0, 9.2e6] s");
   return Span(static_cast<std::int64_t>(std::llround(seconds * 1e9)));
-}
-
-// Throws InputError beyond the longest run (base/picoseconds.h).
-inline void check_within_run(double at_s) {
-  if (at_s <= kLongestRunSeconds) return;
-  throw InputError(
-      "the trace runs past 106 days (9.2e6 s), the longest run there is: ask for fewer requests or a higher rate_per_s, take a part of a "
-      "file with offset and limit_requests, speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
 }
 
 }  // namespace kvlab

@@ -35,6 +35,14 @@ struct ClosedLoop {
   Span idle_cap{};  // when idle, later arrivals move up so that the next comes at most this long after the last request left; 0: never
 };
 
+// Throws InputError beyond the longest run (base/picoseconds.h).
+inline void check_within_run(double at_s) {
+  if (at_s <= kLongestRunS) return;
+  throw InputError(
+      "the trace runs past 106 days (9.2e6 s), the longest run there is: ask for fewer requests or a higher rate_per_s, take a part of a "
+      "file with offset and limit_requests, speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
+}
+
 // In order of arrival.
 class TraceSource {
  public:

@@ -170,8 +170,9 @@ class LowAttentionCount final : public StatisticsScorer {
 
   void observe(LayerStep& step) override {
     const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
-    step.ops(TokenStats{
-        .kv = step.kv, .queries = latest.data(), .kind = TokenStats::Kind::kRing, .first_word = first_word(), .ring_tokens = window_});
+    TokenStats stats{.kv = step.kv, .queries = latest.data(), .kind = TokenStats::Kind::kRing, .first_word = first_word()};
+    stats.ring_tokens = window_;
+    step.ops(stats);
   }
   [[nodiscard]] TokenScores::Kind kind() const override { return TokenScores::Kind::kRingClear; }
   [[nodiscard]] std::int32_t ring_tokens() const override { return window_; }
