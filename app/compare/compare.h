@@ -75,7 +75,7 @@ std::string ms_text(double value);
 std::string percent_text(double frac);
 
 // For decode-only steps by padded batch size.
-struct StepTime {
+struct BatchTime {
   std::int64_t padded_batch = 0;
   double mean_ms = 0;
   std::int64_t num_steps = 0;
@@ -88,7 +88,7 @@ std::int64_t padded_batch(std::int64_t batch);
 // token give steps exactly; their median estimates the duration. A duration per gap is fitted so that short gaps are whole numbers of
 // steps, changes between gaps are small, and all are near that median; the pairs' step counts choose the weights. Drops gaps more than a
 // fifth of a step off, and durations at an end of the searched range.
-std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests);
+std::vector<BatchTime> decode_step_times(const std::vector<ServedRequest>& requests);
 
 // Writes validation.csv, throughput.csv (needs start times) and validation_steps.csv (docs/results.md); of a log of statistics only the
 // first. The runs are one configuration under several seeds; those jittered by `trace.jitter_ms` are the ensemble. out: null: no tables.

@@ -178,7 +178,7 @@ std::int64_t padded_batch(std::int64_t batch) {
   return batch <= 512 ? (batch + 15) / 16 * 16 : batch;
 }
 
-std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests) {
+std::vector<BatchTime> decode_step_times(const std::vector<ServedRequest>& requests) {
   const Tail tail = tail_of(requests);
   const std::vector<Pair> pairs = pairs_of(requests, tail);
   if (pairs.empty()) return {};
@@ -193,7 +193,7 @@ std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& reques
     steps += whole;
     seconds += tail.gaps[i].seconds;
   }
-  std::vector<StepTime> times;
+  std::vector<BatchTime> times;
   for (const auto& [batch, sum] : sums) times.push_back({batch, sum.second / sum.first * 1e3, static_cast<std::int64_t>(sum.first)});
   return times;
 }

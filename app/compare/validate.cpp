@@ -251,14 +251,14 @@ Comparison compare_throughput(const Requests& real, const Requests& simulated) {
 Comparison compare_steps(const Requests& real, const std::vector<SimulatedRun>& simulated) {
   std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> (steps, ms) over simulated runs
   for (const SimulatedRun& run : simulated) {
-    for (const StepTime& s : decode_step_times(run.requests)) {
+    for (const BatchTime& s : decode_step_times(run.requests)) {
       sums[s.padded_batch].first += static_cast<double>(s.num_steps);
       sums[s.padded_batch].second += static_cast<double>(s.num_steps) * s.mean_ms;
     }
   }
   std::string csv = "padded_batch,real_ms,simulated_ms,count,diff_frac\n";
   std::vector<std::vector<std::string>> table;
-  for (const StepTime& s : decode_step_times(real)) {
+  for (const BatchTime& s : decode_step_times(real)) {
     const auto found = sums.find(s.padded_batch);
     if (found == sums.end()) continue;
     const double simulated_ms = found->second.second / found->second.first, diff = simulated_ms / s.mean_ms - 1;

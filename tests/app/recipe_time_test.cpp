@@ -1,4 +1,4 @@
-// The time and the memory that recipes take in serving, beside plain KV on the same requests.
+// The time and the memory that recipes take in serving, against plain KV on the same requests.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>

@@ -24,7 +24,7 @@ StepShares shares_by_hand() {
   return shares;
 }
 
-TEST(StepTime, ByPart) {
+TEST(BatchTime, ByPart) {
   EXPECT_EQ(step_time_by_part(shares_by_hand()).dump(),
             R"({"linear":{"measured":0.41,"roofline":0.11},"attention":{"measured":0.3},"head":{"roofline":0.04},)"
             R"("collectives":{"datasheet":0.12},"policy":{"measured":0.002},"host":{"measured":0.018}})");
@@ -32,7 +32,7 @@ TEST(StepTime, ByPart) {
   EXPECT_DOUBLE_EQ(share_with(shares_by_hand(), Basis::kRoofline), 0.15);
 }
 
-TEST(StepTime, OnOneLine) {
+TEST(BatchTime, OnOneLine) {
   const OrderedJson first = step_time_by_part(shares_by_hand());
   const OrderedJson second = {{"linear", {{"measured", 0.6}}}, {"attention", {{"measured", 0.4}}}};
   EXPECT_EQ(step_time_line({first}),

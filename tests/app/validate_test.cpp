@@ -105,7 +105,7 @@ TEST(DecodeStepTimes, GivesBackTheDurationsOfAMadeUpTail) {
     const auto times = decode_step_times(made_up_tail(duration));
     ASSERT_GE(times.size(), 5U);
     EXPECT_TRUE(least > 0.006 || times.front().padded_batch == 1);
-    for (const StepTime& t : times) EXPECT_NEAR(t.mean_ms, duration(t.padded_batch) * 1e3, 0.02 * t.mean_ms) << t.padded_batch;
+    for (const BatchTime& t : times) EXPECT_NEAR(t.mean_ms, duration(t.padded_batch) * 1e3, 0.02 * t.mean_ms) << t.padded_batch;
   }
   EXPECT_TRUE(decode_step_times({}).empty());
   EXPECT_TRUE(decode_step_times({{0, 0, 1, 2, 10}}).size() <= 1);

@@ -294,7 +294,7 @@ TEST(ModelConfigs, KeysThatAreSwitchedOffDoNotMatter) {
             6'738'415'616);
 }
 
-// ModelOpt and AutoGPTQ may write the scheme into a file beside config.json.
+// ModelOpt and AutoGPTQ may write the scheme into a file next to config.json.
 TEST(ModelConfigs, ASchemeInAFileOfItsOwnCounts) {
   const TempFolder folder;
   folder.write("M/config.json", R"({"model_type": "llama"})");
