@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// A CPU without memory of its own. Time is what `clock` says of a sample, by its number and its calls.
+// A CPU without own memory. Time is what `clock` says of a sample, by its number and its calls.
 class FakeDevice final : public TimedDevice {
  public:
   using Clock = std::function<Sample(std::int64_t number, std::int64_t calls)>;

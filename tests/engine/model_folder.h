@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// A folder of its own for each test, and the probe's config to change keys of.
+// One folder per test, and the probe's config to change keys of.
 class ModelFolder : public testing::Test {
  protected:
   using Json = nlohmann::json;
