@@ -13,7 +13,6 @@
 #include "base/time.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/parallel.h"
 
 namespace kvlab {
 

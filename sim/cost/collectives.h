@@ -11,7 +11,6 @@
 
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/parallel.h"
 #include "sim/cost/sample_grid.h"
 
 namespace kvlab {
@@ -52,8 +51,8 @@ struct LinkModel {
 // operation this far from its roofline.
 inline constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFactor = 300;
 
-struct ModelSpec;
-struct Parallel;
+struct ConfigFile;
+class Params;
 
 // Times by message bytes (link_model.h).
 struct CollectiveTable {
@@ -130,5 +129,19 @@ double exchange_message_bytes(const ModelSpec& model, const Parallel& parallel, 
 
 // Probability that one of `gpus` GPUs has an expert of a token, for distinct uniform experts.
 double share_of_gpus(const ModelSpec& model, int gpus);
+
+// `collectives:` of a hardware file.
+struct CardCollectives {
+  CollectiveTables tables;
+  std::string named;  // "": inline or none
+};
+
+// Inline tables or a file in profiles/collectives; may be empty. Throws InputError with file:line:column, also for another card.
+CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card);
+// Throws InputError if missing.
+std::string find_card_collectives(const ConfigFile& hardware, const std::string& named);
+
+// Reads <op>.csv. Columns: bytes, time_ns or time_us, optional ranks (default: `ranks`) and spread_frac.
+void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables);
 
 }  // namespace kvlab

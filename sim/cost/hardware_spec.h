@@ -77,21 +77,8 @@ std::string likely_cause_of(const HardwareSpec& h);
 // File, or name in `hardware_folder`. Throws InputError with file:line:column.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder);
 
-// As cards, drivers and shops write it: "NVIDIA A100-SXM4-80GB", "H100 80GB HBM3", "GeForce RTX 4090".
-struct GpuName {
-  std::string chip;      // lower case, no separators: "a100", "rtx4090"
-  std::string form;      // "sxm", "pcie", "nvl"; "": not said
-  std::string memory;    // "hbm3"; "": not said
-  int gigabytes = 0;     // 0: not said
-  std::string spelling;  // letters and digits, lower case
-};
-GpuName gpu_name(const std::string& text);
-
 // Files in `folder` of cards that the name may mean. A form or size in the name never means another's.
 std::vector<std::string> hardware_meant(const std::string& name, const std::string& folder);
-
-// A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
-std::string find_hardware(const std::string& name_or_path, const std::string& folder);
 
 class Params;
 
@@ -114,7 +101,6 @@ struct HardwareKey {
 
 // In the order of reading.
 std::span<const HardwareKey> hardware_keys();
-void read_hardware_keys(Params& p, HardwareSpec& h);
 double hardware_value(const HardwareSpec& h, const char* key);
 
 }  // namespace kvlab

@@ -9,10 +9,8 @@
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/cost/collective_files.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -134,7 +132,7 @@ std::optional<SkewTable> read_skew(const std::string& folder) {
     entries.push_back({csv.count(row, csv.column("prompt_tokens")), bin(row, 0), bin(row, 1), bin(row, 2), bin(row, 3),
                        csv.real(row, csv.column("alpha"))});
   }
-  return SkewTable(axes[0], axes[1], axes[2], axes[3], alpha_default, std::move(entries));
+  return SkewTable(std::move(axes), alpha_default, std::move(entries));
 }
 
 void read_ops(const std::string& folder, Profile& p) {

@@ -11,15 +11,10 @@
 #include "base/ceil_div.h"
 #include "base/config/spec_file.h"
 #include "base/text.h"
-#include "sim/cost/fitting.h"
-#include "sim/cost/kv_layout.h"
+#include "sim/cost/model_file.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
-#include "sim/cost/profile_lint.h"
-#include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
 #include "sim/cost/step_cost_model.h"
-#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 

@@ -1,4 +1,3 @@
-#include "sim/cost/measured_table.h"
 
 #include <fmt/format.h>
 

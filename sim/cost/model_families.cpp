@@ -65,7 +65,7 @@ std::vector<std::pair<std::string, std::string>> read_only(Params p) {
 FamilyReader reader_of(Params& p) {
   std::vector<std::string> names{"none"};
   std::vector<FamilyReader> readers{nullptr};
-  for (const std::vector<NamedReader>& some : {sparse_readers(), hybrid_readers(), varied_readers()})
+  for (const std::vector<NamedReader>& some : {hybrid_readers(), varied_readers()})
     for (const NamedReader& one : some) {
       names.emplace_back(one.name);
       readers.push_back(one.read);

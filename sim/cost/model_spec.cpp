@@ -12,11 +12,9 @@
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "serving/attention_windows.h"
-#include "sim/cost/model_attention.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
 #include "sim/cost/quantization_schemes.h"
-#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 

@@ -1,5 +1,3 @@
-#include "sim/cost/profile_lint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,8 @@
 
 #include "kernels/model/layer/layer.h"
 #include "sim/cost/collectives.h"
+#include "sim/cost/hardware_spec.h"
+#include "sim/cost/profile.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {

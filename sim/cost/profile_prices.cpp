@@ -1,10 +1,9 @@
-#include "sim/cost/profile_prices.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "kernels/model/layer/layer.h"
+#include "sim/cost/roofline_prices.h"
 
 namespace kvlab {
 

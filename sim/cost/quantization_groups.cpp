@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
+#include <string_view>
 
 #include "sim/cost/model_families.h"
 #include "sim/cost/quantization_schemes.h"
-#include "sim/cost/quantized_modules.h"
 
 namespace kvlab {
 
@@ -73,20 +72,17 @@ Plan read_groups(Params& q, const ModelSpec& m) {
   return plan;
 }
 
-const std::map<std::string, Scheme>& modelopt_algorithms() {
-  constexpr Dtype kWiden = Dtype::kBf16;  // replaced by the model's type
-  static const std::map<std::string, Scheme> all{{"FP8", {8, Dtype::kFp8}},
-                                                 {"FP8_PER_CHANNEL_PER_TOKEN", {8, Dtype::kFp8}},
-                                                 {"FP8_PB_WO", {8 + 32.0 / (128 * 128), kWiden}},
-                                                 {"NVFP4", {4 + 8.0 / 16, Dtype::kFp4}},
-                                                 {"NVFP4_AWQ", {4 + 8.0 / 16, Dtype::kFp4}},
-                                                 {"W4A16_NVFP4", {4 + 8.0 / 16, kWiden}},
-                                                 {"W4A16_AWQ", {4 + 16.0 / 128, kWiden}},
-                                                 {"W4A8_AWQ", {4 + 16.0 / 128, Dtype::kFp8}},
-                                                 {"INT8_SQ", {8, Dtype::kInt8}},
-                                                 {"MXFP8", {8 + 8.0 / 32, Dtype::kFp8}}};
-  return all;
-}
+constexpr Dtype kWiden = Dtype::kBf16;  // replaced by the model's type
+const std::map<std::string, Scheme> kModelopt{{"FP8", {8, Dtype::kFp8}},
+                                              {"FP8_PER_CHANNEL_PER_TOKEN", {8, Dtype::kFp8}},
+                                              {"FP8_PB_WO", {8 + 32.0 / (128 * 128), kWiden}},
+                                              {"NVFP4", {4 + 8.0 / 16, Dtype::kFp4}},
+                                              {"NVFP4_AWQ", {4 + 8.0 / 16, Dtype::kFp4}},
+                                              {"W4A16_NVFP4", {4 + 8.0 / 16, kWiden}},
+                                              {"W4A16_AWQ", {4 + 16.0 / 128, kWiden}},
+                                              {"W4A8_AWQ", {4 + 16.0 / 128, Dtype::kFp8}},
+                                              {"INT8_SQ", {8, Dtype::kInt8}},
+                                              {"MXFP8", {8 + 8.0 / 32, Dtype::kFp8}}};
 
 // By scheme, as load_model_file() groups them.
 void read_quantized_layers(Params& q, const ModelSpec& m, Plan& plan) {
@@ -102,27 +98,22 @@ void read_quantized_layers(Params& q, const ModelSpec& m, Plan& plan) {
 }  // namespace
 
 QuantizedScheme modelopt_scheme(Params& q, const std::string& algorithm, const ModelSpec& m) {
-  const auto found = modelopt_algorithms().find(algorithm);
-  if (found == modelopt_algorithms().end())
+  const auto found = kModelopt.find(algorithm);
+  if (found == kModelopt.end())
     q.fail_at(q.has("quant_algo") ? "quant_algo" : "quant_method",
               fmt::format("'quant_algo' = {} of quantization_config is not priced", algorithm));
   Scheme scheme = found->second;
-  if (scheme.compute == Dtype::kBf16) scheme.compute = m.dtype;
+  if (scheme.compute == kWiden) scheme.compute = m.dtype;
   return scheme;
 }
 
 QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m) {
   check_quantization_keys(q, {"config_groups", "ignore", "kv_cache_scheme", "sparsity_config", "format"});
   const std::string format = q.text("format", "", "how weights are packed");
-  static const std::set<std::string> known{"",
-                                           "pack-quantized",
-                                           "int-quantized",
-                                           "float-quantized",
-                                           "naive-quantized",
-                                           "nvfp4-pack-quantized",
-                                           "mxfp4-pack-quantized",
-                                           "mixed-precision"};
-  if (!known.contains(format)) q.fail_at("format", fmt::format("'format' = {} of quantization_config is not priced", format));
+  constexpr std::string_view kKnown =
+      "pack-quantized int-quantized float-quantized naive-quantized nvfp4-pack-quantized mxfp4-pack-quantized mixed-precision";
+  if (!format.empty() && !has_word(kKnown, format))
+    q.fail_at("format", fmt::format("'format' = {} of quantization_config is not priced", format));
   if (q.has("sparsity_config") && !is_off(q.inline_text("sparsity_config", ""))) {
     Params sparsity = q.child("sparsity_config", "sparsity_config");
     if (sparsity.text("format", "dense", "how sparse weights are stored") != "dense")

@@ -1,8 +1,7 @@
-#include "sim/cost/quantized_modules.h"
-
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/cost/quantization_schemes.h"
 
 namespace kvlab {
 

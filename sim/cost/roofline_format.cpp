@@ -1,5 +1,4 @@
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 

@@ -7,11 +7,9 @@
 
 #include "base/ceil_div.h"
 #include "base/usage.h"
-#include "sim/cost/collective_files.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
@@ -27,16 +25,10 @@ constexpr double kPlainBits = 16;
 std::string gemm_type(Dtype compute, double num_bits) {
   constexpr double kBlockScales = 1e-3;  // bits per weight of block scales
   constexpr double kFourBits = 6;        // including scales
-  switch (compute) {
-    case Dtype::kFp8:
-      return num_bits > 8 + kBlockScales ? "fp8_block" : "fp8";
-    case Dtype::kInt8:
-      return "sq";
-    case Dtype::kFp4:
-      return "nvfp4";
-    default:
-      return num_bits >= kPlainBits ? "bfloat16" : num_bits < kFourBits ? "int4_wo" : "int8_wo";
-  }
+  if (compute == Dtype::kFp8) return num_bits > 8 + kBlockScales ? "fp8_block" : "fp8";
+  if (compute == Dtype::kInt8) return "sq";
+  if (compute == Dtype::kFp4) return "nvfp4";
+  return num_bits >= kPlainBits ? "bfloat16" : num_bits < kFourBits ? "int4_wo" : "int8_wo";
 }
 
 // With their shares of products.

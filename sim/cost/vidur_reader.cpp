@@ -2,9 +2,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 

@@ -2,8 +2,8 @@
 
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
+#include "sim/cost/model_file.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/weight_scheme.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/published_models.h"
 
