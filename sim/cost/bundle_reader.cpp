@@ -108,8 +108,6 @@ class BundleFormat final : public ProfileFormat {
  public:
   explicit BundleFormat(Params& /*p*/) {}
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/dense.csv", "a bundle"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "dense.csv"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
   [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_bundle(folder, tp); }
 };
 

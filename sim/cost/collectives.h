@@ -11,7 +11,7 @@
 
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/sample_grid.h"
+#include "sim/cost/step_prices.h"
 
 namespace kvlab {
 
@@ -112,11 +112,12 @@ class Collectives {
   std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;
 };
 
-struct CollectiveFinding {
-  bool is_impossible;  // faster than the link; else falls by a fifth or more as the message grows
-  std::string text;
+struct LintFinding {
+  enum class Severity : std::uint8_t { kWarning, kError } severity;
+  std::string text;  // table, point, error, number of similar ones
 };
-std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
+// Errors: faster than the link. Warnings: falls by a fifth or more as the message grows.
+std::vector<LintFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
 
 // Bytes over the busiest GPU's link in one direction, before a layer's experts, without its own part; as many return. A token crosses once
 // per rank, or once per GPU with one of its experts.

@@ -1,5 +1,3 @@
-#include "sim/cost/engine_times.h"
-
 #include <fmt/format.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/hardware_spec.h"
 
 namespace kvlab {
 
@@ -50,8 +49,7 @@ EngineTimes read_engine_times(Params& experiment, const std::string& folder) {
       experiment.fail_at("engine", e.what());
     }
   }();
-  const std::shared_ptr<const ConfigFile> config = load_config(file);
-  Params p(config, std::make_shared<Choices>(), "engine '" + file + "'");
+  Params p(load_config(file), std::make_shared<Choices>(), "engine '" + file + "'");
   Params versions = p.child("versions", "versions");
   const std::vector<int> wanted = version_numbers(version);
   std::optional<std::vector<int>> best;

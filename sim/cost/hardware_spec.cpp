@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -87,8 +88,8 @@ struct KnownCard {
     return bytes >= kLeast * gigabytes / kMost && bytes <= kMost * 1e9 * gigabytes;
   }
   [[nodiscard]] bool has_kind(const std::string& memory) const {
-    const bool says = std::any_of(kMemories.begin(), kMemories.end(), [&](const std::string& kind) { return source.count(kind) > 0; });
-    return !says || source.count(memory) > 0;
+    const auto says = [&](const std::string& kind) { return source.count(kind) > 0; };
+    return says(memory) || std::none_of(kMemories.begin(), kMemories.end(), says);
   }
   [[nodiscard]] bool is(const GpuName& wanted) const {
     if (std::none_of(names.begin(), names.end(), [&](const GpuName& own) { return own.chip == wanted.chip; })) return false;
@@ -105,11 +106,8 @@ KnownCard card_of(const std::string& file) {
   Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
   KnownCard card{file, {gpu_name(std::filesystem::path(file).stem().string())}, 0, p.has("nvlink_bytes_per_s"), {}};
   if (const std::string name = p.text("name", "", "the card"); !name.empty()) card.names.push_back(gpu_name(name));
-  std::string also = p.text("also", "", "other names");
-  for (std::size_t end = 0; !also.empty(); also.erase(0, end == std::string::npos ? end : end + 1)) {
-    end = also.find(',');
-    card.names.push_back(gpu_name(also.substr(0, end)));
-  }
+  std::istringstream also(p.text("also", "", "other names"));
+  for (std::string name; std::getline(also, name, ',');) card.names.push_back(gpu_name(name));
   card.bytes = static_cast<double>(p.optional<std::int64_t>("memory_bytes", 0, 0, std::int64_t{1} << 50, "memory"));
   for (const std::string& word : lower_words(p.text("source", "", "datasheet"))) card.source.insert(word);
   return card;
@@ -242,15 +240,12 @@ void read_power_and_price(Params& p, HardwareSpec& h) {
 // PREFIX_floor_ns, PREFIX_flops_frac, PREFIX_bandwidth_frac and PREFIX_passes.
 void read_experts(Params& p, HardwareSpec& h) {
   constexpr double kMostPasses = 100;
-  using Experts = HardwareSpec::Experts;
-  const auto read = [&](const std::string& prefix, const Experts& fallback) {
-    const auto key = [&](const char* rest) { return prefix + rest; };
-    Experts e = fallback;
-    e.floor_ns = p.optional<double>(key("_floor_ns"), e.floor_ns, 0, 1e6, "fixed time of the experts of one layer");
-    e.flops_frac = p.optional<double>(key("_flops_frac"), e.flops_frac, 0.01, 1, "share of peak FLOP/s that the experts reach");
-    e.bandwidth_frac = p.optional<double>(key("_bandwidth_frac"), e.bandwidth_frac, 0.01, 1, "share of peak bandwidth for weights");
+  const auto read = [&](const std::string& prefix, HardwareSpec::Experts e) {
+    e.floor_ns = p.optional<double>(prefix + "_floor_ns", e.floor_ns, 0, 1e6, "fixed time of the experts of one layer");
+    e.flops_frac = p.optional<double>(prefix + "_flops_frac", e.flops_frac, 0.01, 1, "share of peak FLOP/s that the experts reach");
+    e.bandwidth_frac = p.optional<double>(prefix + "_bandwidth_frac", e.bandwidth_frac, 0.01, 1, "share of peak bandwidth for weights");
     e.passes =
-        p.optional<double>(key("_passes"), p.has(key("_flops_frac")) ? 0 : e.passes, 0, kMostPasses,
+        p.optional<double>(prefix + "_passes", p.has(prefix + "_flops_frac") ? 0 : e.passes, 0, kMostPasses,
                            "times that the hidden values of a (token, expert) pair cross the memory; 0: not counted, and weights are "
                            "read while products run");
     return e;
@@ -292,13 +287,24 @@ ReadCard read_card(const std::string& file, std::string text) {
   read_power_and_price(p, h);
   CardCollectives collectives = read_card_collectives(p, *config, h.name);
   h.collectives = std::make_shared<const CollectiveTables>(std::move(collectives.tables));
-  for (const CollectiveFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
+  for (const LintFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
   p.reject_unread();
   ReadCard card{std::move(text), {config->name, {}, {}, config->folders}, std::move(collectives.named), "", "", std::move(h)};
   if (card.collectives.empty()) return card;
   card.tables_file = find_card_collectives(card.config, card.collectives);
   card.tables_text = read_file(card.tables_file, kYaml);
   return card;
+}
+
+// A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
+std::string find_hardware(const std::string& name_or_path, const std::string& folder) {
+  const bool is_known = is_file(name_or_path) || is_file(std::filesystem::path(folder) / (name_or_path + ".yaml"));
+  std::vector<std::string> meant;
+  if (!is_known && name_or_path.find(".yaml") == std::string::npos) meant = hardware_meant(name_or_path, folder);
+  if (meant.size() < 2) return find_spec_file(meant.empty() ? name_or_path : meant.front(), folder, "hardware");
+  std::vector<std::string> names;
+  for (const std::string& file : meant) names.push_back(std::filesystem::path(file).stem().string());
+  throw InputError("unknown hardware '" + name_or_path + "': neither a file nor a name in " + folder + offer_of(names));
 }
 
 }  // namespace
@@ -373,20 +379,6 @@ std::string likely_cause_of(const HardwareSpec& h) {
   if (!remarks.empty()) return fmt::format("the likely cause is in {}: {}", h.file, remarks.front());
   return fmt::format("check fp16_flops = {:.4g} and memory_bandwidth_bytes_per_s = {:.4g} in {}", h.fp16_flops, h.memory_bytes_per_s,
                      h.file);
-}
-
-// A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
-static std::string find_hardware(const std::string& name_or_path, const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path named = std::filesystem::path(folder) / (name_or_path + ".yaml");
-  const bool is_file = std::filesystem::is_regular_file(name_or_path, error) || std::filesystem::is_regular_file(named, error);
-  if (is_file || name_or_path.find(".yaml") != std::string::npos) return find_spec_file(name_or_path, folder, "hardware");
-  const std::vector<std::string> meant = hardware_meant(name_or_path, folder);
-  if (meant.empty()) return find_spec_file(name_or_path, folder, "hardware");
-  if (meant.size() == 1) return find_spec_file(meant.front(), folder, "hardware");
-  std::vector<std::string> names;
-  for (const std::string& file : meant) names.push_back(std::filesystem::path(file).stem().string());
-  throw InputError("unknown hardware '" + name_or_path + "': neither a file nor a name in " + folder + offer_of(names));
 }
 
 // Cached by process: sweeps reread few cards.

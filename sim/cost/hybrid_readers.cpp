@@ -108,29 +108,18 @@ std::vector<bool> listed(Params& p, const char* key, std::int64_t first, std::in
 std::int64_t first_layer(const ModelSpec& m) { return m.family == "kimi_linear" ? 1 : 0; }
 
 // Key Delta Attention: decay per channel (Kimi Linear, arXiv:2510.26692).
-struct KeyDelta {
-  std::int64_t heads = 0, dim = 0, conv_tokens = 0;
-  bool has_full_gate = false;  // one product, not two of low rank
-};
-
-LinearAttention key_delta(const KeyDelta& k) {
-  LinearAttention l{LinearRule::kDelta, k.heads, k.heads, k.dim, k.dim, kFp32, k.conv_tokens};
-  const std::int64_t width = k.heads * k.dim;
-  l.in_columns = 3 * width + k.heads + k.dim + (k.has_full_gate ? width : k.dim);
-  l.inner = k.dim * width * (k.has_full_gate ? 1 : 2);
-  l.vectors = width + k.heads + k.dim;
-  return l;
-}
-
 void read_key_delta(Params& p, ModelSpec& m) {
   Params l = p.child("linear_attn_config", "linear_attn_config");
   l.allow({"gate_lower_bound"});
-  KeyDelta k;
-  k.heads = l.required<std::int64_t>("num_heads", 1, kMaxWidth, "heads of linear attention");
-  k.dim = l.required<std::int64_t>("head_dim", 1, kMaxWidth, "channels of such a head");
-  k.conv_tokens = l.optional<std::int64_t>("short_conv_kernel_size", 4, 1, 1 << 10, "length of the convolution");
-  k.has_full_gate = l.flag("use_full_rank_gate", false, "the output's gate is one product");
-  m.linear = key_delta(k);
+  const auto heads = l.required<std::int64_t>("num_heads", 1, kMaxWidth, "heads of linear attention");
+  const auto dim = l.required<std::int64_t>("head_dim", 1, kMaxWidth, "channels of such a head");
+  const auto conv_tokens = l.optional<std::int64_t>("short_conv_kernel_size", 4, 1, 1 << 10, "length of the convolution");
+  const bool has_full_gate = l.flag("use_full_rank_gate", false, "the output's gate is one product");  // else two of low rank
+  const std::int64_t width = heads * dim;
+  m.linear = {LinearRule::kDelta, heads, heads, dim, dim, kFp32, conv_tokens};
+  m.linear.in_columns = 3 * width + heads + dim + (has_full_gate ? width : dim);
+  m.linear.inner = dim * width * (has_full_gate ? 1 : 2);
+  m.linear.vectors = width + heads + dim;
   const std::vector<bool> full = listed(l, "full_attn_layers", first_layer(m), m.layers),
                           linear = listed(l, "kda_layers", first_layer(m), m.layers);
   for (std::size_t i = 0; i < full.size(); ++i) {
@@ -151,15 +140,21 @@ void read_kimi_linear(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
     m.layer_extras += 4 * m.hidden;
 }
 
+// Residual streams and the products that mix them around each part (arXiv:2512.24880).
+std::int64_t read_streams(Params& p, ModelSpec& m) {
+  const auto n = p.optional<std::int64_t>("hc_mult", 4, 1, 64, "streams of the residual");
+  m.layer_extras = 2 * ((2 + n) * n * (n * m.hidden + 1) + 3);
+  m.embedding_extras = n * n * m.hidden + n + 1;
+  return n;
+}
+
 // GLM-5.3-Flash: key delta attention, latent attention with multi-token index keys, residual streams.
 void read_glm_next(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   read_key_delta(p, m);
   read_sparse_index(p, {32, 128, 2048}, m);
   const auto pool = p.optional<std::int64_t>("index_kpool", 1, 1, 1024, "tokens of one key of the index");
-  const auto streams = p.optional<std::int64_t>("hc_mult", 4, 1, 64, "streams of the residual");
+  const std::int64_t streams = read_streams(p, m);
   p.words("indexer_types", "which layers compute an index");
-  m.layer_extras = 2 * ((2 + streams) * streams * (streams * m.hidden + 1) + 3);
-  m.embedding_extras = streams * streams * m.hidden + streams + 1;
   for (const AttentionKind kind : m.attention_kinds) {
     const bool is_sparse = kind == AttentionKind::kLatent;
     m.sparse_layers.push_back(is_sparse);
@@ -280,15 +275,6 @@ std::vector<std::int64_t> entry_tokens(Params& p, const ModelSpec& m) {
   return tokens;
 }
 
-// Residual streams and the products that mix them around each part (arXiv:2512.24880).
-void read_hyper_connections(Params& p, ModelSpec& m) {
-  const auto n = p.optional<std::int64_t>("hc_mult", 4, 1, 64, "streams of the residual");
-  m.layer_extras = 2 * ((2 + n) * n * (n * m.hidden + 1) + 3);
-  m.embedding_extras = n * n * m.hidden + n + 1;
-  m.remarks.emplace_back(
-      fmt::format("{} residual streams: the weights that mix them are counted, and their products; their traffic is not", n));
-}
-
 void read_compressed(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   constexpr std::int64_t kIndexed = 4;  // CSA of DeepSeek-V4; layers of 128 tokens per vector see all
   CompressedAttention& c = m.compressed;
@@ -308,7 +294,8 @@ void read_compressed(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   read_sparse_index(p, {64, 128, 512}, m);
   m.index.query_rank = c.q_rank;
   m.some_window = m.index.tokens * kIndexed;
-  read_hyper_connections(p, m);
+  m.remarks.emplace_back(fmt::format("{} residual streams: the weights that mix them are counted, and their products; their traffic is not",
+                                     read_streams(p, m)));
   m.remarks.emplace_back(
       fmt::format("KV per token is that of long texts: each layer also keeps its last {} tokens, which is not counted", c.window));
 }

@@ -136,8 +136,7 @@ std::optional<SkewTable> read_skew(const std::string& folder) {
 }
 
 void read_ops(const std::string& folder, Profile& p) {
-  const auto config = load_config(folder + "/ops.yaml");
-  Params ops(config, std::make_shared<Choices>(), "profile '" + folder + "'");
+  Params ops(load_config(folder + "/ops.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
   for (const std::string& name : ops.keys()) {
     Params one = ops.child(name, "operation '" + name + "'");
     ProfileOp op;
@@ -155,8 +154,6 @@ class OwnFormat final : public ProfileFormat {
  public:
   explicit OwnFormat(Params& /*p*/) {}
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/ops.yaml", "one of kvlab"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "ops.yaml"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
   [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_kvlab_profile(folder, tp); }
 };
 

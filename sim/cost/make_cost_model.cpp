@@ -308,7 +308,7 @@ CostSetup read_cost_setup(Params& experiment) {
   }
   const std::string folder = profiles_folder();
   setup.model = experiment.reading(experiment.has("quantization") ? "quantization" : "model",
-                                   [&] { return load_quantized_model(file_or_name(experiment, model), folder + "/models", scheme); });
+                                   [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models", scheme); });
   setup.hardware =
       experiment.reading("hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   read_parallel(experiment, setup);

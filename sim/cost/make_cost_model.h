@@ -8,7 +8,6 @@
 
 #include "base/config/params.h"
 #include "sim/cost/cost_model.h"
-#include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/token_weave.h"

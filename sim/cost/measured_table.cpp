@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -79,37 +78,35 @@ SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::
 
 SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit,
                                const std::string& spread) const {
-  std::vector<std::size_t> rows(num_rows());
-  std::iota(rows.begin(), rows.end(), std::size_t{0});
-  return grid(axes, time, unit, spread, rows);
+  return grid(axes, time, unit, spread, rows_of({}));
 }
 
-std::optional<ShapeTable> ShapeTable::read_if_there(const std::string& file) {
+std::optional<MeasuredTable> MeasuredTable::read_if_there(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   UsageLog::note_file(file);
-  return ShapeTable(file);
+  return MeasuredTable(file);
 }
 
-std::vector<std::size_t> ShapeTable::rows_of(const Key& key) const {
+std::vector<std::size_t> MeasuredTable::rows_of(const Key& key) const {
   std::vector<std::pair<std::size_t, std::string>> wanted;  // compares texts: numbers have no point
-  for (const auto& [column, value] : key) wanted.emplace_back(csv_.column(column), std::to_string(value));
+  for (const auto& [column, value] : key) wanted.emplace_back(this->column(column), std::to_string(value));
   std::vector<std::size_t> rows;
-  for (std::size_t row = 0; row < csv_.num_rows(); ++row) {
-    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return csv_.text(row, w.first) == w.second; });
+  for (std::size_t row = 0; row < num_rows(); ++row) {
+    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return text(row, w.first) == w.second; });
     if (is_wanted) rows.push_back(row);
   }
   return rows;
 }
 
-SampleGrid ShapeTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
-  return csv_.grid(axes, time, TimeUnit::kNs, "", rows_of(key));
+SampleGrid MeasuredTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
+  return grid(axes, time, TimeUnit::kNs, "", rows_of(key));
 }
 
-std::vector<std::int64_t> ShapeTable::values(const std::string& column, const Key& key) const {
-  const std::size_t at = csv_.column(column);
+std::vector<std::int64_t> MeasuredTable::values(const std::string& column, const Key& key) const {
+  const std::size_t at = this->column(column);
   std::set<std::int64_t> found;
-  for (const std::size_t row : rows_of(key)) found.insert(csv_.count(row, at));
+  for (const std::size_t row : rows_of(key)) found.insert(count(row, at));
   return {found.begin(), found.end()};
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "base/usage.h"
 
@@ -137,8 +138,7 @@ std::string renamed(const char* mapping, const std::string& model_type) {
 std::string file_of(const std::string& model_type) {
   if (model_type.empty() || model_type.find_first_of("/\\.") != std::string::npos) return "";
   std::string file = shipped_profiles("families/" + model_type + ".yaml");
-  std::error_code error;
-  return std::filesystem::is_regular_file(file, error) ? file : "";
+  return is_file(file) ? file : "";
 }
 
 constexpr std::string_view kKeysOfAll =

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/config/config_file.h"
-#include "sim/cost/model_spec.h"
 
 namespace kvlab {
 
@@ -24,9 +23,6 @@ struct QuantizedName {
   WeightScheme scheme;
 };
 std::optional<QuantizedName> split_quantized_name(const std::string& name);
-
-// load_model_spec() with a named format; "none": the file's. Throws InputError for an unknown format, or another in the file.
-ModelSpec load_quantized_model(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme);
 
 // The remark is for names found by a Hugging Face id.
 struct FoundModel {

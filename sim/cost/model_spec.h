@@ -199,7 +199,8 @@ AttentionClass profiled_attention(const ModelSpec& m);
 
 // Hugging Face config.json, or YAML with its keys: a file, folder, or name in `models_folder`. Has transformers' defaults; text_config
 // inherits outer keys. Throws InputError with file:line for missing, bad or unknown keys and unpriced architectures.
-ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder);
+// scheme: a named weight format; "none": the file's. Throws InputError for an unknown one, or another in the file.
+ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme = "none");
 
 // Without quantized activations, weights are widened.
 Dtype compute_dtype(const ModelSpec& m);

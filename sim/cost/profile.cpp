@@ -225,12 +225,16 @@ std::vector<std::string> profile_format_names() {
   return names;
 }
 
-bool some_degree_has(const std::string& folder, const std::string& file) {
-  const std::vector<int> degrees = profile_tp_degrees(folder);
-  return std::any_of(degrees.begin(), degrees.end(), [&](int tp) {
+bool ProfileFormat::is_form_of(const std::string& folder) const {
+  const std::string file = mark().first;
+  const auto is_there = [&](const std::string& path) {
     std::error_code error;
-    return std::filesystem::exists(std::filesystem::path(folder) / ("tp" + std::to_string(tp)) / file, error);
-  });
+    return std::filesystem::exists(folder + "/" + path, error);
+  };
+  if (!has_degrees()) return !file.empty() && is_there(file);
+  const std::vector<int> degrees = profile_tp_degrees(folder);
+  return std::any_of(degrees.begin(), degrees.end(),
+                     [&](int tp) { return is_there("tp" + std::to_string(tp) + file.substr(file.find('/'))); });
 }
 
 std::string profile_format_of(const std::string& folder) {

@@ -18,7 +18,6 @@
 #include "policies/kv/footprint.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/operations.h"
-#include "sim/cost/sample_grid.h"
 #include "sim/cost/step_prices.h"
 
 namespace kvlab {
@@ -31,7 +30,10 @@ std::string ns_text(Picoseconds time);
 // CSV, kept as text. Errors have file:line and column.
 class MeasuredTable {
  public:
+  using Key = std::vector<std::pair<std::string, std::int64_t>>;  // columns that are matched
+
   explicit MeasuredTable(const std::string& file);
+  static std::optional<MeasuredTable> read_if_there(const std::string& file);
 
   [[nodiscard]] bool has(const std::string& column) const { return table_.has(column); }
   [[nodiscard]] std::size_t column(const std::string& name) const { return table_.at(name); }
@@ -41,38 +43,23 @@ class MeasuredTable {
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
   // Positive; rounded to picoseconds.
   [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, TimeUnit unit) const;
-  // A sample per row of `rows`, in ascending order: columns `axes`, time, spread ("": none, else 0 or more).
-  [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit, const std::string& spread,
-                                const std::vector<std::size_t>& rows) const;
-  // The same of all rows.
+  // A sample per row, in ascending order: columns `axes`, time, spread ("": none, else 0 or more).
   [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit,
                                 const std::string& spread = "") const;
+  // Of rows with this key; may be empty.
+  [[nodiscard]] SampleGrid grid(const Key& key, const std::vector<std::string>& axes, const std::string& time = "time_ns") const;
+  // In rows with this key, ascending.
+  [[nodiscard]] std::vector<std::int64_t> values(const std::string& column, const Key& key) const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return table_.file; }
 
  private:
   [[noreturn]] void fail(std::size_t row, std::size_t column, const std::string& what) const;
+  [[nodiscard]] std::vector<std::size_t> rows_of(const Key& key) const;
+  [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit, const std::string& spread,
+                                const std::vector<std::size_t>& rows) const;
 
   CsvTable table_;
-};
-
-// Key columns are matched, axes interpolated.
-class ShapeTable {
- public:
-  using Key = std::vector<std::pair<std::string, std::int64_t>>;
-
-  static std::optional<ShapeTable> read_if_there(const std::string& file);
-
-  // Rows with this key; may be empty.
-  [[nodiscard]] SampleGrid grid(const Key& key, const std::vector<std::string>& axes, const std::string& time = "time_ns") const;
-  // In rows with this key, ascending.
-  [[nodiscard]] std::vector<std::int64_t> values(const std::string& column, const Key& key) const;
-
- private:
-  explicit ShapeTable(const std::string& file) : csv_(file) {}
-  [[nodiscard]] std::vector<std::size_t> rows_of(const Key& key) const;
-
-  MeasuredTable csv_;
 };
 
 // y[m, n] = x[m, k] w^T of one type: linear between sizes; proportional beyond the largest n or k, since the last slope is noisy.
@@ -262,11 +249,6 @@ SampleGrid Profile::*grid_of(OpFamily family);
 bool is_part_of_another(const Profile& profile, OpId op);
 bool has_times(const Profile& profile, OpId op);
 
-struct LintFinding {
-  enum class Severity : std::uint8_t { kWarning, kError } severity;
-  std::string text;  // table, point, error, number of similar ones
-};
-
 // Compares entries with the datasheet; per table and kind the worst, and the count. Errors: faster than the peak rates, or a wrong unit.
 // Warnings: fast by operands in the L2 cache, or falls as work grows.
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& model, const HardwareSpec& hardware);
@@ -289,9 +271,10 @@ class ProfileFormat {
 
   // The file that only this format has, and its word in messages: {"mlp.csv", "Vidur's"}. May be empty.
   [[nodiscard]] virtual std::pair<std::string, std::string> mark() const { return {}; }
-  [[nodiscard]] virtual bool is_form_of(const std::string& folder) const = 0;
+  // By default: it has that file.
+  [[nodiscard]] virtual bool is_form_of(const std::string& folder) const;
   // Tables are in tp<N>/ per tensor-parallel degree.
-  [[nodiscard]] virtual bool has_degrees() const { return false; }
+  [[nodiscard]] bool has_degrees() const { return mark().first.starts_with("tp<N>/"); }
   // Throws InputError with file:line.
   [[nodiscard]] virtual Profile read(const std::string& folder, int tp) const = 0;
   virtual void add_tables_of_model(Profile& /*profile*/, const ModelSpec& /*m*/, const Parallel& /*p*/) const {}
@@ -304,6 +287,5 @@ std::vector<std::string> profile_format_names();
 std::unique_ptr<ProfileFormat> make_profile_format(const std::string& name);
 // By the folder's files. Throws InputError.
 std::string profile_format_of(const std::string& folder);
-bool some_degree_has(const std::string& folder, const std::string& file);
 
 }  // namespace kvlab

@@ -43,15 +43,11 @@ std::regex compiled(const std::string& expression) {
 
 using Part = ModuleOfLayer::Part;
 
-// Gate (if any), up and down.
-struct MlpSize {
-  std::int64_t hidden, width;
-};
-
-void add_mlp(const ModelSpec& m, Part part, std::int64_t copies, const MlpSize& size, const std::string& layer,
-             const std::vector<std::string>& places, std::vector<ModuleOfLayer>& modules) {
+// Gate (if any), up and down; `parameters` each.
+void add_mlp(const ModelSpec& m, Part part, std::int64_t parameters, const std::string& layer, const std::vector<std::string>& places,
+             std::vector<ModuleOfLayer>& modules) {
   const auto add = [&](std::initializer_list<const char*> names) {
-    ModuleOfLayer module{part, copies * size.hidden * size.width, {}};
+    ModuleOfLayer module{part, parameters, {}};
     for (const std::string& place : places)
       for (const char* name : names) module.names.push_back(layer + place + name);
     modules.push_back(std::move(module));
@@ -172,21 +168,21 @@ std::vector<ModuleOfLayer> modules_of_layer(const ModelSpec& m, std::int64_t lay
   const LayerClass one = class_of_layer(m, layer);
   std::vector<ModuleOfLayer> modules = attention_modules(m, one, at);
   if (!one.has_experts) {
-    if (one.has_mlp()) add_mlp(m, Part::kMlp, 1, {m.hidden, one.shape.mlp}, at, {"mlp.", "feed_forward.", "mixer."}, modules);
+    if (one.has_mlp()) add_mlp(m, Part::kMlp, m.hidden * one.shape.mlp, at, {"mlp.", "feed_forward.", "mixer."}, modules);
     return modules;
   }
   if (m.family == "gemma4_text") {  // experts are outside the layer's mlp
-    add_mlp(m, Part::kExperts, m.experts, {m.expert_input(), m.moe_intermediate}, at, {"experts.0.", "experts.", "moe.experts.0."},
+    add_mlp(m, Part::kExperts, m.experts * m.expert_input() * m.moe_intermediate, at, {"experts.0.", "experts.", "moe.experts.0."},
             modules);
-    add_mlp(m, Part::kMlp, 1, {m.hidden, m.shared_intermediate}, at, {"mlp."}, modules);
+    add_mlp(m, Part::kMlp, m.hidden * m.shared_intermediate, at, {"mlp."}, modules);
     return modules;
   }
-  add_mlp(m, Part::kExperts, m.experts, {m.expert_input(), m.moe_intermediate}, at,
+  add_mlp(m, Part::kExperts, m.experts * m.expert_input() * m.moe_intermediate, at,
           {"mlp.experts.0.", "mlp.experts.", "block_sparse_moe.experts.0.", "feed_forward.experts.0.", "feed_forward.experts.",
            "mixer.experts.0.", "mixer.experts.", "ffn.experts.0.", "ffn.experts.", "experts.0.", "experts.", "moe.experts.", "moe."},
           modules);
   if (m.shared_intermediate > 0)
-    add_mlp(m, Part::kMlp, 1, {m.hidden, m.shared_intermediate}, at,
+    add_mlp(m, Part::kMlp, m.hidden * m.shared_intermediate, at,
             {"mlp.shared_expert.", "mlp.shared_experts.", "feed_forward.shared_expert.", "block_sparse_moe.shared_experts.",
              "mixer.shared_experts.", "ffn.shared_experts."},
             modules);

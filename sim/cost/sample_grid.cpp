@@ -1,8 +1,8 @@
-#include "sim/cost/sample_grid.h"
-
 #include <algorithm>
 #include <cassert>
 #include <utility>
+
+#include "sim/cost/step_prices.h"
 
 namespace kvlab {
 
