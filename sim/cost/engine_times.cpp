@@ -13,14 +13,12 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kMaxUs = 1e6;
-
-Picoseconds of_us(double us) { return round_ps(us * 1e6); }
-
 EngineTimes read_version(Params& version) {
   EngineTimes times;
   Params host = version.child("host", "host"), device = version.child("device", "device");
-  const auto us = [](Params& p, const char* key, const char* meaning) { return of_us(p.optional<double>(key, 0, 0, kMaxUs, meaning)); };
+  const auto us = [](Params& p, const char* key, const char* meaning) {
+    return round_ps(p.optional<double>(key, 0, 0, 1e6, meaning) * 1e6);
+  };
   times.host.step = us(host, "step_us", "host time of a step");
   times.host.sequence = us(host, "sequence_us", "host time of each request in it");
   times.host.overlaps = host.flag("overlaps", true, "the host works while the device computes the step before");

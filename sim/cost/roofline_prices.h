@@ -87,11 +87,9 @@ class ProfilePrices final : public StepPrices {
   // layer_class: into layers_; nullopt: once per step. feed_forward, norms: also receive those parts; may be null.
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
                Price& price, Price* feed_forward = nullptr, Price* norms = nullptr) const;
-  [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
-  [[nodiscard]] double saved_by_sharing(double tokens) const;  // ps, by a prompt with a longer one
   [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
 
   std::shared_ptr<const Profile> profile_;

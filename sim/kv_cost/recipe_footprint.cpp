@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
@@ -152,11 +153,6 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
 }
 
-// Rows determine the kept tokens.
-bool RecipeFootprint::only_grows(const SeqState& seq) const {
-  return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
-}
-
 StepKey RecipeFootprint::key_of(const SeqState& seq) const {
   const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
   const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
@@ -175,7 +171,10 @@ StepKey RecipeFootprint::key_of(const SeqState& seq) const {
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
-  if (decodes(seq)) return decode_step(seq);
+  if (decodes(seq)) {
+    if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
+    return step_on(trail_of(seq), seq);
+  }
   const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
                                           seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
   std::uint32_t hash = 0;
@@ -193,11 +192,6 @@ FootprintStep RecipeFootprint::step(const SeqState& seq) {
   if (seq.left_hashed) done.leaves_hashed = false;
   recent = {state, done};
   return done;
-}
-
-FootprintStep RecipeFootprint::decode_step(const SeqState& seq) {
-  if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
-  return step_on(trail_of(seq), seq);
 }
 
 RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
@@ -284,7 +278,7 @@ void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintSte
 }
 
 FootprintStep RecipeFootprint::run(const SeqState& seq) {
-  if (only_grows(seq)) return grow(seq);
+  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut) return grow(seq);  // rows determine the kept tokens
   const ShapeRun::Seq shape = shape_of(seq);
   use_layers(seq.pattern > 0);
   shapes_.forget();
@@ -307,8 +301,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
     appended.push_back(layer_pages(bytes.appended, len));
     after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
   }
-  std::int64_t sum = 0;
-  for (const std::int64_t n : now) sum += n;
+  std::int64_t sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
   done.peak_pages = sum;
   for (std::size_t l = 0; l < now.size(); ++l) {
     sum += appended[l] - now[l];

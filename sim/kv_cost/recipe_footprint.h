@@ -149,9 +149,7 @@ class RecipeFootprint final : public Footprint {
   }
   // ShapeRun::kNoCut, kLayersDiffer or tokens.
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
-  [[nodiscard]] bool only_grows(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
-  FootprintStep decode_step(const SeqState& seq);
   void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
   void use_layers(bool all);
   void expand(ShapeRun::Result& result) const;
