@@ -54,7 +54,7 @@ inline constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFact
 struct ConfigFile;
 class Params;
 
-// Times by message bytes (link_model.h).
+// Times by message bytes.
 struct CollectiveTable {
   Collective op = Collective::kAllReduce;
   int ranks = 2;
