@@ -13,7 +13,7 @@
 #include "base/quantile.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/profile.h"
 
 namespace kvlab {
 

@@ -12,7 +12,7 @@
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
-#include "sim/cost/profile_lint.h"
+#include "sim/cost/profile.h"
 
 namespace kvlab {
 

@@ -30,7 +30,17 @@ class HitRatioRun {
     evicted_.reserve(capacity_blocks);
   }
 
-  void process(std::span<const std::uint64_t> chain);
+  void process(std::span<const std::uint64_t> chain) {
+    ++result.requests;
+    result.lookups += chain.size();
+    const auto taken = chain.first(std::min(chain.size(), blocks_.size()));
+    result.beyond_capacity += chain.size() - taken.size();
+    look_up(taken);
+    touch();
+    insert_missing(taken);
+    update_index(taken);
+    release();
+  }
 
   HitRatio result;
 
@@ -44,12 +54,60 @@ class HitRatioRun {
     BlockId block;
   };
 
-  void look_up(std::span<const std::uint64_t> chain);
-  void touch();
-  void insert_missing(std::span<const std::uint64_t> chain);
-  void update_index(std::span<const std::uint64_t> chain);
-  void release();
-  BlockId take(std::uint64_t incoming);
+  void look_up(std::span<const std::uint64_t> chain) {
+    chain_blocks_.resize(chain.size());
+    missing_.clear();
+    for (std::size_t i = 0; i < std::min(chain.size(), kPrefetchAhead); ++i) index_.prefetch(chain[i]);
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      if (i + kPrefetchAhead < chain.size()) index_.prefetch(chain[i + kPrefetchAhead]);
+      chain_blocks_[i] = index_.find(chain[i]);
+      if (chain_blocks_[i] == kNoBlock) missing_.push_back(static_cast<std::uint32_t>(i));
+    }
+    const std::uint64_t hits = missing_.empty() ? chain.size() : missing_.front();
+    result.hits += hits;
+    result.insertions += missing_.size();
+    result.orphans += chain.size() - hits - missing_.size();
+  }
+
+  void touch() {
+    for (const BlockId block : chain_blocks_) {
+      if (block == kNoBlock) continue;
+      cache_.on_hit(block);
+      cache_.on_acquire(block);
+    }
+  }
+
+  void insert_missing(std::span<const std::uint64_t> chain) {
+    for (const std::uint32_t depth : missing_) {
+      const BlockId block = take(chain[depth]);
+      chain_blocks_[depth] = block;
+      blocks_[index(block)] = {chain[depth], true};
+      cache_.on_insert(block, chain[depth], depth, 0);
+    }
+  }
+
+  void update_index(std::span<const std::uint64_t> chain) {
+    for (const Evicted& old : evicted_) index_.erase(old.key, old.block);
+    for (const std::uint32_t depth : missing_) index_.insert(chain[depth], chain_blocks_[depth]);
+    result.evictions += evicted_.size();
+    evicted_.clear();
+  }
+
+  void release() {
+    for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
+  }
+
+  // Blank, or the cache's victim, which exists: a request has at most the cache's blocks.
+  BlockId take(std::uint64_t incoming) {
+    if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
+    const BlockId block = cache_.victim(incoming);
+    const Block& old = blocks_[index(block)];
+    if (old.has_key) {
+      index_.prefetch(old.key);
+      evicted_.push_back({old.key, block});
+    }
+    return block;
+  }
 
   BlockCache& cache_;
   BlockIndex index_;
@@ -60,74 +118,6 @@ class HitRatioRun {
   std::uint32_t num_used_ = 0;  // blank blocks handed out, if the cache does not order them
   bool orders_blank_;
 };
-
-void HitRatioRun::process(std::span<const std::uint64_t> chain) {
-  ++result.requests;
-  result.lookups += chain.size();
-  const auto taken = chain.first(std::min(chain.size(), blocks_.size()));
-  result.beyond_capacity += chain.size() - taken.size();
-  look_up(taken);
-  touch();
-  insert_missing(taken);
-  update_index(taken);
-  release();
-}
-
-void HitRatioRun::look_up(std::span<const std::uint64_t> chain) {
-  chain_blocks_.resize(chain.size());
-  missing_.clear();
-  for (std::size_t i = 0; i < std::min(chain.size(), kPrefetchAhead); ++i) index_.prefetch(chain[i]);
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    if (i + kPrefetchAhead < chain.size()) index_.prefetch(chain[i + kPrefetchAhead]);
-    chain_blocks_[i] = index_.find(chain[i]);
-    if (chain_blocks_[i] == kNoBlock) missing_.push_back(static_cast<std::uint32_t>(i));
-  }
-  const std::uint64_t hits = missing_.empty() ? chain.size() : missing_.front();
-  result.hits += hits;
-  result.requests_with_hit += hits > 0;
-  result.insertions += missing_.size();
-  result.orphans += chain.size() - hits - missing_.size();
-}
-
-void HitRatioRun::touch() {
-  for (const BlockId block : chain_blocks_) {
-    if (block == kNoBlock) continue;
-    cache_.on_hit(block);
-    cache_.on_acquire(block);
-  }
-}
-
-void HitRatioRun::insert_missing(std::span<const std::uint64_t> chain) {
-  for (const std::uint32_t depth : missing_) {
-    const BlockId block = take(chain[depth]);
-    chain_blocks_[depth] = block;
-    blocks_[index(block)] = {chain[depth], true};
-    cache_.on_insert(block, chain[depth], depth, 0);
-  }
-}
-
-// Blank, or the cache's victim, which exists: a request has at most the cache's blocks.
-BlockId HitRatioRun::take(std::uint64_t incoming) {
-  if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
-  const BlockId block = cache_.victim(incoming);
-  const Block& old = blocks_[index(block)];
-  if (old.has_key) {
-    index_.prefetch(old.key);
-    evicted_.push_back({old.key, block});
-  }
-  return block;
-}
-
-void HitRatioRun::update_index(std::span<const std::uint64_t> chain) {
-  for (const Evicted& old : evicted_) index_.erase(old.key, old.block);
-  for (const std::uint32_t depth : missing_) index_.insert(chain[depth], chain_blocks_[depth]);
-  result.evictions += evicted_.size();
-  evicted_.clear();
-}
-
-void HitRatioRun::release() {
-  for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
-}
 
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;

@@ -66,7 +66,6 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
 
 struct HitRatio {
   std::uint64_t requests = 0;
-  std::uint64_t requests_with_hit = 0;
   std::uint64_t lookups = 0;  // hits + orphans + insertions + beyond_capacity
   std::uint64_t hits = 0;
   std::uint64_t orphans = 0;  // resident after a miss

@@ -19,23 +19,6 @@ struct PoolDevices {
   std::shared_ptr<LockStep> group;  // of the replica being made
 };
 
-CostTotals totals_of(const PoolDevices& pool) {
-  CostTotals all(pool.devices.front()->cost());
-  for (const SimDevice* device : pool.devices) all.merge(device->totals());
-  return all;
-}
-
-// Most work of a busy pool.
-struct Peak {
-  double flops = 0, bytes = 0;
-};
-
-Peak peak_of(const PoolDevices& pool, Int128 busy) {
-  const CostModel& cost = pool.devices.front()->cost();
-  const double busy_s = static_cast<double>(busy) * 1e-12;
-  return {busy_s * cost.peak_flops(), busy_s * cost.peak_bytes_per_s()};
-}
-
 void add_shares(const CostTotals& all, RunSummary& summary) {
   const std::array<Int128, 5> part{all.of(CostPart::kLinear) + all.of(CostPart::kExperts), all.of(CostPart::kAttention),
                                    all.of(CostPart::kHead), all.of(CostPart::kCollective), all.of(CostPart::kPolicy)};
@@ -50,22 +33,25 @@ void add_shares(const CostTotals& all, RunSummary& summary) {
 // Shares of step time, and use of busy devices.
 void add_costs(const std::vector<PoolDevices>& pools, const Fleet& fleet, RunSummary& summary) {
   CostTotals all(pools.front().devices.front()->cost());
-  Peak peak;
+  double peak_flops = 0, peak_bytes = 0;  // most work of busy pools
   for (std::uint32_t i = 0; i < pools.size(); ++i) {
-    const CostTotals own = totals_of(pools[i]);
-    const Peak its = peak_of(pools[i], fleet.totals(i).busy);
+    const CostModel& cost = pools[i].devices.front()->cost();
+    CostTotals own(cost);
+    for (const SimDevice* device : pools[i].devices) own.merge(device->totals());
+    const double busy_s = static_cast<double>(fleet.totals(i).busy) * 1e-12;
+    const double flops = busy_s * cost.peak_flops(), bytes = busy_s * cost.peak_bytes_per_s();
     all.merge(own);
-    peak.flops += its.flops;
-    peak.bytes += its.bytes;
+    peak_flops += flops;
+    peak_bytes += bytes;
     summary.peak_s += own.peak.seconds();
     PoolCosts costs{own.peak.seconds(), 0, 0, own.shares()};
-    if (its.flops > 0) costs.mfu_frac = static_cast<double>(own.flops) / its.flops;
-    if (its.bytes > 0) costs.mbu_frac = static_cast<double>(own.bytes) / its.bytes;
+    if (flops > 0) costs.mfu_frac = static_cast<double>(own.flops) / flops;
+    if (bytes > 0) costs.mbu_frac = static_cast<double>(own.bytes) / bytes;
     if (!summary.pools.empty()) summary.pool_costs.push_back(costs);
   }
   add_shares(all, summary);
-  if (peak.flops > 0) summary.mfu_frac = static_cast<double>(all.flops) / peak.flops;
-  if (peak.bytes > 0) summary.mbu_frac = static_cast<double>(all.bytes) / peak.bytes;
+  if (peak_flops > 0) summary.mfu_frac = static_cast<double>(all.flops) / peak_flops;
+  if (peak_bytes > 0) summary.mbu_frac = static_cast<double>(all.bytes) / peak_bytes;
 }
 
 }  // namespace

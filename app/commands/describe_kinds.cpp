@@ -12,7 +12,7 @@
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/cost/kv_layout.h"
+#include "sim/cost/make_cost_model.h"
 #include "sim/cost/model_spec.h"
 #include "sim/kv_cost/shape_run.h"
 

@@ -11,10 +11,8 @@
 #include "app/commands/command.h"
 #include "app/runs/report/summary_row.h"
 #include "base/error.h"
-#include "sim/cost/fitting.h"
-#include "sim/cost/kv_layout.h"
-#include "sim/cost/layer_kinds.h"
 #include "sim/cost/make_cost_model.h"
+#include "sim/cost/model_spec.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {

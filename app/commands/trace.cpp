@@ -21,8 +21,6 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
-#include "sim/cost/profile_lint.h"
 #include "traces/make_trace.h"
 #include "traces/public_traces.h"
 #include "traces/row_reader.h"

@@ -12,7 +12,7 @@
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
-#include "sim/cost/profile_format.h"
+#include "sim/cost/profile.h"
 
 namespace kvlab {
 

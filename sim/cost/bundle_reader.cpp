@@ -5,16 +5,15 @@
 
 #include "base/config/config_file.h"
 #include "base/text.h"
-#include "sim/cost/collective_files.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
 namespace {
 
 namespace fs = std::filesystem;
+constexpr const char* kSkewAxes[] = {"n", "skew_rate", "kv_big", "kp"};
 
 struct Column {
   std::vector<SampleGrid::Sample> samples;
@@ -86,18 +85,18 @@ std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& fo
   }
   const YAML::Node axes = fit["bucket_axes"];
   if (!axes) throw InputError(meta_file + ": skew_fit is enabled but has no bucket_axes");
-  const SkewAxis rows = read_axis(axes, "n", meta_file), skew = read_axis(axes, "skew_rate", meta_file);
-  const SkewAxis longest = read_axis(axes, "kv_big", meta_file), before = read_axis(axes, "kp", meta_file);
+  std::vector<SkewAxis> all;
+  for (const char* name : kSkewAxes) all.push_back(read_axis(axes, name, meta_file));
   double alpha_default = 0;
   if (!parse_real(mine["alpha_default"].Scalar(), alpha_default)) throw InputError(meta_file + ": alpha_default is not a number");
   const MeasuredTable csv(folder + "/" + mine["bucket_table"].Scalar());
   const std::size_t pc = csv.column("pc"), alpha = csv.column("alpha");
   std::vector<SkewTable::Entry> entries;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    entries.push_back({csv.count(row, pc), bin_of(csv, row, "n_label", rows), bin_of(csv, row, "skew_rate_label", skew),
-                       bin_of(csv, row, "kv_big_label", longest), bin_of(csv, row, "kp_label", before), csv.real(row, alpha)});
+    const auto bin = [&](std::size_t axis) { return bin_of(csv, row, std::string(kSkewAxes[axis]) + "_label", all[axis]); };
+    entries.push_back({csv.count(row, pc), bin(0), bin(1), bin(2), bin(3), csv.real(row, alpha)});
   }
-  return SkewTable(rows, skew, longest, before, alpha_default, std::move(entries));
+  return SkewTable(std::move(all), alpha_default, std::move(entries));
 }
 
 std::string scalar(const YAML::Node& meta, const std::string& key) {
@@ -109,8 +108,6 @@ class BundleFormat final : public ProfileFormat {
  public:
   explicit BundleFormat(Params& /*p*/) {}
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/dense.csv", "a bundle"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "dense.csv"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
   [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_bundle(folder, tp); }
 };
 

@@ -1,5 +1,3 @@
-#include "sim/cost/collective_files.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -9,8 +7,9 @@
 #include <map>
 
 #include "base/config/config_file.h"
+#include "base/config/params.h"
 #include "base/config/spec_file.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {

@@ -13,7 +13,6 @@
 #include "base/time.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/parallel.h"
 
 namespace kvlab {
 
@@ -74,21 +73,22 @@ Chosen choose(const CollectiveTables& from, const EngineName& engine) {
   return chosen;
 }
 
-using Found = std::vector<CollectiveFinding>;
+using Severity = LintFinding::Severity;
 
-void check_point(const CollectiveTable& t, std::size_t i, const LinkModel& links, Found& found) {
+void check_point(const CollectiveTable& t, std::size_t i, const LinkModel& links, std::vector<LintFinding>& found) {
   const SampleGrid::Sample& s = t.points.samples()[i];
   const auto bytes = static_cast<double>(s.at[0]), ps = s.time.real();
   const std::string what = fmt::format("{}: {} over {} ranks: {} bytes", t.places[i], collective_name(t.op), t.ranks, s.at[0]);
   if (const double least = links.least_ps(t.op, bytes, t.ranks); ps * kDatasheetMargin < least)
-    found.push_back({true, fmt::format("{} in {:.4g} us is {:.3g} times as fast as the link of {} ({:.4g} bytes/s); elements for bytes, or "
+    found.push_back(
+        {Severity::kError, fmt::format("{} in {:.4g} us is {:.3g} times as fast as the link of {} ({:.4g} bytes/s); elements for bytes, or "
                                        "another unit of time?",
                                        what, ps * 1e-6, least / ps, links.card, links.bytes_per_s)});
   if (i == 0) return;
   const SampleGrid::Sample& before = t.points.samples()[i - 1];
   if (const auto was = before.time.real(); ps < (1 - kFallTolerance) * was)
-    found.push_back({false, fmt::format("{} take {:.4g} us, and {} bytes {:.4g} us: a longer message takes no less time", what, ps * 1e-6,
-                                        before.at[0], was * 1e-6)});
+    found.push_back({Severity::kWarning, fmt::format("{} take {:.4g} us, and {} bytes {:.4g} us: a longer message takes no less time", what,
+                                                     ps * 1e-6, before.at[0], was * 1e-6)});
 }
 
 }  // namespace
@@ -225,14 +225,15 @@ void Collectives::require(const CollectiveUse& use) const {
   }
 }
 
-std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links) {
-  Found found;
+std::vector<LintFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links) {
+  std::vector<LintFinding> found;
   for (const CollectiveTable& t : tables) {
     for (std::size_t i = 0; i < t.points.samples().size(); ++i) check_point(t, i, links, found);
     const SampleGrid::Sample& last = t.points.samples().back();
     const auto ps = last.time.real();
     if (const double factor = ps / links.ps(t.op, static_cast<double>(last.at[0]), t.ranks); factor > kUnitFactor)
-      found.push_back({true, fmt::format("{}: {} over {} ranks: {} bytes in {:.4g} us is {:.3g} times what the link of {} takes; is the "
+      found.push_back(
+          {Severity::kError, fmt::format("{}: {} over {} ranks: {} bytes in {:.4g} us is {:.3g} times what the link of {} takes; is the "
                                          "unit of time right?",
                                          t.places.back(), collective_name(t.op), t.ranks, last.at[0], ps * 1e-6, factor, links.card)});
   }

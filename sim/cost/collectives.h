@@ -11,8 +11,7 @@
 
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/parallel.h"
-#include "sim/cost/sample_grid.h"
+#include "sim/cost/step_prices.h"
 
 namespace kvlab {
 
@@ -52,10 +51,10 @@ struct LinkModel {
 // operation this far from its roofline.
 inline constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFactor = 300;
 
-struct ModelSpec;
-struct Parallel;
+struct ConfigFile;
+class Params;
 
-// Times by message bytes (link_model.h).
+// Times by message bytes.
 struct CollectiveTable {
   Collective op = Collective::kAllReduce;
   int ranks = 2;
@@ -113,11 +112,12 @@ class Collectives {
   std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;
 };
 
-struct CollectiveFinding {
-  bool is_impossible;  // faster than the link; else falls by a fifth or more as the message grows
-  std::string text;
+struct LintFinding {
+  enum class Severity : std::uint8_t { kWarning, kError } severity;
+  std::string text;  // table, point, error, number of similar ones
 };
-std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
+// Errors: faster than the link. Warnings: falls by a fifth or more as the message grows.
+std::vector<LintFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
 
 // Bytes over the busiest GPU's link in one direction, before a layer's experts, without its own part; as many return. A token crosses once
 // per rank, or once per GPU with one of its experts.
@@ -130,5 +130,19 @@ double exchange_message_bytes(const ModelSpec& model, const Parallel& parallel, 
 
 // Probability that one of `gpus` GPUs has an expert of a token, for distinct uniform experts.
 double share_of_gpus(const ModelSpec& model, int gpus);
+
+// `collectives:` of a hardware file.
+struct CardCollectives {
+  CollectiveTables tables;
+  std::string named;  // "": inline or none
+};
+
+// Inline tables or a file in profiles/collectives; may be empty. Throws InputError with file:line:column, also for another card.
+CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card);
+// Throws InputError if missing.
+std::string find_card_collectives(const ConfigFile& hardware, const std::string& named);
+
+// Reads <op>.csv. Columns: bytes, time_ns or time_us, optional ranks (default: `ranks`) and spread_frac.
+void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables);
 
 }  // namespace kvlab

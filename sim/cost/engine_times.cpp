@@ -1,5 +1,3 @@
-#include "sim/cost/engine_times.h"
-
 #include <fmt/format.h>
 
 #include <memory>
@@ -9,19 +7,18 @@
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/hardware_spec.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr double kMaxUs = 1e6;
-
-Picoseconds of_us(double us) { return round_ps(us * 1e6); }
-
 EngineTimes read_version(Params& version) {
   EngineTimes times;
   Params host = version.child("host", "host"), device = version.child("device", "device");
-  const auto us = [](Params& p, const char* key, const char* meaning) { return of_us(p.optional<double>(key, 0, 0, kMaxUs, meaning)); };
+  const auto us = [](Params& p, const char* key, const char* meaning) {
+    return round_ps(p.optional<double>(key, 0, 0, 1e6, meaning) * 1e6);
+  };
   times.host.step = us(host, "step_us", "host time of a step");
   times.host.sequence = us(host, "sequence_us", "host time of each request in it");
   times.host.overlaps = host.flag("overlaps", true, "the host works while the device computes the step before");
@@ -50,8 +47,7 @@ EngineTimes read_engine_times(Params& experiment, const std::string& folder) {
       experiment.fail_at("engine", e.what());
     }
   }();
-  const std::shared_ptr<const ConfigFile> config = load_config(file);
-  Params p(config, std::make_shared<Choices>(), "engine '" + file + "'");
+  Params p(load_config(file), std::make_shared<Choices>(), "engine '" + file + "'");
   Params versions = p.child("versions", "versions");
   const std::vector<int> wanted = version_numbers(version);
   std::optional<std::vector<int>> best;

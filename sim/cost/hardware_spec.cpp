@@ -7,14 +7,19 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <set>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
+#include "sim/cost/collectives.h"
 
 namespace kvlab {
 
@@ -35,6 +40,31 @@ int gigabytes_in(const std::string& word) {
 std::string form_in(const std::string& word) {
   if (word == "hgx" || (word.rfind("sxm", 0) == 0 && word.size() <= 4)) return "sxm";
   return word == "pcie" || word == "nvl" ? word : "";
+}
+
+// As cards, drivers and shops write it: "NVIDIA A100-SXM4-80GB", "H100 80GB HBM3", "GeForce RTX 4090".
+struct GpuName {
+  std::string chip;      // lower case, no separators: "a100", "rtx4090"
+  std::string form;      // "sxm", "pcie", "nvl"; "": not said
+  std::string memory;    // "hbm3"; "": not said
+  int gigabytes = 0;     // 0: not said
+  std::string spelling;  // letters and digits, lower case
+};
+
+GpuName gpu_name(const std::string& text) {
+  GpuName name;
+  for (const std::string& word : lower_words(text)) {
+    name.spelling += word;
+    if (const int gigabytes = gigabytes_in(word); gigabytes > 0)
+      name.gigabytes = gigabytes;
+    else if (const std::string form = form_in(word); !form.empty())
+      name.form = form;
+    else if (kMemories.count(word) > 0)
+      name.memory = word;
+    else if (kMakers.count(word) == 0)
+      name.chip += word;
+  }
+  return name;
 }
 
 // A card as its file describes it.
@@ -58,8 +88,8 @@ struct KnownCard {
     return bytes >= kLeast * gigabytes / kMost && bytes <= kMost * 1e9 * gigabytes;
   }
   [[nodiscard]] bool has_kind(const std::string& memory) const {
-    const bool says = std::any_of(kMemories.begin(), kMemories.end(), [&](const std::string& kind) { return source.count(kind) > 0; });
-    return !says || source.count(memory) > 0;
+    const auto says = [&](const std::string& kind) { return source.count(kind) > 0; };
+    return says(memory) || std::none_of(kMemories.begin(), kMemories.end(), says);
   }
   [[nodiscard]] bool is(const GpuName& wanted) const {
     if (std::none_of(names.begin(), names.end(), [&](const GpuName& own) { return own.chip == wanted.chip; })) return false;
@@ -76,11 +106,8 @@ KnownCard card_of(const std::string& file) {
   Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
   KnownCard card{file, {gpu_name(std::filesystem::path(file).stem().string())}, 0, p.has("nvlink_bytes_per_s"), {}};
   if (const std::string name = p.text("name", "", "the card"); !name.empty()) card.names.push_back(gpu_name(name));
-  std::string also = p.text("also", "", "other names");
-  for (std::size_t end = 0; !also.empty(); also.erase(0, end == std::string::npos ? end : end + 1)) {
-    end = also.find(',');
-    card.names.push_back(gpu_name(also.substr(0, end)));
-  }
+  std::istringstream also(p.text("also", "", "other names"));
+  for (std::string name; std::getline(also, name, ',');) card.names.push_back(gpu_name(name));
   card.bytes = static_cast<double>(p.optional<std::int64_t>("memory_bytes", 0, 0, std::int64_t{1} << 50, "memory"));
   for (const std::string& word : lower_words(p.text("source", "", "datasheet"))) card.source.insert(word);
   return card;
@@ -180,6 +207,106 @@ double read_as(Params& p, const HardwareKey& key, double absent) {
   return static_cast<double>(p.optional<T>(key.key, static_cast<T>(absent), min, max, key.text));
 }
 
+void read_hardware_keys(Params& p, HardwareSpec& h) {
+  for (const HardwareKey& key : kKeys) {
+    const bool is_real = std::holds_alternative<double HardwareSpec::*>(key.field);
+    const double absent = default_of(h, key);
+    const double value = is_real ? read_as<double>(p, key, absent) : read_as<std::int64_t>(p, key, absent);
+    if (key.check != nullptr) key.check(p, key, value);
+    std::visit([&](auto field) { h.*field = static_cast<std::decay_t<decltype(h.*field)>>(value); }, key.field);
+  }
+}
+
+constexpr const char* kYaml = "a YAML file";
+
+// Both optional.
+void read_power_and_price(Params& p, HardwareSpec& h) {
+  constexpr double kMostWatts = 1e5, kMostDollars = 1e6;
+  Params power = p.optional_child("power", "power");
+  if (p.has("power")) {
+    PowerSpec spec;
+    spec.idle_w = power.required<double>("idle_w", 0, kMostWatts, "watts of the GPU with a model loaded while no step runs");
+    spec.peak_w = power.required<double>("peak_w", 1, kMostWatts, "watts of the GPU at full use: the datasheet's TDP");
+    if (spec.peak_w < spec.idle_w)
+      power.fail_at("peak_w", fmt::format("'peak_w' = {:g} is below 'idle_w' = {:g}: give the datasheet's TDP as 'peak_w'", spec.peak_w,
+                                          spec.idle_w));
+    h.power = spec;
+  }
+  power.reject_unread();
+  if (!p.has("price_per_hour")) return;
+  h.price_per_hour = p.optional<double>("price_per_hour", 0, 0, kMostDollars, "USD for an hour of one GPU");
+}
+
+// PREFIX_floor_ns, PREFIX_flops_frac, PREFIX_bandwidth_frac and PREFIX_passes.
+void read_experts(Params& p, HardwareSpec& h) {
+  constexpr double kMostPasses = 100;
+  const auto read = [&](const std::string& prefix, HardwareSpec::Experts e) {
+    e.floor_ns = p.optional<double>(prefix + "_floor_ns", e.floor_ns, 0, 1e6, "fixed time of the experts of one layer");
+    e.flops_frac = p.optional<double>(prefix + "_flops_frac", e.flops_frac, 0.01, 1, "share of peak FLOP/s that the experts reach");
+    e.bandwidth_frac = p.optional<double>(prefix + "_bandwidth_frac", e.bandwidth_frac, 0.01, 1, "share of peak bandwidth for weights");
+    e.passes =
+        p.optional<double>(prefix + "_passes", p.has(prefix + "_flops_frac") ? 0 : e.passes, 0, kMostPasses,
+                           "times that the hidden values of a (token, expert) pair cross the memory; 0: not counted, and weights are "
+                           "read while products run");
+    return e;
+  };
+  h.experts = read("experts", {h.linear_floor_ns, h.flops_frac, h.bandwidth_frac, 0});
+  h.fp8_experts = read("fp8_experts", h.experts);
+  h.fp4_experts = read("fp4_experts", h.experts);
+  h.unpacked_experts = read("unpacked_experts", h.experts);
+  h.mxfp4_experts = read("mxfp4_experts", h.fp4_flops > 0 ? h.experts : h.unpacked_experts);
+}
+
+// With the texts read.
+struct ReadCard {
+  std::string text;
+  ConfigFile config;                                  // without its tree
+  std::string collectives, tables_file, tables_text;  // collectives: the named file; "": inline or none
+  HardwareSpec spec;
+
+  // False: files have changed.
+  [[nodiscard]] bool is_current(const std::string& text_now) const {
+    if (text != text_now) return false;
+    return collectives.empty() ||
+           (find_card_collectives(config, collectives) == tables_file && read_file(tables_file, kYaml) == tables_text);
+  }
+};
+
+ReadCard read_card(const std::string& file, std::string text) {
+  const auto config = parse_config(text, file);
+  Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
+  HardwareSpec h;
+  h.file = file;
+  h.name = p.text("name", std::filesystem::path(file).stem().string(), "the card");
+  p.text("also", "", "other names of the card, with commas between them (hardware_names.h)");
+  h.source = p.text("source", "datasheet the figures come from");
+  read_hardware_keys(p, h);
+  h.has_nvlink = p.has("nvlink_bytes_per_s");
+  h.has_peer_access = p.flag("pcie_peer_access", true, "over PCIe, GPUs read each other's memory; false: through the host alone");
+  read_experts(p, h);
+  read_power_and_price(p, h);
+  CardCollectives collectives = read_card_collectives(p, *config, h.name);
+  h.collectives = std::make_shared<const CollectiveTables>(std::move(collectives.tables));
+  for (const LintFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
+  p.reject_unread();
+  ReadCard card{std::move(text), {config->name, {}, {}, config->folders}, std::move(collectives.named), "", "", std::move(h)};
+  if (card.collectives.empty()) return card;
+  card.tables_file = find_card_collectives(card.config, card.collectives);
+  card.tables_text = read_file(card.tables_file, kYaml);
+  return card;
+}
+
+// A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
+std::string find_hardware(const std::string& name_or_path, const std::string& folder) {
+  const bool is_known = is_file(name_or_path) || is_file(std::filesystem::path(folder) / (name_or_path + ".yaml"));
+  std::vector<std::string> meant;
+  if (!is_known && name_or_path.find(".yaml") == std::string::npos) meant = hardware_meant(name_or_path, folder);
+  if (meant.size() < 2) return find_spec_file(meant.empty() ? name_or_path : meant.front(), folder, "hardware");
+  std::vector<std::string> names;
+  for (const std::string& file : meant) names.push_back(std::filesystem::path(file).stem().string());
+  throw InputError("unknown hardware '" + name_or_path + "': neither a file nor a name in " + folder + offer_of(names));
+}
+
 }  // namespace
 
 double HardwareSpec::peak_flops(Dtype dtype) const {
@@ -211,22 +338,6 @@ const HardwareSpec::Experts& HardwareSpec::experts_in(const WeightFormat& format
 
 bool HardwareSpec::is_large() const { return memory_bytes >= std::int64_t{70} << 30 && lower_case(name).find("a100") == std::string::npos; }
 
-GpuName gpu_name(const std::string& text) {
-  GpuName name;
-  for (const std::string& word : lower_words(text)) {
-    name.spelling += word;
-    if (const int gigabytes = gigabytes_in(word); gigabytes > 0)
-      name.gigabytes = gigabytes;
-    else if (const std::string form = form_in(word); !form.empty())
-      name.form = form;
-    else if (kMemories.count(word) > 0)
-      name.memory = word;
-    else if (kMakers.count(word) == 0)
-      name.chip += word;
-  }
-  return name;
-}
-
 std::vector<std::string> hardware_meant(const std::string& name, const std::string& folder) {
   const GpuName wanted = gpu_name(name);
   std::vector<std::string> meant;
@@ -239,34 +350,11 @@ std::vector<std::string> hardware_meant(const std::string& name, const std::stri
   return meant;
 }
 
-std::string find_hardware(const std::string& name_or_path, const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path named = std::filesystem::path(folder) / (name_or_path + ".yaml");
-  const bool is_file = std::filesystem::is_regular_file(name_or_path, error) || std::filesystem::is_regular_file(named, error);
-  if (is_file || name_or_path.find(".yaml") != std::string::npos) return find_spec_file(name_or_path, folder, "hardware");
-  const std::vector<std::string> meant = hardware_meant(name_or_path, folder);
-  if (meant.empty()) return find_spec_file(name_or_path, folder, "hardware");
-  if (meant.size() == 1) return find_spec_file(meant.front(), folder, "hardware");
-  std::vector<std::string> names;
-  for (const std::string& file : meant) names.push_back(std::filesystem::path(file).stem().string());
-  throw InputError("unknown hardware '" + name_or_path + "': neither a file nor a name in " + folder + offer_of(names));
-}
-
 std::span<const HardwareKey> hardware_keys() { return kKeys; }
 
 double hardware_value(const HardwareSpec& h, const char* key) {
   const auto found = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const HardwareKey& k) { return std::string_view(k.key) == key; });
   return std::visit([&](auto field) { return static_cast<double>(h.*field); }, found->field);
-}
-
-void read_hardware_keys(Params& p, HardwareSpec& h) {
-  for (const HardwareKey& key : kKeys) {
-    const bool is_real = std::holds_alternative<double HardwareSpec::*>(key.field);
-    const double absent = default_of(h, key);
-    const double value = is_real ? read_as<double>(p, key, absent) : read_as<std::int64_t>(p, key, absent);
-    if (key.check != nullptr) key.check(p, key, value);
-    std::visit([&](auto field) { h.*field = static_cast<std::decay_t<decltype(h.*field)>>(value); }, key.field);
-  }
 }
 
 std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
@@ -291,6 +379,18 @@ std::string likely_cause_of(const HardwareSpec& h) {
   if (!remarks.empty()) return fmt::format("the likely cause is in {}: {}", h.file, remarks.front());
   return fmt::format("check fp16_flops = {:.4g} and memory_bandwidth_bytes_per_s = {:.4g} in {}", h.fp16_flops, h.memory_bytes_per_s,
                      h.file);
+}
+
+// Cached by process: sweeps reread few cards.
+HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
+  static std::mutex mutex;
+  static std::map<std::string, ReadCard> read;
+  const std::string file = find_hardware(name_or_path, hardware_folder);
+  std::string text = read_file(file, kYaml);
+  const std::lock_guard lock(mutex);
+  const auto known = read.find(file);
+  if (known != read.end() && known->second.is_current(text)) return known->second.spec;
+  return read.insert_or_assign(file, read_card(file, std::move(text))).first->second.spec;
 }
 
 }  // namespace kvlab

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/picoseconds.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/model_spec.h"
 
@@ -77,21 +78,8 @@ std::string likely_cause_of(const HardwareSpec& h);
 // File, or name in `hardware_folder`. Throws InputError with file:line:column.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder);
 
-// As cards, drivers and shops write it: "NVIDIA A100-SXM4-80GB", "H100 80GB HBM3", "GeForce RTX 4090".
-struct GpuName {
-  std::string chip;      // lower case, no separators: "a100", "rtx4090"
-  std::string form;      // "sxm", "pcie", "nvl"; "": not said
-  std::string memory;    // "hbm3"; "": not said
-  int gigabytes = 0;     // 0: not said
-  std::string spelling;  // letters and digits, lower case
-};
-GpuName gpu_name(const std::string& text);
-
 // Files in `folder` of cards that the name may mean. A form or size in the name never means another's.
 std::vector<std::string> hardware_meant(const std::string& name, const std::string& folder);
-
-// A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
-std::string find_hardware(const std::string& name_or_path, const std::string& folder);
 
 class Params;
 
@@ -114,7 +102,32 @@ struct HardwareKey {
 
 // In the order of reading.
 std::span<const HardwareKey> hardware_keys();
-void read_hardware_keys(Params& p, HardwareSpec& h);
 double hardware_value(const HardwareSpec& h, const char* key);
+
+// By engine version. 0 if no engine is named.
+struct EngineTimes {
+  EngineName engine;
+  std::string basis;  // "vllm 0.12.0 (0.6.0 of FILE)", or ""
+
+  // CPU time to plan, prepare inputs, launch and handle output. With `overlaps` only the excess over the previous step's device time
+  // counts.
+  struct Host {
+    Picoseconds step{}, sequence{};  // sequence: per request
+    bool overlaps = true;
+  } host;
+
+  // Small kernels and gaps outside the model's operations.
+  struct Device {
+    Picoseconds step{}, sequence{};             // sequence: per row with logits
+    Picoseconds layer{}, qk_norm{}, experts{};  // per layer; extra with query-key norm, experts
+  } device;
+
+  [[nodiscard]] bool is_known() const { return !basis.empty(); }
+  [[nodiscard]] Picoseconds host_of(std::int64_t requests) const { return host.step + host.sequence * requests; }
+};
+
+// Reads `engine: {vllm: {version: 0.12.0}}` with times from FOLDER/ENGINE.yaml: the newest version not above it. "nightly" is the newest.
+// Throws InputError if missing.
+EngineTimes read_engine_times(Params& experiment, const std::string& folder);
 
 }  // namespace kvlab

@@ -1,4 +1,5 @@
-#include "sim/cost/kv_layout.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +7,10 @@
 #include <utility>
 
 #include "base/ceil_div.h"
+#include "base/config/spec_file.h"
+#include "base/error.h"
 #include "policies/kv/grouped_layers.h"
+#include "sim/cost/make_cost_model.h"
 
 namespace kvlab {
 
@@ -56,6 +60,19 @@ std::int64_t group_size(const Counts& c) {
   return 2 * most < 3 * least ? most : least;
 }
 
+constexpr int kMostRanks = 16;
+
+// Smallest tp from `first`, in powers of two, that fits; 0: none.
+int fewest_ranks(CostSetup setup, int first, const std::function<bool(const CostSetup&)>& fits) {
+  for (int tp = first; tp <= kMostRanks; tp *= 2) {
+    if (setup.model.q_heads % tp != 0) continue;
+    if (setup.parallel.ep > 1) setup.parallel.ep = tp * setup.parallel.dp;
+    setup.parallel.tp = tp;
+    if (fits(setup)) return tp;
+  }
+  return 0;
+}
+
 }  // namespace
 
 KvLayout kv_layout(const ModelSpec& m, const Parallel& p, std::int64_t block_tokens, bool is_hybrid) {
@@ -87,6 +104,24 @@ std::int64_t sequence_bytes(const KvLayout& layout, std::int64_t block_tokens, s
 
 std::int64_t cache_tokens(const KvLayout& layout, std::int64_t pages, std::int64_t block_tokens) {
   return pages / layout.groups() * block_tokens;
+}
+
+std::string setups_that_fit(const CostSetup& setup, const std::function<bool(const CostSetup&)>& fits) {
+  const int own = fewest_ranks(setup, 1, fits);
+  std::string text = own > setup.parallel.tp ? fmt::format("tp: {}", own) : "";
+  for (const char* card : {"h200", "b200"}) {
+    CostSetup larger = setup;
+    try {
+      larger.hardware = load_hardware_spec(card, profiles_folder() + "/hardware");
+    } catch (const InputError&) {
+      continue;
+    }
+    if (larger.hardware.memory_bytes <= setup.hardware.memory_bytes) continue;
+    const int ranks = fewest_ranks(larger, 1, fits);
+    if (ranks == 0 || (own > 0 && ranks >= own)) continue;
+    return text + fmt::format("{}{} x {}", text.empty() ? "" : ", or ", ranks * setup.parallel.pp * setup.parallel.dp, card);
+  }
+  return text;
 }
 
 }  // namespace kvlab

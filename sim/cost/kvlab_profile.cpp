@@ -9,10 +9,8 @@
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/cost/collective_files.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -134,12 +132,11 @@ std::optional<SkewTable> read_skew(const std::string& folder) {
     entries.push_back({csv.count(row, csv.column("prompt_tokens")), bin(row, 0), bin(row, 1), bin(row, 2), bin(row, 3),
                        csv.real(row, csv.column("alpha"))});
   }
-  return SkewTable(axes[0], axes[1], axes[2], axes[3], alpha_default, std::move(entries));
+  return SkewTable(std::move(axes), alpha_default, std::move(entries));
 }
 
 void read_ops(const std::string& folder, Profile& p) {
-  const auto config = load_config(folder + "/ops.yaml");
-  Params ops(config, std::make_shared<Choices>(), "profile '" + folder + "'");
+  Params ops(load_config(folder + "/ops.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
   for (const std::string& name : ops.keys()) {
     Params one = ops.child(name, "operation '" + name + "'");
     ProfileOp op;
@@ -157,8 +154,6 @@ class OwnFormat final : public ProfileFormat {
  public:
   explicit OwnFormat(Params& /*p*/) {}
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/ops.yaml", "one of kvlab"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "ops.yaml"); }
-  [[nodiscard]] bool has_degrees() const override { return true; }
   [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_kvlab_profile(folder, tp); }
 };
 

@@ -11,15 +11,10 @@
 #include "base/ceil_div.h"
 #include "base/config/spec_file.h"
 #include "base/text.h"
-#include "sim/cost/fitting.h"
-#include "sim/cost/kv_layout.h"
+#include "sim/cost/model_file.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
-#include "sim/cost/profile_lint.h"
-#include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
 #include "sim/cost/step_cost_model.h"
-#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -313,7 +308,7 @@ CostSetup read_cost_setup(Params& experiment) {
   }
   const std::string folder = profiles_folder();
   setup.model = experiment.reading(experiment.has("quantization") ? "quantization" : "model",
-                                   [&] { return load_quantized_model(file_or_name(experiment, model), folder + "/models", scheme); });
+                                   [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models", scheme); });
   setup.hardware =
       experiment.reading("hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   read_parallel(experiment, setup);

@@ -1,18 +1,18 @@
-#include "sim/cost/measured_table.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "base/usage.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/step_prices.h"
 
 namespace kvlab {
 
@@ -80,37 +80,35 @@ SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::
 
 SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit,
                                const std::string& spread) const {
-  std::vector<std::size_t> rows(num_rows());
-  std::iota(rows.begin(), rows.end(), std::size_t{0});
-  return grid(axes, time, unit, spread, rows);
+  return grid(axes, time, unit, spread, rows_of({}));
 }
 
-std::optional<ShapeTable> ShapeTable::read_if_there(const std::string& file) {
+std::optional<MeasuredTable> MeasuredTable::read_if_there(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   UsageLog::note_file(file);
-  return ShapeTable(file);
+  return MeasuredTable(file);
 }
 
-std::vector<std::size_t> ShapeTable::rows_of(const Key& key) const {
+std::vector<std::size_t> MeasuredTable::rows_of(const Key& key) const {
   std::vector<std::pair<std::size_t, std::string>> wanted;  // compares texts: numbers have no point
-  for (const auto& [column, value] : key) wanted.emplace_back(csv_.column(column), std::to_string(value));
+  for (const auto& [column, value] : key) wanted.emplace_back(this->column(column), std::to_string(value));
   std::vector<std::size_t> rows;
-  for (std::size_t row = 0; row < csv_.num_rows(); ++row) {
-    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return csv_.text(row, w.first) == w.second; });
+  for (std::size_t row = 0; row < num_rows(); ++row) {
+    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return text(row, w.first) == w.second; });
     if (is_wanted) rows.push_back(row);
   }
   return rows;
 }
 
-SampleGrid ShapeTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
-  return csv_.grid(axes, time, TimeUnit::kNs, "", rows_of(key));
+SampleGrid MeasuredTable::grid(const Key& key, const std::vector<std::string>& axes, const std::string& time) const {
+  return grid(axes, time, TimeUnit::kNs, "", rows_of(key));
 }
 
-std::vector<std::int64_t> ShapeTable::values(const std::string& column, const Key& key) const {
-  const std::size_t at = csv_.column(column);
+std::vector<std::int64_t> MeasuredTable::values(const std::string& column, const Key& key) const {
+  const std::size_t at = this->column(column);
   std::set<std::int64_t> found;
-  for (const std::size_t row : rows_of(key)) found.insert(csv_.count(row, at));
+  for (const std::size_t row : rows_of(key)) found.insert(count(row, at));
   return {found.begin(), found.end()};
 }
 
@@ -131,6 +129,73 @@ SampleGrid::Value GemmTable::at(std::int64_t n, std::int64_t k, std::int64_t m) 
   value.ps *= static_cast<double>(n) / static_cast<double>(own_n) * static_cast<double>(k) / static_cast<double>(own_k);
   value.footing = Footing::kExtrapolated;
   return value;
+}
+
+SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(axes), samples_(std::move(samples)) {
+  assert(axes >= 1 && axes <= kMaxAxes);
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    bool is_new = i == 0;  // a new node opens new nodes on all lower levels
+    for (std::size_t level = 0; level < axes_; ++level) {
+      is_new = is_new || samples_[i].at[level] != samples_[i - 1].at[level];
+      if (!is_new) continue;
+      if (level + 1 < axes_) first_child_[level].push_back(value_[level + 1].size());
+      value_[level].push_back(static_cast<double>(samples_[i].at[level]));
+    }
+  }
+  for (std::size_t level = 0; level + 1 < axes_; ++level) first_child_[level].push_back(value_[level + 1].size());
+  assert(empty() || value_[axes_ - 1].size() == samples_.size());
+}
+
+SampleGrid::Bracket SampleGrid::bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const {
+  const double* const values = value_[level].data();
+  const double *const first = values + begin, *const last = values + end, *const above = std::upper_bound(first, last, x);
+  if (above == first) return {begin, begin, 0, Footing::kExtrapolated};
+  const std::size_t low = static_cast<std::size_t>(above - values) - 1;
+  if (x == values[low]) return {low, low, 0, Footing::kInside};
+  const auto along = [&](std::size_t i, Footing footing) {
+    return Bracket{i, i + 1, (x - values[i]) / (values[i + 1] - values[i]), footing};
+  };
+  if (above != last) return along(low, Footing::kInterpolated);
+  if (end - begin == 1) return {low, low, 0, Footing::kExtrapolated};
+  return along(low - 1, Footing::kExtrapolated);
+}
+
+SampleGrid::Value SampleGrid::descend(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point) const {
+  const Bracket b = bracket(level, begin, end, point[level]);
+  const auto value_at = [&](std::size_t node) {
+    if (level + 1 == axes_) return Value{samples_[node].time.real(), Footing::kInside};
+    return descend(level + 1, first_child_[level][node], first_child_[level][node + 1], point);
+  };
+  Value low = value_at(b.low);
+  low.footing = std::max(low.footing, b.footing);
+  if (b.low == b.high) return low;
+  const Value high = value_at(b.high);
+  double ps = low.ps + (high.ps - low.ps) * b.weight;
+  if (b.weight > 1) ps = std::max(ps, high.ps);
+  return {ps, std::max(low.footing, high.footing)};
+}
+
+SampleGrid::Value SampleGrid::at(std::span<const double> point) const {
+  assert(point.size() == axes_ && !empty());
+  return descend(0, 0, value_[0].size(), point);
+}
+
+void SampleGrid::collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point,
+                         std::vector<std::int64_t>& knots) const {
+  if (level + 1 == axes_) {
+    for (std::size_t i = begin; i < end; ++i) knots.push_back(samples_[i].at[level]);
+    return;
+  }
+  const Bracket b = bracket(level, begin, end, point[level]);
+  for (const std::size_t node : {b.low, b.high}) collect(level + 1, first_child_[level][node], first_child_[level][node + 1], point, knots);
+}
+
+std::vector<std::int64_t> SampleGrid::last_axis_knots(std::span<const double> point) const {
+  std::vector<std::int64_t> knots;
+  collect(0, 0, value_[0].size(), point, knots);
+  std::sort(knots.begin(), knots.end());
+  knots.erase(std::unique(knots.begin(), knots.end()), knots.end());
+  return knots;
 }
 
 }  // namespace kvlab

@@ -10,6 +10,7 @@
 
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "base/usage.h"
 
@@ -65,7 +66,7 @@ std::vector<std::pair<std::string, std::string>> read_only(Params p) {
 FamilyReader reader_of(Params& p) {
   std::vector<std::string> names{"none"};
   std::vector<FamilyReader> readers{nullptr};
-  for (const std::vector<NamedReader>& some : {sparse_readers(), hybrid_readers(), varied_readers()})
+  for (const std::vector<NamedReader>& some : {hybrid_readers(), varied_readers()})
     for (const NamedReader& one : some) {
       names.emplace_back(one.name);
       readers.push_back(one.read);
@@ -137,8 +138,7 @@ std::string renamed(const char* mapping, const std::string& model_type) {
 std::string file_of(const std::string& model_type) {
   if (model_type.empty() || model_type.find_first_of("/\\.") != std::string::npos) return "";
   std::string file = shipped_profiles("families/" + model_type + ".yaml");
-  std::error_code error;
-  return std::filesystem::is_regular_file(file, error) ? file : "";
+  return is_file(file) ? file : "";
 }
 
 constexpr std::string_view kKeysOfAll =

@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "base/config/params.h"
+#include "sim/cost/model_file.h"
+#include "sim/cost/model_spec.h"
 
 namespace kvlab {
-
-class Params;
-struct ModelFile;
-struct ModelSpec;
 
 // If config.json is silent; 0: required, or from others.
 struct FamilySizes {
@@ -63,16 +61,8 @@ struct NamedReader {
   const char* name;
   FamilyReader read;
 };
-std::vector<NamedReader> sparse_readers();
 std::vector<NamedReader> hybrid_readers();
 std::vector<NamedReader> varied_readers();
-
-// Defaults of an index.
-struct IndexSizes {
-  std::int64_t heads = 0, dim = 0, tokens = 0;
-};
-// index_n_heads, index_head_dim and index_topk. Cached keys are fp8 with a 4-byte scale.
-void read_sparse_index(Params& p, const IndexSizes& untold, ModelSpec& m);
 
 // Without model_type.
 const Family& generic_family();
@@ -96,5 +86,17 @@ bool is_off(const std::string& yaml);
 
 // Throws InputError with its place for an unread key that may change weights, KV or FLOPs.
 void check_model_keys(Params& p, const Family& family);
+
+// Required without a fallback.
+std::int64_t read_size(Params& p, const char* key, std::int64_t fallback, std::int64_t max, const char* meaning);
+
+// Throws InputError for a kind that the family lacks or that is not priced.
+void check_layer_types(Params& p, const Family& family);
+
+// Heads, latent and linear attention, kinds of layers, windows. Needs m.layers and m.hidden.
+void read_attention(Params& p, const Family& family, const ModelFile& file, ModelSpec& m);
+
+// Experts and dense MLPs. Needs m.layers and m.hidden.
+void read_mlps(Params& p, const Family& family, ModelSpec& m);
 
 }  // namespace kvlab

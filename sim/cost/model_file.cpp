@@ -13,8 +13,9 @@
 #include "base/config/spec_file.h"
 #include "base/error.h"
 #include "base/hugging_face.h"
+#include "base/read_file.h"
+#include "base/text.h"
 #include "sim/cost/model_families.h"
-#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -100,9 +101,8 @@ std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path&
   if (file.filename() != "config.json") return nullptr;
   for (const auto& [name, method] :
        {std::pair{"hf_quant_config.json", "modelopt"}, {"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}}) {
-    std::error_code error;
-    const std::filesystem::path sibling = file.parent_path() / name;
-    if (!std::filesystem::is_regular_file(sibling, error)) continue;
+    const fs::path sibling = file.parent_path() / name;
+    if (!is_file(sibling)) continue;
     const std::shared_ptr<const ConfigFile> whole = load_config(sibling.string());
     group_quantized_layers(whole->root);
     const std::shared_ptr<const ConfigFile> read = without_nulls(*whole);
@@ -127,6 +127,21 @@ std::optional<FoundModel> find_quantized(const std::string& id, const std::strin
                     split->scheme.name};
 }
 
+std::shared_ptr<const ConfigFile> schemes() {
+  static const std::shared_ptr<const ConfigFile> file = load_config(profiles_folder() + "/quantization.yaml");
+  return file;
+}
+
+WeightScheme scheme_of(const YAML::Node& name, const YAML::Node& entry) {
+  YAML::Emitter config;
+  config << YAML::Flow << entry["config"];
+  return {name.Scalar(), entry["means"].Scalar(), config.c_str()};
+}
+
+bool lists(const YAML::Node& list, const std::string& name) {
+  return list.IsDefined() && std::any_of(list.begin(), list.end(), [&](const YAML::Node& item) { return item.Scalar() == name; });
+}
+
 }  // namespace
 
 std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
@@ -134,26 +149,24 @@ std::string shipped_model_of(const std::string& named, const std::string& models
   if (last.empty()) return "";
   const auto is_last = [&](const std::string& known) { return lower_case(last_name(known)) == last; };
   if (std::string listed = listed_name(models_folder, is_last); !listed.empty()) return listed;
-  std::error_code error;
   for (const std::string& name : names_of(last))
-    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) return name;
+    if (is_file(fs::path(models_folder) / (name + ".yaml"))) return name;
   return "";
 }
 
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
-  std::error_code error;
   const fs::path own = fs::path(models_folder) / (name_or_path + ".yaml");
   const auto found = [&](const std::string& name, const std::string& remark = "") {
     return FoundModel{find_spec_file(name, models_folder, "model"), remark, ""};
   };
-  if (!is_hub_id(name_or_path) || fs::is_regular_file(name_or_path, error) || fs::is_regular_file(own, error)) return found(name_or_path);
+  if (!is_hub_id(name_or_path) || is_file(name_or_path) || is_file(own)) return found(name_or_path);
   const std::string &id = name_or_path, listed = listed_name(models_folder, [&](const std::string&known) { return known == id; });
   if (!listed.empty()) return found(listed, fmt::format("{} is {}.yaml of profiles/models", id, listed));
   if (const std::string snapshot = cached_snapshot(id); !snapshot.empty())
     return found(snapshot + "/config.json", fmt::format("{} is read from {}/config.json", id, snapshot));
   if (std::optional<FoundModel> quantized = find_quantized(id, models_folder)) return *quantized;
   for (const std::string& name : names_of(id))
-    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error))
+    if (is_file(fs::path(models_folder) / (name + ".yaml")))
       return found(name, fmt::format("{} is taken for {}.yaml of profiles/models by its name: its own config.json may differ, and is used "
                                      "after 'hf download {} --include config.json'",
                                      id, name, id));
@@ -204,6 +217,27 @@ ModelFile load_model_file(const std::string& file) {
   result.config = without_nulls(*whole);
   if (!result.config->root["quantization_config"].IsDefined()) result.quantization = find_quantization(file);
   return result;
+}
+
+WeightScheme find_weight_scheme(const std::string& name) {
+  std::vector<std::string> known{"none"};
+  for (const auto& entry : schemes()->root) {
+    if (entry.first.Scalar() == name || lists(entry.second["also"], name)) return scheme_of(entry.first, entry.second);
+    known.push_back(entry.first.Scalar());
+  }
+  throw InputError(fmt::format("'quantization': unknown format '{}'{}; known: {}", name, suggestion(name, known), join(known, ", ")));
+}
+
+std::optional<QuantizedName> split_quantized_name(const std::string& name) {
+  const std::string lower = lower_case(name);
+  std::optional<QuantizedName> found;
+  for (const auto& entry : schemes()->root)
+    for (const YAML::Node& ending : entry.second["ids"]) {
+      const std::size_t kept = name.size() - std::min(name.size(), ending.Scalar().size());
+      if (kept == 0 || !lower.ends_with(ending.Scalar()) || (found && found->base.size() <= kept)) continue;
+      found = QuantizedName{name.substr(0, kept), scheme_of(entry.first, entry.second)};
+    }
+  return found;
 }
 
 }  // namespace kvlab

@@ -1,11 +1,28 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/config/config_file.h"
 
 namespace kvlab {
+
+// From profiles/quantization.yaml.
+struct WeightScheme {
+  std::string name, means;
+  std::string config;  // quantization_config as YAML
+};
+
+// Throws InputError.
+WeightScheme find_weight_scheme(const std::string& name);
+// "Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B-Instruct" and fp8; nullopt without suffix.
+struct QuantizedName {
+  std::string base;
+  WeightScheme scheme;
+};
+std::optional<QuantizedName> split_quantized_name(const std::string& name);
 
 // The remark is for names found by a Hugging Face id.
 struct FoundModel {

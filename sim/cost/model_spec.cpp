@@ -12,11 +12,9 @@
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "serving/attention_windows.h"
-#include "sim/cost/model_attention.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
 #include "sim/cost/quantization_schemes.h"
-#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -192,11 +190,7 @@ Dtype parse_dtype(const std::string& name, const std::string& place) {
   throw InputError(place + ": unknown type '" + name + "'" + suggestion(name, known));
 }
 
-ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder) {
-  return load_quantized_model(name_or_path, models_folder, "none");
-}
-
-ModelSpec load_quantized_model(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme) {
+ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme) {
   std::error_code ignored;
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";

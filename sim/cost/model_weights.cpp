@@ -52,19 +52,11 @@ Attention plain_attention(const ModelSpec& m, const HeadShape& h) {
 }
 
 Attention own_attention(const ModelSpec& m, const LayerClass& layer) {
-  switch (layer.attention) {
-    case AttentionKind::kLatent:
-      return latent_attention(m);
-    case AttentionKind::kLinear:
-      return linear_attention(m);
-    case AttentionKind::kCompressed:
-      return compressed_attention(m, layer);
-    case AttentionKind::kNone:
-    case AttentionKind::kIndex:
-      return {};
-    default:
-      return plain_attention(m, layer.shape.heads);
-  }
+  const AttentionKind kind = layer.attention;
+  if (kind == AttentionKind::kLatent) return latent_attention(m);
+  if (kind == AttentionKind::kLinear) return linear_attention(m);
+  if (kind == AttentionKind::kCompressed) return compressed_attention(m, layer);
+  return kind == AttentionKind::kNone || kind == AttentionKind::kIndex ? Attention{} : plain_attention(m, layer.shape.heads);
 }
 
 Attention attention_of(const ModelSpec& m, const LayerClass& layer) {
@@ -78,21 +70,14 @@ std::int64_t mlp_biases(const ModelSpec& m, std::int64_t width) { return (m.gate
 std::int64_t norm_parameters(const ModelSpec& m, const LayerClass& layer) {
   const std::int64_t of_layer = (layer.parts() == 2 ? m.norms : m.norms / 2 * layer.parts()) * m.norm_parameters;
   const LinearAttention& l = m.linear;
-  switch (layer.attention) {
-    case AttentionKind::kLatent:
-      return of_layer + m.latent.q_rank + m.latent.kv_rank;
-    case AttentionKind::kCompressed:
-      return of_layer + m.compressed.q_rank + m.compressed.dim;
-    case AttentionKind::kLinear:
-      return of_layer + (l.in_columns > 0 ? 0 : l.rule == LinearAttention::Rule::kDelta ? l.value_dim : l.value_width());
-    case AttentionKind::kFull:
-    case AttentionKind::kWindow: {
-      const bool is_per_head = m.qk_norm_parameters == 2 * m.head_dim;
-      return of_layer + (is_per_head ? 2 * layer.shape.heads.key_dim : m.qk_norm_parameters);
-    }
-    default:
-      return of_layer;
-  }
+  const AttentionKind kind = layer.attention;
+  if (kind == AttentionKind::kLatent) return of_layer + m.latent.q_rank + m.latent.kv_rank;
+  if (kind == AttentionKind::kCompressed) return of_layer + m.compressed.q_rank + m.compressed.dim;
+  if (kind == AttentionKind::kLinear)
+    return of_layer + (l.in_columns > 0 ? 0 : l.rule == LinearAttention::Rule::kDelta ? l.value_dim : l.value_width());
+  if (kind != AttentionKind::kFull && kind != AttentionKind::kWindow) return of_layer;
+  const bool is_per_head = m.qk_norm_parameters == 2 * m.head_dim;
+  return of_layer + (is_per_head ? 2 * layer.shape.heads.key_dim : m.qk_norm_parameters);
 }
 
 // A layer without attention, norms and routed experts.
@@ -144,6 +129,32 @@ std::int64_t layer_bytes(const ModelSpec& m, const LayerClass& layer, int tp, in
          norm_parameters(m, layer) * m.activation_bytes();
 }
 
+AttentionKind kind_of_layer(const ModelSpec& m, std::int64_t layer) {
+  if (!m.attention_kinds.empty()) return m.attention_kinds[static_cast<std::size_t>(layer)];
+  if (m.latent.exists()) return AttentionKind::kLatent;
+  if (m.compressed.exists()) return AttentionKind::kCompressed;
+  return m.sliding_window > 0 ? AttentionKind::kWindow : AttentionKind::kFull;
+}
+
+bool is_of_heads(AttentionKind kind) { return kind == AttentionKind::kFull || kind == AttentionKind::kWindow; }
+
+LayerShape shape_of(const ModelSpec& m) { return {{m.q_heads, m.kv_heads, m.head_dim, m.head_dim}, m.intermediate}; }
+
+// To the class that differs in its count alone, if there is one.
+template <class Class>
+void add(std::vector<Class>& classes, Class one) {
+  const std::int64_t count = one.count;
+  const auto same = std::find_if(classes.begin(), classes.end(), [&](const Class& c) {
+    one.count = c.count;
+    return c == one;
+  });
+  one.count = count;
+  if (same == classes.end())
+    classes.push_back(one);
+  else
+    same->count += count;
+}
+
 }  // namespace
 
 std::int64_t ModelSpec::num_expert_layers() const {
@@ -176,11 +187,6 @@ std::int64_t weight_bytes(const ModelSpec& m, int tp, int pp, int ep) {
   return fullest + (ceil_div(embedding_parameters(m), tp) + m.norm_parameters) * m.activation_bytes() + (pp == 1 ? head : 0);
 }
 
-std::int64_t kv_bytes_per_layer_token(const ModelSpec& m) {
-  const std::int64_t values = m.latent.exists() ? m.latent.cached() : 2 * m.kv_heads * m.head_dim;
-  return values * bits(m.kv_dtype) / 8;
-}
-
 double kv_bytes_of_layer(const ModelSpec& m, const LayerClass& layer, std::int64_t tp) {
   const HeadShape& h = layer.shape.heads;
   const auto value = static_cast<double>(bits(m.kv_dtype)) / 8;
@@ -200,6 +206,48 @@ std::int64_t kv_bytes_per_token(const ModelSpec& m) {
   double bytes = 0;
   for (const LayerClass& layers : layer_classes(m)) bytes += static_cast<double>(layers.count) * kv_bytes_of_layer(m, layers);
   return std::llround(bytes);
+}
+
+LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer) {
+  const auto at = static_cast<std::size_t>(layer);
+  LayerClass one{kind_of_layer(m, layer), m.has_experts(layer), 1, {}};
+  one.shape = m.layer_shapes.empty() ? shape_of(m) : m.layer_shapes[at];
+  if (one.has_experts) one.shape.mlp = 0;
+  if (!is_of_heads(one.attention)) one.shape.heads = {};
+  one.is_sparse = !m.sparse_layers.empty() && m.sparse_layers[at];
+  one.has_index = one.is_sparse && (m.index_layers.empty() || m.index_layers[at]);
+  return one;
+}
+
+std::vector<LayerClass> layer_classes(const ModelSpec& m) {
+  std::vector<LayerClass> classes;
+  for (std::int64_t layer = 0; layer < m.layers; ++layer) add(classes, class_of_layer(m, layer));
+  return classes;
+}
+
+std::vector<AttentionClass> attention_classes(const ModelSpec& m) {
+  std::vector<AttentionClass> classes;
+  for (const LayerClass& layers : layer_classes(m)) {
+    if (!layers.has_attention()) continue;
+    LayerShape shape = layers.shape;
+    shape.mlp = 0;
+    const std::int64_t window = layers.is_sparse                             ? m.some_window
+                                : layers.attention == AttentionKind::kWindow ? std::max(m.sliding_window, m.some_window)
+                                                                             : 0;
+    add<AttentionClass>(classes, {layers.attention, window, layers.count, shape, layers.is_sparse});
+    if (layers.has_index) add<AttentionClass>(classes, {AttentionKind::kIndex, 0, layers.count, {{}, 0, shape.entry_tokens}, false});
+  }
+  return classes;
+}
+
+bool shows_window(const ModelSpec& m, const AttentionClass& layers) {
+  return layers.is_sparse || (layers.kind == AttentionKind::kWindow && m.some_window > 0);
+}
+
+AttentionClass profiled_attention(const ModelSpec& m) {
+  const std::vector<AttentionClass> classes = attention_classes(m);
+  const auto full = std::find_if(classes.begin(), classes.end(), [](const AttentionClass& c) { return c.kind == AttentionKind::kFull; });
+  return full == classes.end() ? classes.front() : *full;
 }
 
 }  // namespace kvlab

@@ -93,14 +93,13 @@ constexpr Operation policy(OpId op, std::string_view name, std::string_view gpu_
 constexpr Operation copy(OpId op, std::string_view name) {
   return {.op = op, .name = name, .family = OpFamily::kCopy, .gpu = name, .why_untimed = "a CPU has no host link", .gpu_format = "pinned"};
 }
+constexpr Operation attention(OpId op, std::string_view name, std::string_view cpu, std::string_view gpu, bool streams = false) {
+  return {op, name, OpFamily::kAttention, 1, cpu, gpu, "", "", "", streams};
+}
 constexpr std::string_view kDense = "calibrate times dense models on one device";
 // Attention gates, latent or linear attention.
 constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams = false) {
-  return {.op = op,
-          .name = name,
-          .family = OpFamily::kTokens,
-          .why_untimed = "calibrate times models whose layers all have plain attention",
-          .streams = streams};
+  return {op, name, OpFamily::kTokens, 1, "", "", "calibrate times models whose layers all have plain attention", "", "", streams};
 }
 // Product around latent attention, in attention's tables.
 constexpr Operation of_latent_attention(OpId op, std::string_view name) {
@@ -112,21 +111,14 @@ constexpr Operation of_latent_attention(OpId op, std::string_view name) {
 
 }  // namespace operations
 
-// In the order of calibrate and bundle profiles.
+// In the order of calibrate and bundle profiles. Fields as in Operation.
 inline constexpr std::array kOperations{
     operations::tokens(OpId::kEmbedding, "embedding", 0, "embedding", "embedding"),
     operations::tokens(OpId::kLayernorm, "layernorm", 2, "rmsnorm", "rmsnorm"),
     operations::linear(OpId::kQkvProj, "qkv_proj", "linear_set"),  // the CPU's transformer does not fuse weights
     operations::tokens(OpId::kQkNorm, "qk_norm", 1, "rmsnorm", "rmsnorm_qk"),
-    Operation{
-        .op = OpId::kRotaryEmb, .name = "rotary_emb", .family = OpFamily::kTokens, .cpu = "rope", .gpu = "rope_qk", .gpu_table = "rope_qk"},
-    Operation{.op = OpId::kAppendKv,
-              .name = "append_kv",
-              .family = OpFamily::kTokens,
-              .cpu = "append_kv",
-              .gpu = "append_step",
-              .streams = true,
-              .part_of = OpFamily::kAttention},
+    Operation{OpId::kRotaryEmb, "rotary_emb", OpFamily::kTokens, 1, "rope", "rope_qk", "", "rope_qk"},
+    Operation{OpId::kAppendKv, "append_kv", OpFamily::kTokens, 1, "append_kv", "append_step", "", "", "", true, OpFamily::kAttention},
     operations::linear(OpId::kOProj, "o_proj", "linear"),
     operations::of_other_layers(OpId::kAttentionGate, "attention_gate"),
     operations::of_other_layers(OpId::kQkvAProj, "qkv_a_proj", true),
@@ -139,36 +131,13 @@ inline constexpr std::array kOperations{
     operations::tokens(OpId::kActFn, "act_fn", 1, "silu_mul", "silu_mul"),
     operations::linear(OpId::kDownProj, "down_proj", "linear"),
     operations::tokens(OpId::kFinalLayernorm, "final_layernorm", 0, "rmsnorm", "rmsnorm"),
-    Operation{.op = OpId::kLmHead,
-              .name = "lm_head",
-              .family = OpFamily::kSequences,
-              .per_layer = 0,
-              .cpu = "linear",
-              .gpu = "linear_head",
-              .gpu_table = "linear_head",
-              .streams = true},
-    Operation{.op = OpId::kSampler,
-              .name = "sampler",
-              .family = OpFamily::kSequences,
-              .per_layer = 0,
-              .cpu = "sampling",
-              .gpu = "sampling",
-              .gpu_format = "f32"},
-    Operation{
-        .op = OpId::kRouter, .name = "router", .family = OpFamily::kTokens, .why_untimed = operations::kDense, .part_of = OpFamily::kMoe},
+    Operation{OpId::kLmHead, "lm_head", OpFamily::kSequences, 0, "linear", "linear_head", "", "linear_head", "", true},
+    Operation{OpId::kSampler, "sampler", OpFamily::kSequences, 0, "sampling", "sampling", "", "", "f32"},
+    Operation{OpId::kRouter, "router", OpFamily::kTokens, 1, "", "", operations::kDense, "", "", false, OpFamily::kMoe},
     Operation{.op = OpId::kMoe, .name = "moe", .family = OpFamily::kMoe, .why_untimed = operations::kDense},
     Operation{.op = OpId::kAllReduce, .name = "all_reduce", .family = OpFamily::kCollective, .why_untimed = operations::kDense},
-    Operation{.op = OpId::kAttentionPrefill,
-              .name = "attention_prefill",
-              .family = OpFamily::kAttention,
-              .cpu = "attention_prefill",
-              .gpu = "attention_prefill_step"},
-    Operation{.op = OpId::kAttentionDecode,
-              .name = "attention_decode",
-              .family = OpFamily::kAttention,
-              .cpu = "decode_attention",
-              .gpu = "decode_attention",
-              .streams = true},
+    operations::attention(OpId::kAttentionPrefill, "attention_prefill", "attention_prefill", "attention_prefill_step"),
+    operations::attention(OpId::kAttentionDecode, "attention_decode", "decode_attention", "decode_attention", true),
     operations::of_latent_attention(OpId::kQAbsorb, "q_absorb"),
     operations::of_latent_attention(OpId::kVAbsorb, "v_absorb"),
     operations::of_latent_attention(OpId::kKvBProj, "kv_b_proj"),

@@ -1,5 +1,3 @@
-#include "sim/cost/policy_times.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +10,8 @@
 #include "base/config/params.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/cost/measured_table.h"
 #include "sim/cost/operations.h"
+#include "sim/cost/profile.h"
 
 namespace kvlab {
 

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
 #include "base/hash.h"
+#include "base/text.h"
+#include "sim/cost/operations.h"
 
 namespace kvlab {
 
@@ -48,6 +51,23 @@ class Hasher {
   std::uint64_t state_ = 1;
 };
 
+struct FamilyTable {
+  std::string_view name;
+  std::vector<std::string> columns;
+};
+
+const FamilyTable& table_in(OpFamily family) {
+  static const FamilyTable calls{"policy", {"rows", "tokens", "outputs", "bytes", "flops"}};
+  static const std::vector<FamilyTable> all{{"", {"tokens"}},
+                                            {"", {"sequences"}},
+                                            {"attention", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}},
+                                            {"moe", {"tokens", "activated_experts"}},
+                                            {"all_reduce", {"ranks", "bytes"}},
+                                            calls,
+                                            calls};
+  return all.at(static_cast<std::size_t>(family));
+}
+
 }  // namespace
 
 std::size_t SkewAxis::bin(double value) const {
@@ -55,10 +75,8 @@ std::size_t SkewAxis::bin(double value) const {
   return static_cast<std::size_t>(std::lower_bound(inner, last, value) - inner);
 }
 
-SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries)
-    : axes_{std::move(rows), std::move(skew), std::move(longest), std::move(before)},
-      alpha_default_(alpha_default),
-      entries_(std::move(entries)) {
+SkewTable::SkewTable(std::vector<SkewAxis> axes, double alpha_default, std::vector<Entry> entries)
+    : axes_(std::move(axes)), alpha_default_(alpha_default), entries_(std::move(entries)) {
   for (const Entry& e : entries_) prompt_tokens_.push_back(e.prompt_tokens);
   std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
   prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()), prompt_tokens_.end());
@@ -165,14 +183,9 @@ SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> sample
 }
 
 SampleGrid Profile::*grid_of(OpFamily family) {
-  switch (family) {
-    case OpFamily::kAttention:
-      return &Profile::attention;
-    case OpFamily::kMoe:
-      return &Profile::moe;
-    default:
-      throw InternalError("a profile has a table for each operation of this family");
-  }
+  if (family == OpFamily::kAttention) return &Profile::attention;
+  if (family == OpFamily::kMoe) return &Profile::moe;
+  throw InternalError("a profile has a table for each operation of this family");
 }
 
 bool is_part_of_another(const Profile& profile, OpId op) {
@@ -184,19 +197,11 @@ bool has_times(const Profile& profile, OpId op) {
   const Operation& o = operation(op);
   if (std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == o.name; })) return true;
   if (is_part_of_another(profile, op)) return !(profile.*grid_of(*o.part_of)).empty();
-  switch (o.family) {
-    case OpFamily::kTokens:
-    case OpFamily::kSequences:
-      return false;
-    case OpFamily::kPolicy:
-    case OpFamily::kCopy:
-      return profile.policy.has(o.name);
-    case OpFamily::kCollective:
-      return std::any_of(profile.collectives.begin(), profile.collectives.end(),
-                         [&](const CollectiveTable& t) { return collective_name(t.op) == o.name; });
-    default:
-      return !(profile.*grid_of(o.family)).empty();
-  }
+  if (o.family == OpFamily::kTokens || o.family == OpFamily::kSequences) return false;
+  if (o.family == OpFamily::kPolicy || o.family == OpFamily::kCopy) return profile.policy.has(o.name);
+  if (o.family != OpFamily::kCollective) return !(profile.*grid_of(o.family)).empty();
+  return std::any_of(profile.collectives.begin(), profile.collectives.end(),
+                     [&](const CollectiveTable& t) { return collective_name(t.op) == o.name; });
 }
 
 Params read_profile_meta(const std::string& folder) {
@@ -205,5 +210,46 @@ Params read_profile_meta(const std::string& folder) {
   meta.choice("time_unit", {"ns"}, 0, "unit of every time_ns column");
   return meta;
 }
+
+std::string ProfileFormat::read_folder(Params& p) const { return p.resolve_file(p.text("path", "folder of the profile")); }
+
+std::unique_ptr<ProfileFormat> make_profile_format(const std::string& name) {
+  Params none = Params::empty("profile format");
+  return Registry<ProfileFormat>::table_view().at(name).make(none);
+}
+
+std::vector<std::string> profile_format_names() {
+  std::vector<std::string> names = Registry<ProfileFormat>::names();
+  std::erase_if(names, [](const std::string& name) { return !make_profile_format(name)->has_tables(); });
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name == kOwnProfileFormat; });
+  return names;
+}
+
+bool ProfileFormat::is_form_of(const std::string& folder) const {
+  const std::string file = mark().first;
+  const auto is_there = [&](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(folder + "/" + path, error);
+  };
+  if (!has_degrees()) return !file.empty() && is_there(file);
+  const std::vector<int> degrees = profile_tp_degrees(folder);
+  return std::any_of(degrees.begin(), degrees.end(),
+                     [&](int tp) { return is_there("tp" + std::to_string(tp) + file.substr(file.find('/'))); });
+}
+
+std::string profile_format_of(const std::string& folder) {
+  std::vector<std::string> marks;
+  for (const std::string& name : profile_format_names()) {
+    const std::unique_ptr<ProfileFormat> format = make_profile_format(name);
+    if (format->is_form_of(folder)) return name;
+    const auto [file, rest] = format->mark();
+    if (!file.empty()) marks.push_back(file + (marks.empty() ? " would make it " : " ") + rest);
+  }
+  throw InputError(folder + ": holds no profile: " + join(marks, ", "));
+}
+
+const std::vector<std::string>& columns_of(OpFamily family) { return table_in(family).columns; }
+
+std::string_view table_of(OpFamily family) { return table_in(family).name; }
 
 }  // namespace kvlab

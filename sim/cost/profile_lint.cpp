@@ -1,5 +1,3 @@
-#include "sim/cost/profile_lint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,8 @@
 
 #include "kernels/model/layer/layer.h"
 #include "sim/cost/collectives.h"
+#include "sim/cost/hardware_spec.h"
+#include "sim/cost/profile.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
@@ -194,9 +194,9 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
   };
   lint_of(OpFamily::kAttention).run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
   if (m.is_moe()) lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
-  for (const CollectiveFinding& found : check_collectives(profile.collectives, hardware.links())) {
-    const bool is_error = found.is_impossible || !profile.repeats_scatter;
-    findings.push_back({is_error ? Severity::kError : Severity::kWarning, found.text});
+  for (LintFinding found : check_collectives(profile.collectives, hardware.links())) {
+    if (!profile.repeats_scatter) found.severity = Severity::kError;
+    findings.push_back(std::move(found));
   }
   lint_policy(profile, hardware, peak, findings);
   return findings;

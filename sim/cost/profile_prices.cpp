@@ -1,10 +1,9 @@
-#include "sim/cost/profile_prices.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "kernels/model/layer/layer.h"
+#include "sim/cost/roofline_prices.h"
 
 namespace kvlab {
 
@@ -37,12 +36,6 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
 }
 
-// Without operations of other layers, and experts shared between ranks.
-bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
-  if (parallel_.dp > 1 && op.covers == name_of(OpId::kMoe)) return false;
-  return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
-}
-
 // Adds tables, then the roofline for uncovered operations. ops, as_measured: per rank here, and as profiled.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
                             const Ops& as_measured, Price& price, Price* feed_forward, Price* norms) const {
@@ -54,8 +47,10 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
   };
   for (const ProfileOp& op : profile_->ops) {
     if (op.axis != axis || (op.per_layer > 0) != layer_class.has_value()) continue;
-    if (layer_class && !is_of_class(op, ops, *layer_class)) continue;
     const OpWork* here = find_op(ops, op.covers);
+    const bool is_of_others = here == nullptr && layer_ops_.contains(op.covers),
+               is_shared = parallel_.dp > 1 && op.covers == name_of(OpId::kMoe);
+    if (layer_class && (is_of_others || is_shared || !op.is_of_class(*layer_class))) continue;
     const OpWork* there = find_op(as_measured, op.covers);
     Value value = time_of_op(op, count, profile_->tile_rows);
     if (is_scaled && here != nullptr && there != nullptr && (here->flops != there->flops || here->bytes != there->bytes)) {
@@ -175,10 +170,6 @@ ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class
   return value;
 }
 
-double ProfilePrices::saved_by_sharing(double tokens) const {
-  return profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
-}
-
 // One call: the longest prompt with all decode rows (a mixed batch decodes in the ragged-prompt kernel); other prompts add their time less
 // the savings in a shared call. Uneven decode rows follow the skew rule.
 ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_class, const StepShape& shape) const {
@@ -207,7 +198,9 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_cla
     weighted_before += static_cast<double>(piece.new_tokens) * piece.kv_before;
     if (&piece == &*longest) continue;
     const Value alone = prompt_attention(attention_class, piece, 0, 0);
-    others += std::max(0.0, alone.ps - saved_by_sharing(piece.new_tokens));
+    const double tokens = piece.new_tokens;
+    const double saved = profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
+    others += std::max(0.0, alone.ps - saved);
     value.footing = std::max(value.footing, alone.footing);
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(model_, layers)) {

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "sim/cost/model_families.h"
-#include "sim/cost/quantized_modules.h"
 
 namespace kvlab {
 
@@ -175,21 +174,14 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
     Params data = inner.optional_child("_data", "_data");
     group = read_group_size(data, "group_size", 128);
   }
-  const std::map<std::string, Scheme> known{{"int4_weight_only", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
-                                            {"Int4WeightOnlyConfig", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
-                                            {"int8_weight_only", {8, m.dtype}},
-                                            {"Int8WeightOnlyConfig", {8, m.dtype}},
-                                            {"float8_weight_only", {8, m.dtype}},
-                                            {"Float8WeightOnlyConfig", {8, m.dtype}},
-                                            {"int8_dynamic_activation_int8_weight", {8, Dtype::kInt8}},
-                                            {"Int8DynamicActivationInt8WeightConfig", {8, Dtype::kInt8}},
-                                            {"float8_dynamic_activation_float8_weight", {8, Dtype::kFp8}},
-                                            {"Float8DynamicActivationFloat8WeightConfig", {8, Dtype::kFp8}},
-                                            {"int4wo", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
-                                            {"int8wo", {8, m.dtype}}};
-  const auto found = known.find(type);
-  if (found == known.end()) q.fail_at("quant_type", fmt::format("'quant_type' = {} of quantization_config (torchao) is not priced", type));
-  return plan_of(found->second, q, {"modules_to_not_convert"});
+  const std::pair<const char*, Scheme> known[] = {
+      {"int4_weight_only Int4WeightOnlyConfig int4wo", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
+      {"int8_weight_only Int8WeightOnlyConfig int8wo float8_weight_only Float8WeightOnlyConfig", {8, m.dtype}},
+      {"int8_dynamic_activation_int8_weight Int8DynamicActivationInt8WeightConfig", {8, Dtype::kInt8}},
+      {"float8_dynamic_activation_float8_weight Float8DynamicActivationFloat8WeightConfig", {8, Dtype::kFp8}}};
+  for (const auto& [names, scheme] : known)
+    if (has_word(names, type)) return plan_of(scheme, q, {"modules_to_not_convert"});
+  q.fail_at("quant_type", fmt::format("'quant_type' = {} of quantization_config (torchao) is not priced", type));
 }
 
 // Quark: named type, group scales.
@@ -237,26 +229,23 @@ Plan read_aqlm(Params& q, ModelSpec& m) {
 
 using Reader = std::function<Plan(Params&, ModelSpec&)>;
 
-const std::map<std::string, Reader>& readers() {
-  static const std::map<std::string, Reader> all{{"fp8", read_fp8},
-                                                 {"fbgemm_fp8", read_fp8},
-                                                 {"gptq", read_integers},
-                                                 {"gptq_marlin", read_integers},
-                                                 {"awq", read_integers},
-                                                 {"awq_marlin", read_integers},
-                                                 {"auto-round", read_integers},
-                                                 {"intel/auto-round", read_integers},
-                                                 {"bitsandbytes", read_bitsandbytes},
-                                                 {"compressed-tensors", read_compressed_tensors},
-                                                 {"modelopt", read_modelopt},
-                                                 {"modelopt_fp4", read_modelopt},
-                                                 {"mxfp4", read_mxfp4},
-                                                 {"hqq", read_hqq},
-                                                 {"torchao", read_torchao},
-                                                 {"quark", read_quark},
-                                                 {"aqlm", read_aqlm}};
-  return all;
-}
+const std::map<std::string, Reader> kReaders{{"fp8", read_fp8},
+                                             {"fbgemm_fp8", read_fp8},
+                                             {"gptq", read_integers},
+                                             {"gptq_marlin", read_integers},
+                                             {"awq", read_integers},
+                                             {"awq_marlin", read_integers},
+                                             {"auto-round", read_integers},
+                                             {"intel/auto-round", read_integers},
+                                             {"bitsandbytes", read_bitsandbytes},
+                                             {"compressed-tensors", read_compressed_tensors},
+                                             {"modelopt", read_modelopt},
+                                             {"modelopt_fp4", read_modelopt},
+                                             {"mxfp4", read_mxfp4},
+                                             {"hqq", read_hqq},
+                                             {"torchao", read_torchao},
+                                             {"quark", read_quark},
+                                             {"aqlm", read_aqlm}};
 
 // quant_method, or implied by other keys.
 std::string method_of(Params& q) {
@@ -265,6 +254,17 @@ std::string method_of(Params& q) {
   if (q.has("quant_algo") || q.has("quantization")) return "modelopt";
   if (q.has("config_groups")) return "compressed-tensors";
   return "";
+}
+
+Plan read_plan(Params& q, ModelSpec& m) {
+  m.quantization = method_of(q);
+  const auto reader = kReaders.find(m.quantization);
+  if (reader != kReaders.end()) return reader->second(q, m);
+  std::vector<std::string> known;
+  for (const auto& [name, unused] : kReaders) known.push_back(name);
+  const std::string priced = "; known: " + join(known, ", ");
+  if (m.quantization.empty()) q.fail("quantization_config has no 'quant_method'" + priced);
+  q.fail_at("quant_method", "quantization_config: 'quant_method' = " + m.quantization + " is not priced" + priced);
 }
 
 }  // namespace
@@ -295,24 +295,13 @@ std::int64_t read_group_size(Params& q, const char* key, std::int64_t fallback) 
 
 void read_quantization(Params& q, bool kv_is_given, ModelSpec& m) {
   const Dtype kv = m.kv_dtype;
-  const QuantizationPlan plan = read_quantization_plan(q, m);
+  const QuantizationPlan plan = read_plan(q, m);
   if (kv_is_given) m.kv_dtype = kv;
   try {
     apply(plan, m);
   } catch (const InputError& e) {
     q.fail(std::string("quantization_config: ") + e.what());
   }
-}
-
-QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m) {
-  m.quantization = method_of(q);
-  const auto reader = readers().find(m.quantization);
-  if (reader != readers().end()) return reader->second(q, m);
-  std::vector<std::string> known;
-  for (const auto& [name, unused] : readers()) known.push_back(name);
-  const std::string priced = "; known: " + join(known, ", ");
-  if (m.quantization.empty()) q.fail("quantization_config has no 'quant_method'" + priced);
-  q.fail_at("quant_method", "quantization_config: 'quant_method' = " + m.quantization + " is not priced" + priced);
 }
 
 }  // namespace kvlab

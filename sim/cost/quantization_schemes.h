@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,13 +44,32 @@ struct QuantizationPlan {
   bool experts_only = false;
 };
 
-// Also sets the model's quantization and the scheme's kv_dtype.
-QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m);
-
 // With groups of modules or a named algorithm.
 QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m);
 QuantizationPlan read_modelopt(Params& outer, ModelSpec& m);
 // FP8, NVFP4, ... Throws InputError with its place if not priced.
 QuantizedScheme modelopt_scheme(Params& q, const std::string& algorithm, const ModelSpec& m);
+
+// Whole names ("model.layers.0.self_attn.q_proj"), path parts ("mlp.gate"), stars ("model.layers.*.self_attn"), or "re:.*self_attn.*". A
+// name includes all modules below it.
+class ModulePatterns {
+ public:
+  // Throws InputError, without a place, for a bad regular expression.
+  explicit ModulePatterns(const std::vector<std::string>& patterns);
+  [[nodiscard]] bool matches(const std::string& module) const;  // "layers.3.mlp.up_proj"
+
+ private:
+  std::set<std::string> whole_;          // starting at "layers."
+  std::vector<std::string> parts_;       // ".mlp.gate."
+  std::vector<std::regex> expressions_;  // for "model.layers. ..."
+};
+
+// Names are as in model classes.
+struct ModuleOfLayer {
+  enum class Part : std::uint8_t { kAttention, kMlp, kExperts } part = Part::kAttention;
+  std::int64_t parameters = 0;
+  std::vector<std::string> names;
+};
+std::vector<ModuleOfLayer> modules_of_layer(const ModelSpec& m, std::int64_t layer);
 
 }  // namespace kvlab

@@ -1,5 +1,4 @@
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -10,7 +9,6 @@ class RooflineFormat final : public ProfileFormat {
  public:
   explicit RooflineFormat(Params& /*p*/) {}
   [[nodiscard]] bool has_tables() const override { return false; }
-  [[nodiscard]] bool is_form_of(const std::string& /*folder*/) const override { return false; }
   [[nodiscard]] Profile read(const std::string& /*folder*/, int /*tp*/) const override { return {}; }
 };
 

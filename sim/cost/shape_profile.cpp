@@ -4,14 +4,13 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/ceil_div.h"
 #include "base/usage.h"
-#include "sim/cost/collective_files.h"
-#include "sim/cost/measured_table.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {
@@ -27,16 +26,10 @@ constexpr double kPlainBits = 16;
 std::string gemm_type(Dtype compute, double num_bits) {
   constexpr double kBlockScales = 1e-3;  // bits per weight of block scales
   constexpr double kFourBits = 6;        // including scales
-  switch (compute) {
-    case Dtype::kFp8:
-      return num_bits > 8 + kBlockScales ? "fp8_block" : "fp8";
-    case Dtype::kInt8:
-      return "sq";
-    case Dtype::kFp4:
-      return "nvfp4";
-    default:
-      return num_bits >= kPlainBits ? "bfloat16" : num_bits < kFourBits ? "int4_wo" : "int8_wo";
-  }
+  if (compute == Dtype::kFp8) return num_bits > 8 + kBlockScales ? "fp8_block" : "fp8";
+  if (compute == Dtype::kInt8) return "sq";
+  if (compute == Dtype::kFp4) return "nvfp4";
+  return num_bits >= kPlainBits ? "bfloat16" : num_bits < kFourBits ? "int4_wo" : "int8_wo";
 }
 
 // With their shares of products.
@@ -92,7 +85,7 @@ class Products {
   const GemmTable* table_of(const std::string& type) {
     auto [known, is_new] = tables_.try_emplace(type);
     if (is_new) {
-      const auto file = ShapeTable::read_if_there(table_file(profile_, "gemm", type));
+      const auto file = MeasuredTable::read_if_there(table_file(profile_, "gemm", type));
       if (file) known->second.emplace(file->grid({}, {"n", "k", "m"}));
     }
     return known->second ? &*known->second : nullptr;
@@ -129,7 +122,7 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
   if (!m.is_moe()) return;
   std::string type = types_of(m.expert_weights).begin()->first;
   if (m.quantization == "mxfp4") type = "w4a16_mxfp4";
-  const auto table = ShapeTable::read_if_there(table_file(profile, "moe", type));
+  const auto table = MeasuredTable::read_if_there(table_file(profile, "moe", type));
   if (!table) return;
   const bool is_cut = p.ep == 1;
   const SampleGrid all = table->grid({{"hidden", m.hidden},
@@ -163,7 +156,7 @@ class HeadTables {
     const std::int64_t kv = nearest_kv_heads(*decode, 0), prompt_kv = nearest_kv_heads(*prefill, window_of(*prefill));
     if (kv == 0 || prompt_kv == 0) return;
     const auto key = [&](std::int64_t window, std::int64_t kv_heads) {
-      return ShapeTable::Key{{"window", window}, {"head_dim", shape_.head_dim}, {"kv_heads", kv_heads}};
+      return MeasuredTable::Key{{"window", window}, {"head_dim", shape_.head_dim}, {"kv_heads", kv_heads}};
     };
     measured_window_ = window_of(*prefill);
     rows_ = decode->grid(key(0, kv), {"q_heads", "rows", "context"});
@@ -187,18 +180,18 @@ class HeadTables {
   }
 
  private:
-  std::optional<ShapeTable> read(const std::string& kind) const {
-    return ShapeTable::read_if_there(table_file(profile_, "attention_" + kind, type_));
+  std::optional<MeasuredTable> read(const std::string& kind) const {
+    return MeasuredTable::read_if_there(table_file(profile_, "attention_" + kind, type_));
   }
   [[nodiscard]] double q_heads() const { return static_cast<double>(shape_.q_heads); }
 
   // The model's, or 0 if not in the table.
-  [[nodiscard]] std::int64_t window_of(const ShapeTable& table) const {
+  [[nodiscard]] std::int64_t window_of(const MeasuredTable& table) const {
     return table.values("kv_heads", {{"window", shape_.window}, {"head_dim", shape_.head_dim}}).empty() ? 0 : shape_.window;
   }
 
   // The model's, else the next lower, else the lowest; 0: none of this width.
-  [[nodiscard]] std::int64_t nearest_kv_heads(const ShapeTable& table, std::int64_t window) const {
+  [[nodiscard]] std::int64_t nearest_kv_heads(const MeasuredTable& table, std::int64_t window) const {
     const std::vector<std::int64_t> known = table.values("kv_heads", {{"window", window}, {"head_dim", shape_.head_dim}});
     if (known.empty()) return 0;
     const auto above = std::upper_bound(known.begin(), known.end(), shape_.kv_heads);
@@ -211,10 +204,8 @@ class HeadTables {
   }
 
   [[nodiscard]] std::vector<SampleGrid::Sample> decode_samples() const {
-    std::vector<std::int64_t> counts;
-    for (const SampleGrid::Sample& s : rows_.samples()) counts.push_back(s.at[1]);
-    std::sort(counts.begin(), counts.end());
-    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+    std::set<std::int64_t> counts;
+    for (const SampleGrid::Sample& s : rows_.samples()) counts.insert(s.at[1]);
     std::vector<SampleGrid::Sample> samples;
     for (const std::int64_t n : counts) {
       const double rows = static_cast<double>(n);

@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_sums.h"

@@ -11,7 +11,6 @@
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/operations.h"
-#include "sim/cost/parallel.h"
 
 namespace kvlab {
 

@@ -4,11 +4,8 @@
 #include <algorithm>
 
 #include "base/config/config_file.h"
-#include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
-#include "sim/cost/model_file.h"
-#include "sim/cost/model_spec.h"
 
 namespace kvlab {
 

@@ -2,9 +2,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -148,10 +146,6 @@ class VidurFormat final : public ProfileFormat {
   explicit VidurFormat(Params& /*p*/) {}
   [[nodiscard]] bool fills_gaps() const override { return true; }  // no output head
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"mlp.csv", "Vidur's"}; }
-  [[nodiscard]] bool is_form_of(const std::string& folder) const override {
-    std::error_code error;
-    return std::filesystem::exists(folder + "/mlp.csv", error);
-  }
   [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_vidur(folder, tp); }
 };
 

@@ -56,9 +56,6 @@ class Pass {
   double ps_ = 0, flops_ = 0, bytes_ = 0;
 };
 
-std::int64_t layer_params(const VisionEncoder& e) { return 4 * e.hidden * e.hidden + 2 * e.hidden * e.intermediate; }
-std::int64_t embedding_params(const VisionEncoder& e) { return (kColours * e.patch_pixels * e.patch_pixels + e.patches) * e.hidden; }
-
 VisionEncoder read_keys(Params& p) {
   constexpr std::int64_t kMost = 1 << 20, kMostParams = std::int64_t{1} << 36;
   VisionEncoder e;
@@ -72,10 +69,9 @@ VisionEncoder read_keys(Params& p) {
   return e;
 }
 
-std::string encoders_folder() { return profiles_folder() + "/encoders"; }
-
 VisionEncoder load_encoder(const std::string& name) {
-  Params file(load_config(find_spec_file(name, encoders_folder(), "encoder")), std::make_shared<Choices>(), "encoder '" + name + "'");
+  Params file(load_config(find_spec_file(name, profiles_folder() + "/encoders", "encoder")), std::make_shared<Choices>(),
+              "encoder '" + name + "'");
   file.text("summary", "the encoder and the model that it belongs to");
   file.text("source", "where the figures are published");
   VisionEncoder encoder = read_keys(file);
@@ -104,7 +100,9 @@ StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::in
 }  // namespace
 
 std::int64_t VisionEncoder::weight_bytes() const {
-  return (layers * layer_params(*this) + embedding_params(*this) + projector_params) * kBytes;
+  const std::int64_t layer = 4 * hidden * hidden + 2 * hidden * intermediate;
+  const std::int64_t embedding = (kColours * patch_pixels * patch_pixels + patches) * hidden;
+  return (layers * layer + embedding + projector_params) * kBytes;
 }
 
 VisionEncoder read_vision_encoder(Params& p, const std::string& key) {

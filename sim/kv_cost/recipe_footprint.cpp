@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "policies/kv/forward_passes.h"
+#include "policies/kv/runs_of.h"
 
 namespace kvlab {
 
@@ -151,11 +153,6 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
 }
 
-// Rows determine the kept tokens.
-bool RecipeFootprint::only_grows(const SeqState& seq) const {
-  return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
-}
-
 StepKey RecipeFootprint::key_of(const SeqState& seq) const {
   const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
   const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
@@ -174,7 +171,10 @@ StepKey RecipeFootprint::key_of(const SeqState& seq) const {
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
-  if (decodes(seq)) return decode_step(seq);
+  if (decodes(seq)) {
+    if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
+    return step_on(trail_of(seq), seq);
+  }
   const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
                                           seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
   std::uint32_t hash = 0;
@@ -192,11 +192,6 @@ FootprintStep RecipeFootprint::step(const SeqState& seq) {
   if (seq.left_hashed) done.leaves_hashed = false;
   recent = {state, done};
   return done;
-}
-
-FootprintStep RecipeFootprint::decode_step(const SeqState& seq) {
-  if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
-  return step_on(trail_of(seq), seq);
 }
 
 RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
@@ -283,7 +278,7 @@ void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintSte
 }
 
 FootprintStep RecipeFootprint::run(const SeqState& seq) {
-  if (only_grows(seq)) return grow(seq);
+  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut) return grow(seq);  // rows determine the kept tokens
   const ShapeRun::Seq shape = shape_of(seq);
   use_layers(seq.pattern > 0);
   shapes_.forget();
@@ -306,8 +301,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
     appended.push_back(layer_pages(bytes.appended, len));
     after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
   }
-  std::int64_t sum = 0;
-  for (const std::int64_t n : now) sum += n;
+  std::int64_t sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
   done.peak_pages = sum;
   for (std::size_t l = 0; l < now.size(); ++l) {
     sum += appended[l] - now[l];
@@ -363,6 +357,33 @@ std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most,
     now = done.after(now);
   }
   return most;
+}
+
+RowPatterns::Rows RowPatterns::note(std::span<const std::int32_t> held, std::int32_t end) {
+  const auto cut = std::find_if(held.begin(), held.end(), [end](std::int32_t h) { return h < end; });
+  const std::int32_t tokens = cut == held.end() ? end : *cut;
+  if (std::all_of(held.begin(), held.end(), [&](std::int32_t h) { return h == tokens; })) return {tokens, kAlike};
+  std::vector<std::int32_t> pattern;
+  for (const std::int32_t h : held) pattern.push_back(h == end ? kWhole : h - tokens);
+  return {tokens, number_of(runs_of(pattern))};
+}
+
+std::int32_t RowPatterns::number_of(const std::vector<std::int32_t>& runs) {
+  if (runs.empty()) return kAlike;
+  const auto [at, is_new] = numbers_.try_emplace(runs, static_cast<std::int32_t>(patterns_.size()));
+  if (is_new) {
+    Pattern pattern{runs};
+    for (std::size_t i = 0; i < runs.size(); i += 2) pattern.has_whole |= runs[i] == kWhole;
+    patterns_.push_back(std::move(pattern));
+  }
+  return at->second;
+}
+
+std::vector<std::int32_t> RowPatterns::lengths(const Rows& rows, std::int32_t seen) const {
+  if (rows.pattern == kAlike) return {rows.tokens};
+  std::vector<std::int32_t> held = from_runs(runs(rows.pattern));
+  for (std::int32_t& h : held) h = h == kWhole ? seen : h + rows.tokens;
+  return held;
 }
 
 }  // namespace kvlab

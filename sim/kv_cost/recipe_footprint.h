@@ -2,16 +2,103 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "policies/kv/cache/kv_keeper.h"
 #include "policies/kv/footprint.h"
-#include "sim/kv_cost/row_patterns.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/kv_cost/step_ops.h"
-#include "sim/kv_cost/unpack_ops.h"
 
 namespace kvlab {
+
+// Unpacking and repacking in a decode step: one call per operation, layer and sequence. Decodes codes into pages and copies other tokens
+// ("token_copy"). Encodes nothing; copies from CPU memory are not counted. Codes are as if all tokens had come with the prompt. `whole`:
+// one measured operation per step, over bytes of packed K and V in the model's type.
+class UnpackOps {
+ public:
+  // Errors as ShapeRun. whole: "" if not measured.
+  UnpackOps(const Recipe& recipe, const ModelShape& model, std::string whole = "");
+
+  [[nodiscard]] bool has_fetches() const { return !whole_.empty(); }
+
+  // `held_tokens` of all layers and KV heads, in proportion to what the recipe leaves of a prompt.
+  void add(std::int32_t prompt_tokens, std::int64_t held_tokens);
+  void take(std::vector<PolicyOp>& ops);
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
+ private:
+  struct Unpacked {
+    std::int64_t held_tokens = 0;
+    std::vector<PolicyOp> ops;
+  };
+  struct Sum {
+    std::string_view name;
+    std::int64_t launches = 0;
+    double bytes = 0, flops = 0;
+  };
+  // Per token held; launches in total.
+  struct PerToken {
+    bool is_known = false;
+    std::vector<std::pair<std::size_t, Sum>> ops;
+  };
+  static constexpr std::int32_t kStep = 16;  // prompts are rounded up to it
+  [[nodiscard]] PerToken run(std::int32_t prompt_tokens);
+  [[nodiscard]] Unpacked run_codes(std::int32_t prompt_tokens);
+  [[nodiscard]] Unpacked run_tiers(std::int32_t held_tokens);
+  void add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const;
+
+  ModelShape model_;
+  std::string whole_;
+  std::int64_t whole_bytes_ = 0;
+  std::unique_ptr<Trigger> trigger_;
+  Budget budget_;
+  ExpectedCounts counts_;
+  ShapeRun shapes_;  // not the footprint's, which must not see these prompts
+  bool has_tiers_;
+  std::vector<PerToken> known_;
+  std::vector<Sum> sums_;
+  std::int64_t runs_ = 0;
+};
+
+// Numbers the ways in which rows (KV heads of layers) differ in length. runs() and number_of() carry a pattern to another footprint.
+class RowPatterns {
+ public:
+  static constexpr std::int32_t kAlike = 0;  // equal rows
+
+  // tokens: the first row that lost some, or all.
+  struct Rows {
+    std::int32_t tokens = 0, pattern = kAlike;
+  };
+  // held [num_layers * kv_heads]; end: tokens seen.
+  Rows note(std::span<const std::int32_t> held, std::int32_t end);
+  // One value if equal.
+  [[nodiscard]] std::vector<std::int32_t> lengths(const Rows& rows, std::int32_t seen) const;
+  // Some rows lost nothing.
+  [[nodiscard]] bool has_whole(std::int32_t pattern) const { return of(pattern).has_whole; }
+
+  // Empty: kAlike.
+  [[nodiscard]] const std::vector<std::int32_t>& runs(std::int32_t pattern) const { return of(pattern).runs; }
+  std::int32_t number_of(const std::vector<std::int32_t>& runs);
+
+ private:
+  static constexpr std::int32_t kWhole = -1 << 30;
+  // Tokens minus the first row's that lost some; kWhole for whole rows, so a pattern lasts as these grow.
+  struct Pattern {
+    std::vector<std::int32_t> runs;  // by runs_of(): one pattern per prompt length
+    bool has_whole = false;
+  };
+  [[nodiscard]] const Pattern& of(std::int32_t pattern) const { return patterns_[static_cast<std::size_t>(pattern)]; }
+
+  std::vector<Pattern> patterns_{1};
+  std::map<std::vector<std::int32_t>, std::int32_t> numbers_;
+};
 
 struct RecipePages {
   // GPU bytes per token, all layers and KV heads, without eviction and residual windows: packed K, V and the parts' data. A block holds
@@ -62,9 +149,7 @@ class RecipeFootprint final : public Footprint {
   }
   // ShapeRun::kNoCut, kLayersDiffer or tokens.
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
-  [[nodiscard]] bool only_grows(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
-  FootprintStep decode_step(const SeqState& seq);
   void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
   void use_layers(bool all);
   void expand(ShapeRun::Result& result) const;

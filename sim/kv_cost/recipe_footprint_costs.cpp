@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "policies/kv/footprint.h"
 #include "policies/kv/forward_passes.h"
@@ -83,8 +84,7 @@ void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>
 
 // After losses, held tokens are the rest of the prompt and all decoded ones; triggers in decode drop encoded tokens.
 void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
-  std::int64_t held = 0;
-  for (const std::int32_t h : shape.held) held += h;
+  std::int64_t held = std::accumulate(shape.held.begin(), shape.held.end(), std::int64_t{0});
   if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
   const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
   if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
@@ -116,9 +116,8 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
     if (decodes(s)) continue;
     rows.push_back(shape_of(s));
     differ = differ || s.pattern > 0;
-    std::int64_t held = 0;
-    for (const std::int32_t h : rows.back().held) held += h;
-    s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
+    const std::vector<std::int32_t>& of_rows = rows.back().held;
+    s.attended_tokens = static_cast<std::int32_t>(std::accumulate(of_rows.begin(), of_rows.end(), std::int64_t{0}) / std::ssize(of_rows));
     add_passes(rows.back().inputs.pass, s.attended_tokens + s.new_tokens, work);
     if (recipe_.prunes()) add_pruned(rows.back(), static_cast<std::size_t>(&s - batch.data()), work);
     const SeqStep step = rows.back().as_step();

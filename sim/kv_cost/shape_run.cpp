@@ -326,4 +326,28 @@ ShapeRun::Result ExpectedRun::step_at_bounds(std::span<const ShapeRun::Seq> batc
   return shapes_.step(batch);
 }
 
+void RecordedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
+  entries_.push_back({std::string(purpose), layer, step_, {counts.begin(), counts.end()}});
+}
+
+void ScriptedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
+  const std::string asked = fmt::format("{} counts of '{}' in layer {}, step {}", counts.size(), purpose, layer, step_);
+  if (used_up())
+    throw InputError(fmt::format("scripted counts: the run asks for {}, but the {} recorded entries are used up", asked, next_));
+  const RecordedCounts::Entry& e = entries_[next_];
+  if (e.purpose != purpose || e.layer != layer || e.counts.size() != counts.size())
+    throw InputError(fmt::format("scripted counts: the run asks for {}, but entry {} has {} counts of '{}' in layer {}, step {}", asked,
+                                 next_, e.counts.size(), e.purpose, e.layer, e.step));
+  std::copy(e.counts.begin(), e.counts.end(), counts.begin());
+  ++next_;
+}
+
+void ExpectedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
+  if (purpose != name_ || target_ <= 0) return;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    const std::int32_t head = static_cast<std::int32_t>(r) % model_.kv_heads;
+    counts[r] = std::min(counts[r], allocator_->expected_part(model_, layer, head, target_, full_, sequence_tokens_));
+  }
+}
+
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include "sim/kv_cost/unpack_ops.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "kernels/storage/token_copy_op.h"
 #include "policies/kv/forward_passes.h"
 #include "serving/op_sums.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "sim/kv_cost/step_ops.h"
 
 namespace kvlab {

@@ -8,25 +8,10 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "kernels/attention/sparse_prefill/sparse_prefill.h"
-#include "sim/replay/fidelity.h"
-#include "sim/replay/trace_observer.h"
 
 namespace kvlab {
 
 namespace {
-
-// A prefill selector against full attention, by chunk and layer, without dense layers.
-class PromptFidelity {
- public:
-  // Tokens [seq.seen_tokens, seq.end()).
-  void add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer, const SeqStep& seq);
-  [[nodiscard]] std::int64_t queries() const { return queries_; }
-  [[nodiscard]] ReplayResult::Prompt mean() const;
-
- private:
-  std::int64_t queries_ = 0;  // times query heads
-  double mass_ = 0, rel_err_ = 0, pairs_ = 0, causal_ = 0;
-};
 
 void attend_to_all(const PromptChunk& chunk, float* out, float* log_sum) {
   const std::int32_t block = 64;
@@ -47,33 +32,42 @@ void attend_to_all(const PromptChunk& chunk, float* out, float* log_sum) {
   run_cpu(all);
 }
 
-void PromptFidelity::add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer,
-                         const SeqStep& seq) {
-  const LayerTensors& l = trace.layers[static_cast<std::size_t>(layer)];
-  const std::int64_t d = model.head_dim, rows = std::int64_t{seq.new_tokens} * model.q_heads;
-  const auto floats = [](std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); };
-  std::vector<float> out = floats(rows * d), full = floats(rows * d), log_sum = floats(rows), full_sum = floats(rows);
-  PromptChunk chunk{ops, model, layer, seq, l.q.data() + std::int64_t{seq.seen_tokens} * model.q_heads * d, l.k.data(), l.v.data()};
-  chunk.out = out.data(), chunk.log_sum = log_sum.data();
-  pairs_ += static_cast<double>(policy.attend_prompt(chunk));
-  attend_to_all(chunk, full.data(), full_sum.data());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    double error = 0, norm = 0;
-    for (std::int64_t c = r * d; c < (r + 1) * d; ++c) {
-      const double x = full[static_cast<std::size_t>(c)], y = out[static_cast<std::size_t>(c)];
-      error += (y - x) * (y - x), norm += x * x;
+// A prefill selector against full attention, by chunk and layer, without dense layers.
+class PromptFidelity {
+ public:
+  // Tokens [seq.seen_tokens, seq.end()).
+  void add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer, const SeqStep& seq) {
+    const LayerTensors& l = trace.layers[static_cast<std::size_t>(layer)];
+    const std::int64_t d = model.head_dim, rows = std::int64_t{seq.new_tokens} * model.q_heads;
+    const auto floats = [](std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); };
+    std::vector<float> out = floats(rows * d), full = floats(rows * d), log_sum = floats(rows), full_sum = floats(rows);
+    PromptChunk chunk{ops, model, layer, seq, l.q.data() + std::int64_t{seq.seen_tokens} * model.q_heads * d, l.k.data(), l.v.data()};
+    chunk.out = out.data(), chunk.log_sum = log_sum.data();
+    pairs_ += static_cast<double>(policy.attend_prompt(chunk));
+    attend_to_all(chunk, full.data(), full_sum.data());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double error = 0, norm = 0;
+      for (std::int64_t c = r * d; c < (r + 1) * d; ++c) {
+        const double x = full[static_cast<std::size_t>(c)], y = out[static_cast<std::size_t>(c)];
+        error += (y - x) * (y - x), norm += x * x;
+      }
+      rel_err_ += norm > 0 ? std::sqrt(error / norm) : 0;
+      mass_ += std::exp(static_cast<double>(log_sum[static_cast<std::size_t>(r)]) - full_sum[static_cast<std::size_t>(r)]);
     }
-    rel_err_ += norm > 0 ? std::sqrt(error / norm) : 0;
-    mass_ += std::exp(static_cast<double>(log_sum[static_cast<std::size_t>(r)]) - full_sum[static_cast<std::size_t>(r)]);
+    queries_ += rows;
+    causal_ += model.q_heads * (static_cast<double>(seq.new_tokens) * seq.seen_tokens + 0.5 * seq.new_tokens * (seq.new_tokens + 1.0));
   }
-  queries_ += rows;
-  causal_ += model.q_heads * (static_cast<double>(seq.new_tokens) * seq.seen_tokens + 0.5 * seq.new_tokens * (seq.new_tokens + 1.0));
-}
 
-ReplayResult::Prompt PromptFidelity::mean() const {
-  const auto n = static_cast<double>(queries_);
-  return {mass_ / n, rel_err_ / n, pairs_ / causal_};
-}
+  [[nodiscard]] std::int64_t queries() const { return queries_; }
+  [[nodiscard]] ReplayResult::Prompt mean() const {
+    const auto n = static_cast<double>(queries_);
+    return {mass_ / n, rel_err_ / n, pairs_ / causal_};
+  }
+
+ private:
+  std::int64_t queries_ = 0;  // times query heads
+  double mass_ = 0, rel_err_ = 0, pairs_ = 0, causal_ = 0;
+};
 
 class Walk {
  public:

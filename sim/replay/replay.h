@@ -3,14 +3,36 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/attention/attend/attend.h"
+#include "kernels/model/rope/rotary.h"
 #include "kernels/ops.h"
+#include "policies/kv/cache/kv_store.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/replay/reference.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
+
+// Full-cache decode, in a policy's kernel and step order, so keeping everything agrees bit for bit.
+struct AttentionReference {
+  std::int32_t num_steps = 0;  // prompt_tokens .. num_tokens - 1
+
+  // Per (layer, step): [q_heads, tokens], [q_heads, head_dim], most attended positions [q_heads, min(top_k, tokens)].
+  struct Step {
+    std::int32_t tokens = 0;
+    std::vector<float> probability, output;
+    std::vector<std::int32_t> top;
+  };
+  std::vector<Step> steps;  // [num_layers * num_steps]
+  [[nodiscard]] const Step& at(std::int32_t layer, std::int32_t step) const {
+    return steps[static_cast<std::size_t>(layer) * static_cast<std::size_t>(num_steps) + static_cast<std::size_t>(step)];
+  }
+};
+
+AttentionReference full_attention(const AttentionTrace& trace, std::int32_t top_k = 32);
 
 // One step and layer, mean over query heads.
 struct Fidelity {
@@ -73,5 +95,54 @@ struct ReplayOptions {
 // Throws InputError if the recipe does not claim this host, fit these sizes, or needs what the trace lacks.
 ReplayResult replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe,
                     const ReplayOptions& options = {});
+
+// One KV head and decode step.
+struct AttendedRow {
+  const std::vector<Segment>& segments;
+  std::int32_t row = 0;
+  const float* probability = nullptr;  // [group, tokens of all segments]
+  const float* output = nullptr;       // [q_heads, head_dim]
+};
+
+// Mean over its query heads. Tokens that represent others (with log-weight) count in the output only, not in mass, recall and KL.
+Fidelity fidelity_of_row(const AttendedRow& attended, const AttentionReference::Step& full, const ModelShape& model,
+                         const std::vector<std::pair<std::int32_t, std::int32_t>>& needles);
+
+// In each step that looks at needles (at least half as much as the most, means over heads and layers), at least half of the full cache's
+// attention on needles is on attended tokens.
+bool finds_needles(std::span<const Fidelity> steps);
+
+// By rope_base and rope_scaling. Throws InputError if unsupported, missing or invalid.
+RopeForm rope_of(const AttentionTrace& trace);
+
+// Throws InputError if pre-RoPE queries do not rotate into the trace's queries.
+void check_rotation(const AttentionTrace& trace, const RopeForm& rope);
+
+// kv_bytes: per uncompressed element.
+ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
+
+// Throws InputError if the trace lacks them.
+void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe);
+
+class TraceObserver final : public Observer {
+ public:
+  TraceObserver(const AttentionTrace& trace, const Needs& needs);
+  // For the next observe().
+  void set_step(const SeqStep& seq) { seq_ = seq; }
+  Observed observe(std::int32_t layer) override;
+
+ private:
+  [[nodiscard]] Queries slice(const std::vector<float>& q, std::int32_t begin, std::int32_t end) const;
+
+  const AttentionTrace& trace_;
+  Needs needs_;
+  SeqStep seq_;
+  Queries step_, window_, pre_rope_queries_, future_;
+  const float* pre_rope_keys_ = nullptr;
+  const float *hidden_ = nullptr, *hidden_before_ = nullptr;
+  const std::int32_t* ids_ = nullptr;
+  std::vector<PassQueries> pass_;
+  std::span<const PassQueries> pass_span_;
+};
 
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include "sim/replay/trace_observer.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "policies/kv/forward_passes.h"
+#include "sim/replay/replay.h"
 
 namespace kvlab {
 

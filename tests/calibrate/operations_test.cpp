@@ -13,10 +13,10 @@
 #include "base/text.h"
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/tables.h"
-#include "sim/cost/profile_lint.h"
-#include "sim/cost/profile_prices.h"
+#include "sim/cost/profile.h"
+#include "sim/cost/roofline_prices.h"
 #include "sim/cost/step_work.h"
-#include "sim/kv_cost/unpack_ops.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/test_files.h"
 
 namespace kvlab {

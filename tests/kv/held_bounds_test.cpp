@@ -228,5 +228,27 @@ TEST(ProtectedShare, CostsTheSameInReplayAndOnShapes) {
     }
 }
 
+TEST(Counts, ScriptGivesOutWhatWasRecordedAndNamesWhatDoesNotFit) {
+  RecordedCounts recorded;
+  recorded.begin_step(3);
+  std::vector<std::int32_t> counts{5, 7};
+  recorded.fill("kept", 2, counts);
+  EXPECT_EQ(recorded.entries(), (std::vector<RecordedCounts::Entry>{{"kept", 2, 3, {5, 7}}}));
+
+  ScriptedCounts script(recorded.entries());
+  script.begin_step(4);
+  std::vector<std::int32_t> three(3, 9), two(2, 9);
+  EXPECT_EQ(
+      error_of([&] { script.fill("kept", 2, three); }),
+      "scripted counts: the run asks for 3 counts of 'kept' in layer 2, step 4, but entry 0 has 2 counts of 'kept' in layer 2, step 3");
+  EXPECT_NE(error_of([&] { script.fill("kept", 1, two); }), "no error");
+  EXPECT_NE(error_of([&] { script.fill("reused", 2, two); }), "no error");
+  script.fill("kept", 2, two);
+  EXPECT_EQ(two, counts);
+  EXPECT_TRUE(script.used_up());
+  EXPECT_EQ(error_of([&] { script.fill("kept", 2, two); }),
+            "scripted counts: the run asks for 2 counts of 'kept' in layer 2, step 4, but the 1 recorded entries are used up");
+}
+
 }  // namespace
 }  // namespace kvlab::test

@@ -13,11 +13,9 @@
 
 #include "base/random.h"
 #include "policies/kv/forward_passes.h"
-#include "sim/kv_cost/count_sources.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
-#include "sim/replay/trace_observer.h"
 #include "tests/error_of.h"
 #include "tests/kv/plain_math.h"
 #include "tests/recipes_in.h"

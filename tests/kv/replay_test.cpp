@@ -1,4 +1,5 @@
-#include "sim/replay/fidelity.h"
+#include "sim/replay/replay.h"
+
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"

@@ -1,7 +1,7 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/select/cluster/cluster.h"
-#include "sim/kv_cost/count_sources.h"
+#include "sim/kv_cost/shape_run.h"
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {

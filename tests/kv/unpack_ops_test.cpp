@@ -1,5 +1,4 @@
-#include "sim/kv_cost/unpack_ops.h"
-
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/short_run.h"
 

@@ -17,7 +17,7 @@
 #include "engine/model/record.h"
 #include "policies/kv/recipe/recipe.h"
 #include "policies/kv/scorer/scorer_wrapper.h"
-#include "sim/replay/trace_observer.h"
+#include "sim/replay/replay.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

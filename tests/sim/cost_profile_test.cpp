@@ -1,7 +1,6 @@
 #include "base/hash.h"
 #include "base/read_file.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_lint.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

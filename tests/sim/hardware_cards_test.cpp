@@ -9,7 +9,6 @@
 #include "base/read_file.h"
 #include "base/text.h"
 #include "base/usage.h"
-#include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "tests/sim/cost_support.h"
 

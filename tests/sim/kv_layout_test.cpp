@@ -1,11 +1,10 @@
 // Groups of layers, the pages of a sequence, and what engines log of them.
-#include "sim/cost/kv_layout.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "policies/kv/grouped_layers.h"
-#include "sim/cost/layer_kinds.h"
+#include "sim/cost/make_cost_model.h"
+#include "sim/cost/model_spec.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

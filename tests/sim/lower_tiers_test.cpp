@@ -1,6 +1,5 @@
 // Prices of a policy's operations: from the profile where it has them, else from the roofline.
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_lint.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/sim/cost_support.h"
 

@@ -2,8 +2,8 @@
 
 #include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
+#include "sim/cost/model_file.h"
 #include "sim/cost/model_spec.h"
-#include "sim/cost/weight_scheme.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/published_models.h"
 
@@ -347,7 +347,7 @@ TEST(ModelConfigs, DtypeGoesBeforeTorchDtype) {
 TEST(ModelConfigs, AFormatMayBeNamed) {
   const TempFolder folder;
   folder.write("M/config.json", "{" + kWritten + ", " + kLlama8b.substr(0, kLlama8b.rfind(",")) + "}");
-  const auto named = [&](const std::string& scheme) { return load_quantized_model(folder.path() + "/M", kModels, scheme); };
+  const auto named = [&](const std::string& scheme) { return load_model_spec(folder.path() + "/M", kModels, scheme); };
   for (const auto& [scheme, bits, compute] : {std::tuple{"none", 16.0, Dtype::kBf16},
                                               {"fp8", 8.0, Dtype::kFp8},
                                               {"awq", 4 + 20.0 / 128, Dtype::kBf16},
@@ -363,8 +363,8 @@ TEST(ModelConfigs, AFormatMayBeNamed) {
   }
   EXPECT_THAT(error_of([&] { named("fp7"); }), HasSubstr("unknown format 'fp7'"));
   folder.write("Q/config.json", "{" + kWritten + ", " + kLlama8b + R"({"quant_method": "awq", "bits": 4}})");
-  EXPECT_NO_THROW(load_quantized_model(folder.path() + "/Q", kModels, "awq"));
-  EXPECT_THAT(error_of([&] { load_quantized_model(folder.path() + "/Q", kModels, "fp8"); }), HasSubstr("quantized already, by awq"));
+  EXPECT_NO_THROW(load_model_spec(folder.path() + "/Q", kModels, "awq"));
+  EXPECT_THAT(error_of([&] { load_model_spec(folder.path() + "/Q", kModels, "fp8"); }), HasSubstr("quantized already, by awq"));
 }
 
 TEST(ModelConfigs, AnIdMayNameItsFormat) {
@@ -373,7 +373,7 @@ TEST(ModelConfigs, AnIdMayNameItsFormat) {
   EXPECT_NEAR(bytes("nvidia/Llama-3.1-8B-Instruct-NVFP4"), bytes_at(4.5), 64);
   EXPECT_NEAR(bytes("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"), bytes_at(4.125), 64);
   EXPECT_NEAR(bytes("someone/Llama-3.1-8B-Instruct-AWQ-INT4"), bytes_at(4 + 20.0 / 128), 64);
-  EXPECT_THAT(error_of([&] { load_quantized_model("nvidia/Llama-3.1-8B-Instruct-FP8", kModels, "awq"); }),
+  EXPECT_THAT(error_of([&] { load_model_spec("nvidia/Llama-3.1-8B-Instruct-FP8", kModels, "awq"); }),
               HasSubstr("has weights in fp8 already"));
 }
 

@@ -2,7 +2,6 @@
 #include <functional>
 
 #include "sim/cost/profile.h"
-#include "sim/cost/profile_format.h"
 #include "sim/cost/roofline_prices.h"
 #include "tests/sim/cost_support.h"
 

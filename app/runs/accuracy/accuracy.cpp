@@ -20,7 +20,7 @@
 #include "base/csv.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "sim/replay/fidelity.h"
+#include "sim/replay/replay.h"
 
 namespace kvlab {
 

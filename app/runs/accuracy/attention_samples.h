@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/config/params.h"
-#include "sim/replay/reference.h"
+#include "sim/replay/replay.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

@@ -12,7 +12,6 @@
 #include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/kv_memory.h"
 #include "base/csv.h"
-#include "sim/replay/fidelity.h"
 
 namespace kvlab {
 

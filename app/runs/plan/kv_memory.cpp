@@ -9,7 +9,7 @@
 #include "kernels/storage/quantize/quantize.h"
 #include "policies/kv/grouped_layers.h"
 #include "policies/kv/policy/policy.h"
-#include "sim/cost/kv_layout.h"
+#include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {

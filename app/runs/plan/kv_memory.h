@@ -8,7 +8,7 @@
 
 #include "app/runs/plan/serving_plan.h"
 #include "policies/kv/footprint.h"
-#include "sim/cost/kv_layout.h"
+#include "sim/cost/make_cost_model.h"
 
 namespace kvlab {
 
