@@ -86,14 +86,14 @@ SpanDistribution constant(Span span) {
 }
 
 SpanDistribution exponential(Params& p) {
-  const double mean_s = p.required<double>("mean_s", 0, kLongestRunSeconds / 100, "mean");
+  const double mean_s = p.required<double>("mean_s", 0, kLongestRunS / 100, "mean");
   return [=](const Draw& draw) { return from_seconds(draw.exponential(mean_s)); };
 }
 
 SpanDistribution lognormal_spans(Params& p) {
-  const double mu = std::log(p.required<double>("median_s", 1e-9, kLongestRunSeconds / 100, "half of the waits are shorter"));
+  const double mu = std::log(p.required<double>("median_s", 1e-9, kLongestRunS / 100, "half of the waits are shorter"));
   const double sigma = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
-  return [=](const Draw& draw) { return from_seconds(std::min(draw.lognormal(mu, sigma), kLongestRunSeconds)); };
+  return [=](const Draw& draw) { return from_seconds(std::min(draw.lognormal(mu, sigma), kLongestRunS)); };
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ CountDistribution make_counts(const std::string& name, Params& p, TraceColumn co
 
 SpanDistribution make_spans(const std::string& name, Params& p) {
   if (name == "none") return constant(Span{0});
-  if (name == "constant") return constant(from_seconds(p.required<double>("s", 0, kLongestRunSeconds, "always this")));
+  if (name == "constant") return constant(from_seconds(p.required<double>("s", 0, kLongestRunS, "always this")));
   if (name == "exponential") return exponential(p);
   if (name == "lognormal") return lognormal_spans(p);
   p.fail("unknown distribution '" + name + "'" + suggestion(name, span_names()));

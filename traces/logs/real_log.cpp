@@ -63,7 +63,7 @@ RealLog read_engine_log(const LogText& text) {
 void check_span(const std::vector<ServedRequest>& requests, const std::string& file) {
   double begin = std::numeric_limits<double>::infinity(), end = -begin;
   for (const ServedRequest& r : requests) begin = std::min(begin, r.queued_s), end = std::max(end, r.last_token_s);
-  if (end - begin <= kLongestRunSeconds) return;
+  if (end - begin <= kLongestRunS) return;
   throw InputError(fmt::format("{}: its times span {:.3g} s, and no run lasts longer than 9.2e6 s (106 days): are the times in seconds?",
                                file, end - begin));
 }

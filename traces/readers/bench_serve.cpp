@@ -86,7 +86,7 @@ class BenchServeTrace final : public RowReader {
   void check_span() const {
     if (sent_.empty()) return;
     const double span_s = sent_.back().start_s - sent_.front().start_s;
-    if (span_s <= kLongestRunSeconds) return;
+    if (span_s <= kLongestRunS) return;
     throw InputError(fmt::format("{}: 'start_times' span {:.3g} s, and no run lasts longer than 9.2e6 s (106 days): are they in seconds?",
                                  lines_->name(), span_s));
   }

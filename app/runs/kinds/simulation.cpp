@@ -192,9 +192,9 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   const double native_per_s = mean_rate(*open(), plan_.setup.stop.after_requests);
   const double capacity_per_s = static_cast<double>(all.latencies.completed) / to_s(all.duration);
   if (!(capacity_per_s > 0)) throw InputError("'load_frac': no request completes when all come at once, so there is no capacity to share");
-  if (const double over_s = to_s(all.duration) / plan_.load_frac; over_s > kLongestRunSeconds)
+  if (const double over_s = to_s(all.duration) / plan_.load_frac; over_s > kLongestRunS)
     throw InputError(fmt::format("'load_frac' = {:g} spreads the requests over {:.3g} s, and a run has at most {:.3g} s: raise it",
-                                 plan_.load_frac, over_s, kLongestRunSeconds));
+                                 plan_.load_frac, over_s, kLongestRunS));
   plan_.trace.open = [open, factor = native_per_s / (plan_.load_frac * capacity_per_s)] {
     return std::make_unique<RescaledTrace>(open(), factor);
   };
