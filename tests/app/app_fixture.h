@@ -8,8 +8,6 @@
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "app/cli.h"
 #include "base/csv.h"

@@ -4,9 +4,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <atomic>
-#include <map>
 
 #include "app/runs/kinds/run_kind.h"
 #include "tests/app/app_fixture.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "app/runs/plan/kv_memory.h"

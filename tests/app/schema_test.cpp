@@ -3,7 +3,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 
 #include "app/commands/describe.h"
 #include "tests/app/app_fixture.h"

@@ -1,7 +1,6 @@
 // KV blocks and scheduler limits that follow from the hardware, against logs of engines.
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
-#include "base/error.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

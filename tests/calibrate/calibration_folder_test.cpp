@@ -1,16 +1,11 @@
 // The folder that calibration writes: a profile to continue, to price steps with, or to refuse.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "app/cli.h"
 #include "app/runs/sweep/progress.h"
-#include "calibrate/calibration.h"
-#include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"
 
 namespace kvlab {

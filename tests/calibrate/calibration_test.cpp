@@ -1,21 +1,14 @@
 // Calibration of a device whose times are made up: what it measures, and the stated error of its tables.
-#include "calibrate/calibration.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <set>
-#include <sstream>
 
 #include "base/quantile.h"
 #include "calibrate/refine.h"
-#include "sim/cost/make_cost_model.h"
 #include "tests/bench/fake_device.h"
 #include "tests/calibrate/fake_meter.h"
 

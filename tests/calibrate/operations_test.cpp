@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 
-#include "base/read_file.h"
 #include "base/text.h"
 #include "calibrate/cases/kernel_case.h"
 #include "calibrate/tables.h"

@@ -8,7 +8,6 @@
 #include <map>
 #include <sstream>
 
-#include "base/error.h"
 #include "sim/kv_cost/recipe_footprint.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"

@@ -2,9 +2,6 @@
 
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "tests/kv/kv_fixture.h"
 

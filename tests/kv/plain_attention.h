@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <vector>
 
 #include "tests/kv/kv_fixture.h"
 

@@ -5,10 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <numeric>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "tests/kv/kv_fixture.h"
 #include "traces/write_safetensors.h"

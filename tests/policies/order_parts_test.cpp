@@ -5,7 +5,6 @@
 #include <deque>
 #include <fstream>
 #include <functional>
-#include <string>
 
 #include "base/config/params.h"
 #include "base/random.h"

@@ -1,4 +1,3 @@
-#include "traces/make_trace.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -8,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/read_file.h"
 #include "tests/memory_run.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/numbers.h"
