@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"

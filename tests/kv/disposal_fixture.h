@@ -1,7 +1,5 @@
 #pragma once
 
-
-
 #include "kernels/kv_rows.h"
 #include "kernels/select/unit_lists_op.h"
 #include "tests/kv/kv_fixture.h"

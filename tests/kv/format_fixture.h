@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

@@ -1,6 +1,5 @@
 #pragma once
 
-
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
