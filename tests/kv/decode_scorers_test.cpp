@@ -1,6 +1,6 @@
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/plain_attention.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {

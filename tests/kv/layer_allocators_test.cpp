@@ -6,7 +6,6 @@
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "tests/kv/allocator_fixture.h"
-#include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {
 namespace {
