@@ -6,6 +6,7 @@
 
 #include "app/results/results.h"
 #include "app/results/run_files.h"
+#include "app/runs/kinds/run_kind.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/chosen_runs.h"
 #include "base/config/config_file.h"

@@ -1,4 +1,3 @@
-
 #include "app/runs/plan/kv_memory.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"

@@ -1,4 +1,3 @@
-
 #include <sstream>
 
 #include "base/ceil_div.h"

@@ -99,6 +99,16 @@ TEST_P(SelectorContract, ShapesMakeTheSameCalls) {
   for (const ContractRun& run : GetParam().plain) expect_same_on_shapes(run, nullptr, false);
 }
 
+// Parameters too long for a line of a table.
+const char* const kInfllm2 = "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}";
+const char* const kActQkv = "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}";
+const char* const kGraphSearch =
+    "{sink_tokens: 4, recent_tokens: 8, top_tokens: 10, search: hnsw, links: 8, build_candidates: 64, search_candidates: 64}";
+const char* const kOfBreaks =
+    "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, pool_tokens: 3, sentence_tokens: 6}";
+const char* const kClosing =
+    "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, closing_ids: \"3 1\"}";
+
 const ContractRuns kEdges{{1, 7}, {15, 7}, {64, 7}, {65, 7}, {150, 7}};
 
 // Counts that follow from lengths.
@@ -106,12 +116,7 @@ const std::vector<Contract> kPlain{
     {"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}", true, kEdges, {}, {{150, 9}}},
     {"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}", true, kEdges, {}, {{150, 9}}},
     {"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}", true, kEdges, {}, {{150, 9}}},
-    {"infllm2",
-     "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}",
-     true,
-     kEdges,
-     {},
-     {{150, 9}}},
+    {"infllm2", kInfllm2, true, kEdges, {}, {{150, 9}}},
     {"hybrid_sparse", "{budget_tokens: 40}", true, kEdges, {}, {{150, 9}}},
     {"retrieval_chunks", "{budget_tokens: 40}", true, kEdges, {}, {{150, 9}}},
     {"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}", true, kEdges, {}, {{150, 9}}},
@@ -125,13 +130,7 @@ const std::vector<Contract> kPlain{
 
 const std::vector<Contract> kDataDependent{
     {"squeezed", "{clusters_frac: 0.1}", false, kEdges, {{150, 9}}, {}, true},
-    {"act_qkv",
-     "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}",
-     false,
-     kEdges,
-     {{150, 9}},
-     {},
-     true},
+    {"act_qkv", kActQkv, false, kEdges, {{150, 9}}, {}, true},
     {"moba", "{chunk_tokens: 8, top_chunks: 4}", false, kEdges, {{150, 9}}, {}, true},
     {"quest", "{page_tokens: 8, budget_tokens: 32, group: union}", false, kEdges, {{150, 9}}, {}, true},
     {"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}", false, kEdges, {{150, 9}}, {}, true},
@@ -167,24 +166,12 @@ const std::vector<Contract> kTiers{
     {"retrieval_attention", "{}", true},
     {"retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}", true, {{33, 5}}, {{65, 4}}},
     {"retrieval_attention", "{sink_tokens: 0, recent_tokens: 1, top_tokens: 1}", false, {{1, 5}}},
-    {"retrieval_attention",
-     "{sink_tokens: 4, recent_tokens: 8, top_tokens: 10, search: hnsw, links: 8, build_candidates: 64, search_candidates: 64}",
-     true,
-     {{333, 5}, {1, 30}},
-     {{300, 4}}},
+    {"retrieval_attention", kGraphSearch, true, {{333, 5}, {1, 30}}, {{300, 4}}},
     {"spar_f", "{}", true, {{33, 5}, {1, 9}}, {{65, 5}}},
     {"lsh_sampling", "{sink_tokens: 2, local_tokens: 8, bits: 4, tables: 10}", false, {{90, 5}, {1, 9}}, {{65, 4}}},
     {"sentence", "{}", true},
-    {"sentence",
-     "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, pool_tokens: 3, sentence_tokens: 6}",
-     false,
-     {{60, 9}, {1, 25}},
-     {{65, 9}}},
-    {"sentence",
-     "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, closing_ids: \"3 1\"}",
-     false,
-     {{60, 9}, {1, 25}},
-     {{65, 9}}}};
+    {"sentence", kOfBreaks, false, {{60, 9}, {1, 25}}, {{65, 9}}},
+    {"sentence", kClosing, false, {{60, 9}, {1, 25}}, {{65, 9}}}};
 
 std::string name_of(const testing::TestParamInfo<Contract>& info) { return info.param.part + "_" + std::to_string(info.index); }
 INSTANTIATE_TEST_SUITE_P(Plain, SelectorContract, testing::ValuesIn(kPlain), name_of);

@@ -17,15 +17,13 @@ namespace kvlab {
 namespace {
 
 // A token per nanosecond is read, from now on; the horizon is 10 ns, so the area below the line is 50.
-TEST(GainOfServing, IsAllOfTheLineWhereTokensComeInTime) { EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 1), 1); }
-TEST(GainOfServing, IsHalfOfItWhereTheyComeHalfAsFast) { EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 2), 0.5); }
-// Two tokens are ahead of the line: until 2 nothing is gained; with a token every 2 ns the buffer is used up at 4.
-TEST(GainOfServing, BeginsWhenTheBufferIsReadUp) {
+TEST(GainOfServing, ByHand) {
+  EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 1), 1) << "all of the line where tokens come in time";
+  EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 2), 0.5) << "half as fast";
+  // Two tokens are ahead of the line: until 2 nothing is gained; with a token every 2 ns the buffer is used up at 4.
   EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 2}, 10, 1), 0.64);
   EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 2}, 10, 2), (4 + 0.5 * (100 - 16)) / 100);
-}
-TEST(GainOfServing, IsNothingWhereTheBufferLasts) { EXPECT_EQ(gain_of_serving({0, 1, 10}, 10, 1), 0); }
-TEST(GainOfServing, CountsTheLineFromItsBegin) {
+  EXPECT_EQ(gain_of_serving({0, 1, 10}, 10, 1), 0) << "the buffer lasts";
   EXPECT_DOUBLE_EQ(gain_of_serving({-10, 1, 0}, 10, 1), 0.25) << "half of the line's length is lost already";
   EXPECT_DOUBLE_EQ(gain_of_serving({5, 1, 0}, 10, 1), 1);
 }
