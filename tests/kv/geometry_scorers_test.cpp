@@ -1,6 +1,6 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/trained_fixture.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {

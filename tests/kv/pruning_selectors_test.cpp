@@ -5,7 +5,6 @@
 #include "policies/kv/selector/estimate_keys_op.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"
-#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {

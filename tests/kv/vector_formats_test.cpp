@@ -4,7 +4,6 @@
 #include "tests/has_all.h"
 #include "tests/kv/format_fixture.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -319,8 +318,7 @@ TEST(Palu, BytesOfAGivenBasisAreTheModels) {
 }
 
 TEST(Palu, CostsWhatItComputesWithWeights) {
-  const AttentionTrace trace = sample({});
-  expect_cost_is_replay(trace, recipe_of("{recipe: palu, weights: " + file_of_bases(3, 2, 32) + "}"));
+  expect_cost_is_replay(sample({}), recipe_of("{recipe: palu, weights: " + file_of_bases(3, 2, 32) + "}"));
 }
 
 TEST(Palu, RefusesWhatDoesNotFit) {
