@@ -135,8 +135,7 @@ TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
     const ReplayResult result = replay_listed(recipe, weights_trace(chunks));
     EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{0, 1, 4}));
     for (const std::size_t row : {2U, 3U, 5U}) {
-      std::vector<std::int32_t> ends(64);
-      std::iota(ends.begin(), ends.end(), 0);
+      Ints ends = range(0, 64);
       for (std::int32_t i = 184; i < 200; ++i) ends.push_back(i);
       EXPECT_EQ(result.kept_of_prompt[row], ends) << row;
     }
