@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "kernels/kv_rows.h"
 #include "kernels/select/unit_lists_op.h"
 #include "tests/kv/kv_fixture.h"

@@ -6,11 +6,6 @@
 namespace kvlab::test {
 namespace {
 
-struct DisposalCase {
-  std::string name, parameters;
-};
-void PrintTo(const DisposalCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
-
 // The effect of a disposal on a batch: every second token of head 0 stays, the newest half of head 1.
 struct Outcome {
   std::vector<OpCall> log;
@@ -36,7 +31,7 @@ void cut(Disposal& disposal, RandomLayer& layer) {
   for (std::int32_t r = 0; r < layer.store.num_rows() && disposal.shrinks(); ++r) layer.store.shrink(r, nth(lists.count, r));
 }
 
-Outcome run(const DisposalCase& c, RandomLayer& layer) {
+Outcome run(const NamedPart& c, RandomLayer& layer) {
   auto disposal = make_part<DisposalRegistry>(c.name, c.parameters);
   disposal->bind(0);
   cut(*disposal, layer);
@@ -62,7 +57,7 @@ Outcome run(const DisposalCase& c, RandomLayer& layer) {
   return o;
 }
 
-class DisposalLog : public ::testing::TestWithParam<DisposalCase> {};
+class DisposalLog : public ::testing::TestWithParam<NamedPart> {};
 
 TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
@@ -91,16 +86,17 @@ TEST_P(DisposalLog, SequencesDoNotMix) {
   EXPECT_EQ(std::vector<float>(of_both.begin(), of_both.begin() + static_cast<std::ptrdiff_t>(alone.size())), alone);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, DisposalLog,
-    ::testing::Values(DisposalCase{"drop", "{}"}, DisposalCase{"merge_nearest", "{}"},
-                      DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
-                      DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
-                      DisposalCase{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
-                      DisposalCase{"merge_nearest", "{threshold: none, merges: values}"}, DisposalCase{"merge_runs", "{}"},
-                      DisposalCase{"merge_runs", "{order: runs_first}"}, DisposalCase{"merge_window", "{}"},
-                      DisposalCase{"merge_window", "{mass: per_query}"}, DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"},
-                      DisposalCase{"low_precision", "{}"}, DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
+INSTANTIATE_TEST_SUITE_P(All, DisposalLog,
+                         ::testing::Values(NamedPart{"drop", "{}"}, NamedPart{"merge_nearest", "{}"},
+                                           NamedPart{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
+                                           NamedPart{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"},
+                                           NamedPart{"merge_position", "{}"},
+                                           NamedPart{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
+                                           NamedPart{"merge_nearest", "{threshold: none, merges: values}"}, NamedPart{"merge_runs", "{}"},
+                                           NamedPart{"merge_runs", "{order: runs_first}"}, NamedPart{"merge_window", "{}"},
+                                           NamedPart{"merge_window", "{mass: per_query}"}, NamedPart{"compensation", "{}"},
+                                           NamedPart{"offload", "{}"}, NamedPart{"low_precision", "{}"},
+                                           NamedPart{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
 
 // Offloading is dropping, as far as the GPU knows; every byte is on one tier.
 TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {

@@ -99,6 +99,12 @@ inline std::vector<float> turned(std::vector<float> x, const RopeForm& rope, con
   return x;
 }
 
+// A registered part and its parameters, as YAML.
+struct NamedPart {
+  std::string name, parameters;
+};
+inline void PrintTo(const NamedPart& part, std::ostream* out) { *out << part.name << " " << part.parameters; }
+
 // A registered part from YAML parameters.
 template <class Registry>
 auto make_part(const std::string& name, const std::string& parameters = "{}") {
