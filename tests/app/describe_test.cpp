@@ -41,9 +41,7 @@ TEST_F(DescribeTest, ParametersHaveUnitsRangesAndDefaults) {
   for (const auto& p : sarathi["parameters"]) {
     if (p["key"] != "budget_tokens") continue;
     found = true;
-    EXPECT_EQ(p["type"], "integer");
-    EXPECT_EQ(p["unit"], "tokens");
-    EXPECT_EQ(p["default"], "512");
+    EXPECT_EQ(std::tuple(p["type"], p["unit"], p["default"]), std::tuple("integer", "tokens", "512"));
     EXPECT_FALSE(p["meaning"].get<std::string>().empty());
   }
   EXPECT_TRUE(found);

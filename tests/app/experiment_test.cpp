@@ -155,8 +155,7 @@ TEST(Experiment, SettingsOfFiguresAreNoPartOfItsRuns) {
       "y_label: y, x_range: [0, 1], y_range: [1, 2], x_scale: log, y_scale: linear, slo_lines: false, legend: false, draw: true}}\n";
   const std::string text = "scheduler: [a, b]\n", with = text + figures;
   const Experiment e = parse_experiment(with, "e.yaml", {"figures.tail.size=[7, 3]"}), plain = parse_experiment(text, "e.yaml", {});
-  EXPECT_EQ(e.axes, plain.axes);
-  EXPECT_EQ(e.runs.size(), 2U);
+  EXPECT_EQ(std::tuple(e.axes, e.runs.size()), std::tuple(plain.axes, 2U));
   EXPECT_EQ(e.resolved(e.runs[0]), plain.resolved(plain.runs[0]));
   InputFiles files(e), plain_files(plain);
   EXPECT_EQ(run_ids(e, files), run_ids(plain, plain_files));

@@ -184,8 +184,7 @@ TEST(CalibrationErrors, AreTheMedianAndThe95thPercentileOfEachTable) {
   EXPECT_NEAR(errors[0].median_frac, 0.11, 1e-12);
   EXPECT_NEAR(errors[0].p95_frac, 0.20, 1e-12);
   EXPECT_NEAR(errors[1].median_frac, 0.5, 1e-12);
-  EXPECT_EQ(errors[2].table, "all");
-  EXPECT_EQ(errors[2].points, 22U);
+  EXPECT_EQ(std::tuple(errors[2].table, errors[2].points), std::tuple("all", 22U));
 }
 
 TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {

@@ -231,15 +231,11 @@ TEST(CalibrationTables, AreNamedForWhatIsTimed) {
   };
   const auto gpu = tables("llama-3.1-8b", DeviceKind::kGpu), normed = tables("qwen3-8b", DeviceKind::kGpu),
              cpu = tables("qwen3-8b", DeviceKind::kCpu);
-  EXPECT_EQ(gpu.at("rotary_emb"), "rope_qk rope_qk/bf16");
-  EXPECT_EQ(gpu.at("lm_head"), "linear_head linear_head/bf16");
-  EXPECT_EQ(gpu.at("sampler"), "sampler sampling/f32");
-  EXPECT_EQ(gpu.at("append_kv"), "append_kv append_step/bf16");
+  EXPECT_EQ(std::tuple(gpu.at("rotary_emb"), gpu.at("lm_head")), std::tuple("rope_qk rope_qk/bf16", "linear_head linear_head/bf16"));
+  EXPECT_EQ(std::tuple(gpu.at("sampler"), gpu.at("append_kv")), std::tuple("sampler sampling/f32", "append_kv append_step/bf16"));
   EXPECT_EQ(gpu.at("qkv_proj"), "qkv_proj linear/bf16");
-  EXPECT_EQ(normed.at("qkv_proj"), "qkv_proj linear_set/bf16");
-  EXPECT_EQ(normed.at("qk_norm"), "qk_norm rmsnorm_qk/bf16");
-  EXPECT_EQ(cpu.at("rotary_emb"), "rotary_emb rope/f32");
-  EXPECT_EQ(cpu.at("lm_head"), "lm_head linear/f32");
+  EXPECT_EQ(std::tuple(normed.at("qkv_proj"), normed.at("qk_norm")), std::tuple("qkv_proj linear_set/bf16", "qk_norm rmsnorm_qk/bf16"));
+  EXPECT_EQ(std::tuple(cpu.at("rotary_emb"), cpu.at("lm_head")), std::tuple("rotary_emb rope/f32", "lm_head linear/f32"));
   EXPECT_EQ(cpu.at("qk_norm"), "qk_norm rmsnorm/f32");
 }
 
@@ -312,8 +308,7 @@ TEST(RecipeOps, WhatRestsIsTimedOverAllThatIsHeld) {
   constexpr std::int64_t kRows = 3 * 2, kHeld = kTimedPrompt + kTimedSteps / 2;
   ASSERT_EQ(found.at("at_rest/kivi2").size(), 1U);
   const Measured& m = found.at("at_rest/kivi2").front();
-  EXPECT_EQ(m.tokens, kTimedSequences * kRows * kHeld);
-  EXPECT_EQ(m.bytes, m.tokens * 2 * 32 * 4);
+  EXPECT_EQ(std::tuple(m.tokens, m.bytes), std::tuple(kTimedSequences * kRows * kHeld, m.tokens * 2 * 32 * 4));
   EXPECT_GT(m.seconds, 1e-6);
   EXPECT_FALSE(timed(load_recipe("snapkv", 64)).contains("at_rest/snapkv")) << "never rests";
 }

@@ -105,8 +105,7 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
   EXPECT_EQ(offload.numbers, drop.numbers);
   std::int64_t held = 0;
   for (std::int32_t r = 0; r < 4; ++r) held += a.store.len(r);
-  EXPECT_EQ(offload.resident.gpu, 1000);
-  EXPECT_EQ(offload.resident.host, (4 * 65 - held) * 2 * 16 * 2);
+  EXPECT_EQ(std::tuple(offload.resident.gpu, offload.resident.host), std::tuple(1000, (4 * 65 - held) * 2 * 16 * 2));
   EXPECT_EQ(offload.stored_bytes, offload.resident.host);
 }
 
@@ -132,8 +131,7 @@ TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
 
 TEST(MiniCache, IsExactWhereAllIsRetained) {
   const ReplayResult r = replayed_alike(recipe_of("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}"));
-  EXPECT_EQ(r.mean.output_rel_err, 0);
-  EXPECT_EQ(r.mean.topk_recall, 1);
+  EXPECT_EQ(std::tuple(r.mean.output_rel_err, r.mean.topk_recall), std::tuple(0, 1));
 }
 
 // A step on shapes needs no history where the recipe acts in every step.

@@ -227,8 +227,7 @@ TEST(InfiniGen, CountsWhatIsBroughtAndWhereItLies) {
   // 104 tokens: at most 20 brought and the newest stay on the GPU, with 4 of 16 key channels of all and their numbers.
   const std::int64_t token = 2 * 16 * 2;
   const TierBytes bytes = d.part->resident_in_layer(2, d.model, d.store.rows(), {2 * 104 * token, 0, 0});
-  EXPECT_EQ(bytes.host, 2 * (104 - 21) * token);
-  EXPECT_EQ(bytes.gpu, 2 * 21 * token + (2 * 104 + 2) * 4 * 2);
+  EXPECT_EQ(std::tuple(bytes.host, bytes.gpu), std::tuple(2 * (104 - 21) * token, 2 * 21 * token + (2 * 104 + 2) * 4 * 2));
 }
 
 }  // namespace

@@ -240,8 +240,7 @@ TEST(Locret, WithRoomForThePromptNothingGoes) {
 TEST(TrainedScorers, JudgeTokensAlikeInAnyChunks) {
   const auto expect_alike = [](const std::string& recipe) {
     const auto whole = replay_listed(recipe, sample({.chunk = 0})), cut = replay_listed(recipe, sample({.chunk = 33}));
-    EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
-    EXPECT_EQ(whole.kept, cut.kept);
+    EXPECT_EQ(std::tuple(whole.kept_of_prompt, whole.kept), std::tuple(cut.kept_of_prompt, cut.kept));
   };
   expect_alike(zap("0.1", Surrogates(3, 2, 48, 7).file()));
   expect_alike(fast_kvzip(Gates(3).file()));
