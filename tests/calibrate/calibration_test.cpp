@@ -24,7 +24,7 @@ double p95(std::vector<double> x) {
 std::vector<double> errors_elsewhere(const Calibrated& c) {
   const Profile p = c.profile();
   std::vector<double> errors;
-  for (const CalibrationTable& t : cpu_tables()) {
+  for (const CalibrationTable& t : cpu_tables())
     for (const CalibrationPoint& at : held_out_points(t, 777)) {
       double predicted = 0;
       if (t.kind == TableKind::kOp) {
@@ -39,7 +39,6 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
       }
       errors.push_back(std::abs(predicted * 1e-12 / true_seconds(t, at) - 1));
     }
-  }
   return errors;
 }
 

@@ -110,7 +110,7 @@ TEST(AccumulatedAttention, ChunksAndDecodeStepsAddUp) {
 }
 
 TEST(LastQueryAttention, IsTheMeanOverTheLayersHeadsAfterTheSoftmax) {
-  for (const std::int32_t group : kGroups) {
+  for (const std::int32_t group : kGroups)
     for (const std::int32_t n : {1, 64, 65}) {
       RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, n, 3);
       const std::vector<float> scores = scores_after_prompt(layer, *make_part<ScorerRegistry>("last_query_attention"));
@@ -121,7 +121,6 @@ TEST(LastQueryAttention, IsTheMeanOverTheLayersHeadsAfterTheSoftmax) {
             EXPECT_NEAR(scores[static_cast<std::size_t>((2 * s + h) * n) + i], (a[i] + b[i]) / 2, 2e-6);
       }
     }
-  }
 }
 
 TEST(LastQueryAttention, PerHeadAndWholeStep) {

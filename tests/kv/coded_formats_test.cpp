@@ -147,7 +147,7 @@ TEST(Kivi, KeysInBlocksValuesTokenByToken) {
 
 TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
   FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kGroupedShape, 8, 0);
-  for (std::int32_t c = 0; c < 64; ++c) {
+  for (std::int32_t c = 0; c < 64; ++c)
     for (std::int32_t block = 0; block < 8; block += 4) {
       float least = 1e9F, most = -1e9F;
       for (std::int32_t i = block; i < block + 4; ++i)
@@ -155,7 +155,6 @@ TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
       const float step = (most - least) / 3;
       for (std::int32_t i = block; i < block + 4; ++i) EXPECT_NEAR(run.key(1, i, c), run.k[run.place(1, i, c)], 0.502F * step + 1e-3F);
     }
-  }
 }
 
 TEST(Kivi, TokensAreEncodedOnce) {

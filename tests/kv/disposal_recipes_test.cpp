@@ -50,17 +50,16 @@ Outcome run(const NamedPart& c, RandomLayer& layer) {
   o.log = layer.ops.log();
   o.resident = disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {1000});
   o.stored_bytes = disposal->take_traffic(layer.model, *format).stored_bytes;
-  for (std::int32_t r = 0; r < step.kv.num_rows && layer.store.has_data(); ++r) {
+  for (std::int32_t r = 0; r < step.kv.num_rows && layer.store.has_data(); ++r)
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
       for (const float* x : {step.kv.key(r, i), step.kv.value(r, i)}) o.numbers.insert(o.numbers.end(), x, x + step.kv.head_dim);
-  }
   return o;
 }
 
 class DisposalLog : public ::testing::TestWithParam<NamedPart> {};
 
 TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t n : {0, 1, 63, 64, 65}) {
       RandomLayer with({1, 2 * group, 2, 16, 24}, 2, n, 3, 1), without({1, 2 * group, 2, 16, 24}, 2, n, 3, 1, false);
       Outcome a = run(GetParam(), with);
@@ -69,7 +68,6 @@ TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
       a.numbers.clear();
       EXPECT_TRUE(a == b) << n << " tokens, group " << group;
     }
-  }
 }
 
 TEST_P(DisposalLog, GivesNumbersAndTheSameTwice) {

@@ -27,9 +27,7 @@ std::vector<std::vector<std::int32_t>> by_hand(Decode& d, std::int32_t sequence,
   }
   const auto count = std::min<std::int64_t>(std::max<std::int64_t>(wanted / heads, 1), static_cast<std::int64_t>(max_frac * n));
   std::vector<std::vector<std::int32_t>> rows;
-  for (const auto& s : scores) {
-    rows.push_back(tokens_of(best(s, static_cast<std::size_t>(count)), 1, 0, n, n + 1));
-  }
+  for (const auto& s : scores) rows.push_back(tokens_of(best(s, static_cast<std::size_t>(count)), 1, 0, n, n + 1));
   return rows;
 }
 

@@ -53,7 +53,7 @@ TEST(KvZap, KeepsWhatScoresByHand) {
     const Surrogates models(3, 2, trace.hidden_dim, mid);
     const ReplayResult result = replay_listed(zap("0.1", models.file()), trace);
     std::size_t cut = 0;
-    for (std::int32_t l = 0; l < 3; ++l) {
+    for (std::int32_t l = 0; l < 3; ++l)
       for (std::int32_t h = 0; h < 2; ++h) {
         std::vector<std::int32_t> expected;
         for (std::int32_t t = 0; t < 200; ++t) {
@@ -64,7 +64,6 @@ TEST(KvZap, KeepsWhatScoresByHand) {
         EXPECT_EQ(nth(result.kept_of_prompt, l * 2 + h), expected) << mid << " " << l << " " << h;
         cut += 200 - expected.size();
       }
-    }
     EXPECT_GT(cut, 60U);  // of 6 x 72 that may go
     EXPECT_LT(cut, 400U);
   }

@@ -73,9 +73,8 @@ TEST_F(WeightFile, QFiltersByHand) {
   step.layer = 1;
   const std::vector<float> scores = scored(*scorer, step);
   for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-    for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
+    for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
       EXPECT_NEAR(nth(scores, step.kv.first[r] + i), -dot(step.kv.key(r, i), &nth(filters, (2 + r % 2) * 8), 8), 1e-5);
-    }
 }
 
 TEST_F(WeightFile, QFiltersRefuseAnotherModel) {
