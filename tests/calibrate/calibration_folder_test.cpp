@@ -25,8 +25,7 @@ TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
     std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,16,0,fit,12";
     meter.stop_after = 0;
     const CalibrationResult again = c.run(meter);
-    EXPECT_TRUE(again.is_complete);
-    EXPECT_EQ(again.measurements, whole.result.measurements);
+    EXPECT_EQ(std::tuple(again.is_complete, again.measurements), std::tuple(true, whole.result.measurements));
     EXPECT_EQ(meter.measurements, meter.measured.size());
     for (const char* file : {"tp1/qkv_proj.csv", "tp1/attention.csv", "tp1/policy.csv", "heldout.csv", "meta.yaml"})
       EXPECT_EQ(c.text(file), whole.text(file)) << file;

@@ -127,8 +127,7 @@ TEST(PromptRewriter, ServingChargesTheScanAndFewerTokens) {
   EXPECT_EQ(launches("recent_attention"), 1);
   EXPECT_EQ(launches("top_k"), 3 * 2);  // the scan's cache, in two layers after each chunk
   const FootprintStep done = footprint.step(batch[1]);
-  EXPECT_TRUE(done.leaves_hashed);
-  EXPECT_EQ(done.held_tokens, 200);
+  EXPECT_EQ(std::tuple(done.leaves_hashed, done.held_tokens), std::tuple(true, 200));
   EXPECT_FALSE(footprint.shares_prefixes());
 }
 

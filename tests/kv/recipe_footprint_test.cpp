@@ -188,8 +188,7 @@ TEST(RecipeFootprint, SnapKvByHand) {
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   EXPECT_DOUBLE_EQ(recipe_pages(recipe, kFootprintModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
   const FootprintStep chunk = footprint.step(SeqState{0, 260}.taking(200));
-  EXPECT_FALSE(chunk.leaves_hashed);
-  EXPECT_EQ(chunk.peak_pages, 0);
+  EXPECT_EQ(std::tuple(chunk.leaves_hashed, chunk.peak_pages), std::tuple(false, 0));
   const FootprintStep last = footprint.step(SeqState{200, 260, 200, 0, false, false}.taking(60));
   EXPECT_TRUE(last.leaves_hashed);
   EXPECT_EQ(std::tuple(last.kept_pages, last.held_tokens), std::tuple(4 * kRows, 64));

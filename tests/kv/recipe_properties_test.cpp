@@ -237,8 +237,6 @@ std::string words(const SampleShape& s) {
                      s.prompt, s.chunk, s.decode);
 }
 
-std::uint64_t num_draws() { return full_run() ? 12 : short_run() ? 2 : 5; }
-
 class EveryRecipe : public testing::TestWithParam<std::string> {
  protected:
   // The budgets to try, as YAML; "" is the recipe's own.
@@ -255,7 +253,7 @@ class EveryRecipe : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(EveryRecipe, KeepsItsPromises) {
-  for (std::uint64_t draw = 0; draw < num_draws(); ++draw) {
+  for (std::uint64_t draw = 0; draw < (full_run() ? 12 : short_run() ? 2 : 5); ++draw) {
     const SampleShape shape = drawn_shape(draw);
     const Sampled& d = sampled(shape);
     for (const std::string& budget : budgets(GetParam(), d.trace, draw)) {
