@@ -13,7 +13,7 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kSkewAxes[] = {"n", "skew_rate", "kv_big", "kp"};
+constexpr const char* kBundleAxes[] = {"n", "skew_rate", "kv_big", "kp"};
 
 struct Column {
   std::vector<SampleGrid::Sample> samples;
@@ -86,14 +86,14 @@ std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& fo
   const YAML::Node axes = fit["bucket_axes"];
   if (!axes) throw InputError(meta_file + ": skew_fit is enabled but has no bucket_axes");
   std::vector<SkewAxis> all;
-  for (const char* name : kSkewAxes) all.push_back(read_axis(axes, name, meta_file));
+  for (const char* name : kBundleAxes) all.push_back(read_axis(axes, name, meta_file));
   double alpha_default = 0;
   if (!parse_real(mine["alpha_default"].Scalar(), alpha_default)) throw InputError(meta_file + ": alpha_default is not a number");
   const MeasuredTable csv(folder + "/" + mine["bucket_table"].Scalar());
   const std::size_t pc = csv.column("pc"), alpha = csv.column("alpha");
   std::vector<SkewTable::Entry> entries;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    const auto bin = [&](std::size_t axis) { return bin_of(csv, row, std::string(kSkewAxes[axis]) + "_label", all[axis]); };
+    const auto bin = [&](std::size_t axis) { return bin_of(csv, row, std::string(kBundleAxes[axis]) + "_label", all[axis]); };
     entries.push_back({csv.count(row, pc), bin(0), bin(1), bin(2), bin(3), csv.real(row, alpha)});
   }
   return SkewTable(std::move(all), alpha_default, std::move(entries));

@@ -8,10 +8,9 @@
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "app/cli.h"
+#include "app/runs/sweep/progress.h"
 #include "base/csv.h"
 #include "base/read_file.h"
 #include "tests/has_all.h"
@@ -67,6 +66,13 @@ class AppTest : public ::testing::Test {
     const Called called = call(arguments, more);
     EXPECT_EQ(called.status, status) << called.err;
     return called.err;
+  }
+  // The same of a call that was asked to stop before it began.
+  static std::string error_when_stopped(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}) {
+    stop_requested() = true;
+    std::string error = error_of_call(arguments, more, 130);
+    stop_requested() = false;
+    return error;
   }
   static std::string read(const fs::path& path) { return read_if_there(path); }
   // The id of the run in a row of a folder's summary.csv, and its folder.

@@ -325,10 +325,9 @@ TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
       {"validate", "--requests", "pointer", "--against", "out"},
       {"compare", "out", "broken"},
   };
-  for (const auto& args : calls) {
+  for (const auto& args : calls)
     EXPECT_THAT(error_of_call(args), HasSubstr("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that"))
         << args[0] << " " << args.back();
-  }
 }
 
 TEST_F(LogKinds, PipesAreRefusedWithoutWaiting) {

@@ -6,7 +6,6 @@
 
 #include "app/results/results.h"
 #include "app/runs/accuracy/accuracy.h"
-#include "app/runs/sweep/progress.h"
 #include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 #include "tests/test_files.h"
@@ -185,13 +184,7 @@ TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   call_ok({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"});
   make_partial();
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
-  const auto stopped = [] {
-    stop_requested() = true;
-    const Called called = call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
-    stop_requested() = false;
-    EXPECT_EQ(called.status, 130);
-    return called.err;
-  };
+  const auto stopped = [] { return error_when_stopped({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}); };
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done\n");
   write("out/partial/" + key_of(run_folder("whole")) + ".txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");

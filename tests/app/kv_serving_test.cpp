@@ -1,5 +1,3 @@
-#include <map>
-
 #include "app/runs/plan/kv_memory.h"
 #include "app/runs/plan/serving_plan.h"
 #include "app/runs/sweep/experiment.h"
@@ -203,8 +201,7 @@ TEST(LentFootprint, SaysWhatAFreshOneSays) {
     for (std::int32_t next = prompt, i = 0; i < 5; ++i, next = 1) {
       a = a.taking(next), b = b.taking(next);
       const FootprintStep one = lent->step(a), other = fresh->step(b);
-      EXPECT_EQ(one.kept_pages, other.kept_pages);
-      EXPECT_EQ(one.peak_pages, other.peak_pages);
+      EXPECT_EQ(std::tuple(one.kept_pages, one.peak_pages), std::tuple(other.kept_pages, other.peak_pages));
       PolicyWork work, expected;
       lent->charge({&a, 1}, work), fresh->charge({&b, 1}, expected);
       ASSERT_EQ(work.ops.size(), expected.ops.size());

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "app/runs/sweep/progress.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -241,13 +240,7 @@ TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
 
 TEST_F(RunTest, AStoppedSweepSaysSo) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 3\n");
-  const auto stopped = [](const std::vector<std::string>& more) {
-    stop_requested() = true;
-    const Called called = call({"run", "small.yaml", "--quiet"}, more);
-    stop_requested() = false;
-    EXPECT_EQ(called.status, 130);
-    return called.err;
-  };
+  const auto stopped = [](const std::vector<std::string>& more) { return error_when_stopped({"run", "small.yaml", "--quiet"}, more); };
   EXPECT_EQ(stopped({}), "kvlab: stopped before any of 3 runs was done\n");
   EXPECT_FALSE(fs::exists("results/small"));
   call_ok({"run", "small.yaml", "--quiet", "--set", "seeds=1"});

@@ -13,9 +13,8 @@ namespace kvlab {
 namespace {
 
 double value_of(const std::vector<MetricRow>& rows, const std::string& metric, const std::string& statistic) {
-  for (const MetricRow& row : rows) {
+  for (const MetricRow& row : rows)
     if (row.metric == metric && row.statistic == statistic) return row.value_ms;
-  }
   ADD_FAILURE() << metric << " " << statistic;
   return 0;
 }
@@ -88,12 +87,11 @@ std::vector<ServedRequest> made_up_tail(const std::function<double(std::int64_t 
   std::int64_t running = 64;
   while (running > 0) {
     now += duration(running);
-    for (std::size_t i = 0; i < requests.size(); ++i) {
+    for (std::size_t i = 0; i < requests.size(); ++i)
       if (left[i] > 0 && --left[i] == 0) {
         requests[i].last_token_s = now;
         --running;
       }
-    }
   }
   return requests;
 }
@@ -119,11 +117,10 @@ std::string log_of(const CsvTable& requests, double unit = 1) {
   const auto seconds = [&](const std::vector<std::string>& row, const char* column) {
     return std::to_string(std::stod(row[requests.at(column)]) * 1e-9 * unit + 1000);
   };
-  for (const auto& row : requests.rows) {
+  for (const auto& row : requests.rows)
     log += "{\"output_toks\": " + row[requests.at("output_tokens")] + ", \"arrival_time\": " + seconds(row, "arrival_ns") +
            ", \"queued_ts\": " + seconds(row, "queued_ns") + ", \"first_token_ts\": " + seconds(row, "first_token_ns") +
            ", \"last_token_ts\": " + seconds(row, "last_token_ns") + "}\n";
-  }
   return log;
 }
 

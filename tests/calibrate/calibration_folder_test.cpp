@@ -1,16 +1,11 @@
 // The folder that calibration writes: a profile to continue, to price steps with, or to refuse.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "app/cli.h"
 #include "app/runs/sweep/progress.h"
-#include "calibrate/calibration.h"
-#include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"
 
 namespace kvlab {
@@ -30,8 +25,7 @@ TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
     std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,16,0,fit,12";
     meter.stop_after = 0;
     const CalibrationResult again = c.run(meter);
-    EXPECT_TRUE(again.is_complete);
-    EXPECT_EQ(again.measurements, whole.result.measurements);
+    EXPECT_EQ(std::tuple(again.is_complete, again.measurements), std::tuple(true, whole.result.measurements));
     EXPECT_EQ(meter.measurements, meter.measured.size());
     for (const char* file : {"tp1/qkv_proj.csv", "tp1/attention.csv", "tp1/policy.csv", "heldout.csv", "meta.yaml"})
       EXPECT_EQ(c.text(file), whole.text(file)) << file;
@@ -189,8 +183,7 @@ TEST(CalibrationErrors, AreTheMedianAndThe95thPercentileOfEachTable) {
   EXPECT_NEAR(errors[0].median_frac, 0.11, 1e-12);
   EXPECT_NEAR(errors[0].p95_frac, 0.20, 1e-12);
   EXPECT_NEAR(errors[1].median_frac, 0.5, 1e-12);
-  EXPECT_EQ(errors[2].table, "all");
-  EXPECT_EQ(errors[2].points, 22U);
+  EXPECT_EQ(std::tuple(errors[2].table, errors[2].points), std::tuple("all", 22U));
 }
 
 TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {

@@ -1,21 +1,14 @@
 // Calibration of a device whose times are made up: what it measures, and the stated error of its tables.
-#include "calibrate/calibration.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <set>
-#include <sstream>
 
 #include "base/quantile.h"
 #include "calibrate/refine.h"
-#include "sim/cost/make_cost_model.h"
 #include "tests/bench/fake_device.h"
 #include "tests/calibrate/fake_meter.h"
 
@@ -31,7 +24,7 @@ double p95(std::vector<double> x) {
 std::vector<double> errors_elsewhere(const Calibrated& c) {
   const Profile p = c.profile();
   std::vector<double> errors;
-  for (const CalibrationTable& t : cpu_tables()) {
+  for (const CalibrationTable& t : cpu_tables())
     for (const CalibrationPoint& at : held_out_points(t, 777)) {
       double predicted = 0;
       if (t.kind == TableKind::kOp) {
@@ -46,7 +39,6 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
       }
       errors.push_back(std::abs(predicted * 1e-12 / true_seconds(t, at) - 1));
     }
-  }
   return errors;
 }
 

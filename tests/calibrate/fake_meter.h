@@ -5,12 +5,8 @@
 #include <iterator>
 #include <map>
 #include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/hash.h"
-#include "base/read_file.h"
 #include "calibrate/calibration.h"
 #include "calibrate/profile_folder.h"
 #include "tests/sim/cost_support.h"

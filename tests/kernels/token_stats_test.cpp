@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "kernels/score/token_scores_op.h"
-#include "tests/kv/plain_attention.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {

@@ -131,10 +131,7 @@ TEST(AllFormats, FinerIsNearer) {
 
 TEST(NativeFormat, ChangesNothingAndCallsNothing) {
   FormatRun run("native", "{}", {1, 8, 2, 64, 128}, 33, 5, true, 8);
-  for (std::int32_t h = 0; h < 2; ++h) {
-    EXPECT_EQ(run.changed_keys(h), 0);
-    EXPECT_EQ(run.changed_values(h), 0);
-  }
+  for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(std::tuple(run.changed_keys(h), run.changed_values(h)), std::tuple(0, 0));
   EXPECT_TRUE(run.ops.log().empty());
   EXPECT_EQ(run.format->num_words(), 0);
   for (const std::int32_t kv_bytes : {2, 4})

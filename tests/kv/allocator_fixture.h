@@ -2,9 +2,6 @@
 
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "tests/kv/kv_fixture.h"
 
@@ -36,13 +33,8 @@ class ScoredModel {
     LayerStep step = l.prompt_step(window);
     observed.resize(layers.size());
     nth(observed, layer) = step.in;
-    return {layer,
-            step.kv,
-            l.store.has_data() ? nth(scores, layer).data() : nullptr,
-            target.data(),
-            nullptr,
-            nth(keep, layer).data(),
-            &nth(observed, layer)};
+    const float* const data = l.store.has_data() ? nth(scores, layer).data() : nullptr;
+    return {layer, step.kv, data, target.data(), nullptr, nth(keep, layer).data(), &nth(observed, layer)};
   }
 
   // Asks the allocator as a policy would, layer by layer or for all at once. Earlier layers of a cascade are really shortened.

@@ -156,8 +156,7 @@ TEST(Ada, RoundsOnceForTheLayerOnRequest) {
   EXPECT_THROW(make_part<AllocatorRegistry>("ada", "{rounding: whole, layers: pyramid}"), InputError);
 }
 
-using Named = std::pair<std::string, std::string>;
-class AllocatorLogs : public testing::TestWithParam<Named> {};
+class AllocatorLogs : public testing::TestWithParam<NamedPart> {};
 
 TEST_P(AllocatorLogs, AreTheSameOnShapesWithScriptedCounts) {
   const auto& [name, parameters] = GetParam();
@@ -182,16 +181,17 @@ TEST_P(AllocatorLogs, AreTheSameOnShapesWithScriptedCounts) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, AllocatorLogs,
-    testing::Values(Named{"uniform", "{}"}, Named{"pyramid", "{}"}, Named{"ada", "{}"}, Named{"ada", "{safeguard: forced_first}"},
-                    Named{"ada", "{rounding: whole}"}, Named{"ada", "{layers: {d2o_layers: {dense_first_layers: 1}}}"},
-                    Named{"global", "{safeguard_frac: 0.1}"}, Named{"layer_global", "{}"}, Named{"cake", "{window_tokens: 4}"},
-                    Named{"cake", "{window_tokens: 8, tau_entropy: 1.6, tau_variance: 0.4}"},
-                    Named{"dynamic_layers", "{window_tokens: 4, surplus: 2, every_layers: 2}"}, Named{"d2o_layers", "{}"},
-                    Named{"head_split", "{retrieval_heads: \"0.1 3\"}"}, Named{"head_split", "{retrieval_frac: 0.3}"},
-                    Named{"lazy_layers", "{tau: 0.4}"}, Named{"lazy_layers", "{tau: 0.4, measures: kvpress}"},
-                    Named{"table", "{values: \"0=5 1.1=1000\"}"},
-                    Named{"sensitivity_layers", "{least_tokens: 2, importance: \"0=1 1=2 2=3 3=4 4=50\"}"},
-                    Named{"attention_mass_share", "{tau: 0.7}"}, Named{"score_threshold", "{min_score: 1.0}"}));
+    testing::Values(NamedPart{"uniform", "{}"}, NamedPart{"pyramid", "{}"}, NamedPart{"ada", "{}"},
+                    NamedPart{"ada", "{safeguard: forced_first}"}, NamedPart{"ada", "{rounding: whole}"},
+                    NamedPart{"ada", "{layers: {d2o_layers: {dense_first_layers: 1}}}"}, NamedPart{"global", "{safeguard_frac: 0.1}"},
+                    NamedPart{"layer_global", "{}"}, NamedPart{"cake", "{window_tokens: 4}"},
+                    NamedPart{"cake", "{window_tokens: 8, tau_entropy: 1.6, tau_variance: 0.4}"},
+                    NamedPart{"dynamic_layers", "{window_tokens: 4, surplus: 2, every_layers: 2}"}, NamedPart{"d2o_layers", "{}"},
+                    NamedPart{"head_split", "{retrieval_heads: \"0.1 3\"}"}, NamedPart{"head_split", "{retrieval_frac: 0.3}"},
+                    NamedPart{"lazy_layers", "{tau: 0.4}"}, NamedPart{"lazy_layers", "{tau: 0.4, measures: kvpress}"},
+                    NamedPart{"table", "{values: \"0=5 1.1=1000\"}"},
+                    NamedPart{"sensitivity_layers", "{least_tokens: 2, importance: \"0=1 1=2 2=3 3=4 4=50\"}"},
+                    NamedPart{"attention_mass_share", "{tau: 0.7}"}, NamedPart{"score_threshold", "{min_score: 1.0}"}));
 
 Ints split(const std::vector<double>& weights, std::int64_t total, const Ints& floor, const Ints& cap, Excess excess) {
   Ints counts(weights.size());

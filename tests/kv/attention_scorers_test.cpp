@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/kv/plain_attention.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -110,7 +110,7 @@ TEST(AccumulatedAttention, ChunksAndDecodeStepsAddUp) {
 }
 
 TEST(LastQueryAttention, IsTheMeanOverTheLayersHeadsAfterTheSoftmax) {
-  for (const std::int32_t group : kGroups) {
+  for (const std::int32_t group : kGroups)
     for (const std::int32_t n : {1, 64, 65}) {
       RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, n, 3);
       const std::vector<float> scores = scores_after_prompt(layer, *make_part<ScorerRegistry>("last_query_attention"));
@@ -121,7 +121,6 @@ TEST(LastQueryAttention, IsTheMeanOverTheLayersHeadsAfterTheSoftmax) {
             EXPECT_NEAR(scores[static_cast<std::size_t>((2 * s + h) * n) + i], (a[i] + b[i]) / 2, 2e-6);
       }
     }
-  }
 }
 
 TEST(LastQueryAttention, PerHeadAndWholeStep) {
@@ -234,12 +233,6 @@ TEST(WindowMeanVariance, PoolsTheEarlierTokens) {
   EXPECT_NEAR(b[15], (a[14] + a[15]) / 3, 1e-6);  // the last one before the window
 }
 
-struct ScorerCase {
-  std::string name, parameters;
-};
-
-void PrintTo(const ScorerCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
-
 // A prompt step with everything that a scorer can ask for. Queries and keys before RoPE are the layer's own.
 struct FullStep {
   FullStep(RandomLayer& layer, std::int32_t window) : step(layer.prompt_step(window)) {
@@ -255,13 +248,13 @@ struct FullStep {
   LayerStep step;
 };
 
-RandomLayer layer_for(const ScorerCase& c, std::int32_t group, std::int32_t sequences, std::int32_t tokens, bool with_data = true) {
+RandomLayer layer_for(const NamedPart& c, std::int32_t group, std::int32_t sequences, std::int32_t tokens, bool with_data = true) {
   const std::int32_t words = make_part<ScorerRegistry>(c.name, c.parameters)->num_words();
   return {{8, 2 * group, 2, 16, 24, 2, 1e4}, sequences, tokens, 3, words, with_data};
 }
 
 // Scores after both stages; everything is kept but a third of each row.
-std::vector<float> run(const ScorerCase& c, RandomLayer& layer) {
+std::vector<float> run(const NamedPart& c, RandomLayer& layer) {
   auto scorer = make_part<ScorerRegistry>(c.name, c.parameters);
   scorer->bind(0);
   for (SeqStep& seq : layer.seqs) seq.question_begin = seq.new_tokens / 2;
@@ -276,7 +269,7 @@ std::vector<float> run(const ScorerCase& c, RandomLayer& layer) {
   return scores;
 }
 
-class ScorerLog : public ::testing::TestWithParam<ScorerCase> {};
+class ScorerLog : public ::testing::TestWithParam<NamedPart> {};
 
 TEST_P(ScorerLog, IsTheSameWithAndWithoutData) {
   for (const std::int32_t n : {0, 1, 63, 65}) {
@@ -305,38 +298,38 @@ TEST_P(ScorerLog, SequencesDoNotMix) {
 
 INSTANTIATE_TEST_SUITE_P(
     Geometry, ScorerLog,
-    ::testing::Values(ScorerCase{"key_norm", "{}"}, ScorerCase{"key_norm", "{heads: shared}"}, ScorerCase{"key_diversity", "{}"},
-                      ScorerCase{"lag_relative", "{sinks_tokens: 4, lag_tokens: 16}"}, ScorerCase{"value_key_norm", "{}"},
-                      ScorerCase{"cur", "{}"}, ScorerCase{"redundancy_and_value_norm", "{}"}, ScorerCase{"leverage", "{sketch_dim: 8}"},
-                      ScorerCase{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"}, ScorerCase{"noncausal_chunk", "{chunk_tokens: 32}"},
-                      ScorerCase{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, ScorerCase{"expected_attention", "{}"},
-                      ScorerCase{"expected_attention", "{covariance: false, value_norm: false}"}, ScorerCase{"value_leverage", "{}"},
-                      ScorerCase{"query_direction", "{window_tokens: 16}"}, ScorerCase{"peak_attention", "{window_tokens: 16}"},
-                      ScorerCase{"attention_and_redundancy", "{window_tokens: 16}"}, ScorerCase{"query_centers", "{}"}));
+    ::testing::Values(NamedPart{"key_norm", "{}"}, NamedPart{"key_norm", "{heads: shared}"}, NamedPart{"key_diversity", "{}"},
+                      NamedPart{"lag_relative", "{sinks_tokens: 4, lag_tokens: 16}"}, NamedPart{"value_key_norm", "{}"},
+                      NamedPart{"cur", "{}"}, NamedPart{"redundancy_and_value_norm", "{}"}, NamedPart{"leverage", "{sketch_dim: 8}"},
+                      NamedPart{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"}, NamedPart{"noncausal_chunk", "{chunk_tokens: 32}"},
+                      NamedPart{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, NamedPart{"expected_attention", "{}"},
+                      NamedPart{"expected_attention", "{covariance: false, value_norm: false}"}, NamedPart{"value_leverage", "{}"},
+                      NamedPart{"query_direction", "{window_tokens: 16}"}, NamedPart{"peak_attention", "{window_tokens: 16}"},
+                      NamedPart{"attention_and_redundancy", "{window_tokens: 16}"}, NamedPart{"query_centers", "{}"}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Attention, ScorerLog,
-    ::testing::Values(ScorerCase{"recency", "{}"}, ScorerCase{"random", "{}"}, ScorerCase{"last_query_attention", "{}"},
-                      ScorerCase{"question_attention", "{}"}, ScorerCase{"gumbel_attention", "{}"},
-                      ScorerCase{"attention_mean_spread", "{}"}, ScorerCase{"recurrence_interval", "{}"}, ScorerCase{"topk_hits", "{}"},
-                      ScorerCase{"low_attention_count", "{window_tokens: 40}"}, ScorerCase{"attention_recency_ring", "{window_tokens: 40}"},
-                      ScorerCase{"accumulated_attention", "{per_query: true}"}, ScorerCase{"scope", "{prompt: accumulated_attention}"},
-                      ScorerCase{"window_attention", "{window_tokens: 16}"}, ScorerCase{"window_mean_variance", "{}"},
-                      ScorerCase{"window_mean_variance", "{window_tokens: 8, pool: none}"}));
+INSTANTIATE_TEST_SUITE_P(Attention, ScorerLog,
+                         ::testing::Values(NamedPart{"recency", "{}"}, NamedPart{"random", "{}"}, NamedPart{"last_query_attention", "{}"},
+                                           NamedPart{"question_attention", "{}"}, NamedPart{"gumbel_attention", "{}"},
+                                           NamedPart{"attention_mean_spread", "{}"}, NamedPart{"recurrence_interval", "{}"},
+                                           NamedPart{"topk_hits", "{}"}, NamedPart{"low_attention_count", "{window_tokens: 40}"},
+                                           NamedPart{"attention_recency_ring", "{window_tokens: 40}"},
+                                           NamedPart{"accumulated_attention", "{per_query: true}"},
+                                           NamedPart{"scope", "{prompt: accumulated_attention}"},
+                                           NamedPart{"window_attention", "{window_tokens: 16}"}, NamedPart{"window_mean_variance", "{}"},
+                                           NamedPart{"window_mean_variance", "{window_tokens: 8, pool: none}"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Wrappers, ScorerLog,
-    ::testing::Values(ScorerCase{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
-                      ScorerCase{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
-                      ScorerCase{"slices", "{of: key_norm, slice_tokens: 20}"}, ScorerCase{"slices", "{of: key_norm, peer_ties: true}"},
-                      ScorerCase{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
-                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
-                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},
-                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
-                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
-                      ScorerCase{"representatives", "{of: key_norm, anchor: random}"},
-                      ScorerCase{"fair", "{of: key_norm, span_tokens: 20}"}, ScorerCase{"composite", "{of: key_norm}"},
-                      ScorerCase{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
+    ::testing::Values(NamedPart{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
+                      NamedPart{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
+                      NamedPart{"slices", "{of: key_norm, slice_tokens: 20}"}, NamedPart{"slices", "{of: key_norm, peer_ties: true}"},
+                      NamedPart{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      NamedPart{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      NamedPart{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},
+                      NamedPart{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
+                      NamedPart{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
+                      NamedPart{"representatives", "{of: key_norm, anchor: random}"}, NamedPart{"fair", "{of: key_norm, span_tokens: 20}"},
+                      NamedPart{"composite", "{of: key_norm}"}, NamedPart{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
 
 }  // namespace
 }  // namespace kvlab::test

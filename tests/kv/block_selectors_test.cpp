@@ -71,15 +71,13 @@ TEST(Quest, CountsPagesAskedForAndFoundAgain) {
   Prefilled d({4, 2, 2, 8, 16}, 1, 64, "quest", "{page_tokens: 8, budget_tokens: 32}");
   const auto a = d.decode();
   Traffic first = d.part->take_traffic();
-  EXPECT_EQ(first.asked_units, 6);
-  EXPECT_EQ(first.hit_units, 0);
+  EXPECT_EQ(std::tuple(first.asked_units, first.hit_units), std::tuple(6, 0));
   const auto b = d.decode();
   std::int64_t again = 0;
   for (std::size_t r = 0; r < 2; ++r)
     for (std::size_t i = 0; i < 24; i += 8) again += std::count(a[r].begin(), a[r].begin() + 24, b[r][i]);
   const Traffic second = d.part->take_traffic();
-  EXPECT_EQ(second.hit_units, again);
-  EXPECT_EQ(second.fetched_bytes, 0);
+  EXPECT_EQ(std::tuple(second.hit_units, second.fetched_bytes), std::tuple(again, 0));
   EXPECT_EQ(d.part->resident(d.model, d.store.rows(), {}).gpu, 2 * 9 * 2 * 8 * 2);
 }
 

@@ -64,8 +64,7 @@ TEST(ReKv, FramesAmongTheNewestTokensAreThere) {
   std::int64_t there = 0;  // of what is retrieved of tokens before the question, those of frames from token 28 on
   for (const auto& row : rows) there += std::count_if(row.begin(), row.end(), [](std::int32_t i) { return i >= 28 && i < 52; });
   const Traffic traffic = d.part->take_traffic();
-  EXPECT_EQ(traffic.hit_units, there / 4);
-  EXPECT_EQ(traffic.fetched_bytes, (6 - there / 4) * 4 * 2 * 8 * 2);
+  EXPECT_EQ(std::tuple(traffic.hit_units, traffic.fetched_bytes), std::tuple(there / 4, (6 - there / 4) * 4 * 2 * 8 * 2));
 }
 
 constexpr const char* kShortSentences =
@@ -150,8 +149,7 @@ TEST(Sentence, CountsWhatComesFromTheHost) {
       last[r] = rows[r];
     }
     const Traffic traffic = d.part->take_traffic();
-    EXPECT_EQ(traffic.asked_units, 2 * 9);
-    EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
+    EXPECT_EQ(std::tuple(traffic.asked_units, traffic.fetched_bytes), std::tuple(2 * 9, fetched * 2 * 8 * 2));
     EXPECT_EQ(traffic.hit_units, 18 - fetched);
   }
   // 94 tokens of 32 bytes in 2 rows: 16 of each on the GPU, and 16 mean keys.
@@ -319,8 +317,7 @@ TEST(ShadowKv, BuiltAnewAfterAnEviction) {
   d.decode();
   d.store.shrink(0, 40), d.store.shrink(1, 40);
   const auto rows = d.decode();
-  EXPECT_EQ(rows[0].back(), 40);
-  EXPECT_EQ(rows[0].size(), 6U * 4 + 8 + 1);
+  EXPECT_EQ(std::tuple(rows[0].back(), rows[0].size()), std::tuple(40, 6U * 4 + 8 + 1));
 }
 
 }  // namespace

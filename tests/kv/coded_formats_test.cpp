@@ -28,8 +28,7 @@ TEST(CodedFormats, TokensWaitUntilTheirBlockIsFull) {
                           {"per_channel", "{bits: 4, group_tokens: 8}", 23, 0, 16, 24}}) {
     FormatRun run(b.name, b.parameters, kShape, b.prompt, b.decode);
     for (const std::int32_t changed : {b.before, b.after}) {
-      EXPECT_EQ(run.changed_keys(0), changed) << b.name;
-      EXPECT_EQ(run.changed_values(0), changed) << b.name;
+      EXPECT_EQ(std::tuple(run.changed_keys(0), run.changed_values(0)), std::tuple(changed, changed)) << b.name;
       EXPECT_EQ(run.changed_values(1), changed) << b.name;
       run.step(1);
     }
@@ -140,9 +139,7 @@ TEST(Kivi, KeysInBlocksValuesTokenByToken) {
   // Prompt of 21: K 16 in two blocks of 8, V 13 beyond the last 8. Two tokens later 7 wait.
   FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 8}", kGroupedShape, 21, 0);
   for (const auto& [keys, values] : {std::pair{16, 13}, {16, 14}, {16, 15}, {24, 16}}) {
-    EXPECT_EQ(run.changed_keys(0), keys);
-    EXPECT_EQ(run.changed_keys(1), keys);
-    EXPECT_EQ(run.changed_values(0), values);
+    EXPECT_EQ(std::tuple(run.changed_keys(0), run.changed_keys(1), run.changed_values(0)), std::tuple(keys, keys, values));
     EXPECT_EQ(run.changed_values(1), values);
     run.step(1);
   }
@@ -150,7 +147,7 @@ TEST(Kivi, KeysInBlocksValuesTokenByToken) {
 
 TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
   FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kGroupedShape, 8, 0);
-  for (std::int32_t c = 0; c < 64; ++c) {
+  for (std::int32_t c = 0; c < 64; ++c)
     for (std::int32_t block = 0; block < 8; block += 4) {
       float least = 1e9F, most = -1e9F;
       for (std::int32_t i = block; i < block + 4; ++i)
@@ -158,7 +155,6 @@ TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
       const float step = (most - least) / 3;
       for (std::int32_t i = block; i < block + 4; ++i) EXPECT_NEAR(run.key(1, i, c), run.k[run.place(1, i, c)], 0.502F * step + 1e-3F);
     }
-  }
 }
 
 TEST(Kivi, TokensAreEncodedOnce) {
@@ -191,8 +187,7 @@ TEST(Kivi, RefusesAResidualThatCutsGroups) {
 
 TEST(PerToken, EveryTokenIsEncodedInItsStep) {
   FormatRun run("per_token", "{bits: 4}", kGroupedShape, 9, 0, true, 4);
-  EXPECT_EQ(run.changed_keys(0), 9);
-  EXPECT_EQ(run.changed_values(1), 9);
+  EXPECT_EQ(std::tuple(run.changed_keys(0), run.changed_values(1)), std::tuple(9, 9));
 }
 
 TEST(CastFormat, RoundsAtOnce) {

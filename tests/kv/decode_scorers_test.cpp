@@ -1,6 +1,6 @@
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/plain_attention.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -150,8 +150,7 @@ TEST(Scope, RowsFollowThePhaseOfTheirSequence) {
     const std::vector<double> row = plain_row(mixed, 1, h, 39);
     for (std::size_t i = 0; i < 40; ++i) EXPECT_NEAR(scores[static_cast<std::size_t>(80 + h * 40) + i], row[i], 2e-6);
   }
-  EXPECT_EQ(scorer->needs().window_queries, 4);
-  EXPECT_TRUE(scorer->needs().step_queries);
+  EXPECT_EQ(std::tuple(scorer->needs().window_queries, scorer->needs().step_queries), std::tuple(4, true));
 }
 
 TEST(ScoreThreshold, CountsWhatReachesIt) {

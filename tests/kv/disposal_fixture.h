@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "kernels/kv_rows.h"
 #include "kernels/select/unit_lists_op.h"
-#include "policies/kv/disposal/disposal.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

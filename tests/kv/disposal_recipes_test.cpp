@@ -6,11 +6,6 @@
 namespace kvlab::test {
 namespace {
 
-struct DisposalCase {
-  std::string name, parameters;
-};
-void PrintTo(const DisposalCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
-
 // The effect of a disposal on a batch: every second token of head 0 stays, the newest half of head 1.
 struct Outcome {
   std::vector<OpCall> log;
@@ -36,7 +31,7 @@ void cut(Disposal& disposal, RandomLayer& layer) {
   for (std::int32_t r = 0; r < layer.store.num_rows() && disposal.shrinks(); ++r) layer.store.shrink(r, nth(lists.count, r));
 }
 
-Outcome run(const DisposalCase& c, RandomLayer& layer) {
+Outcome run(const NamedPart& c, RandomLayer& layer) {
   auto disposal = make_part<DisposalRegistry>(c.name, c.parameters);
   disposal->bind(0);
   cut(*disposal, layer);
@@ -55,17 +50,16 @@ Outcome run(const DisposalCase& c, RandomLayer& layer) {
   o.log = layer.ops.log();
   o.resident = disposal->resident(layer.model, 0, layer.seqs, step.kv, *format, {1000});
   o.stored_bytes = disposal->take_traffic(layer.model, *format).stored_bytes;
-  for (std::int32_t r = 0; r < step.kv.num_rows && layer.store.has_data(); ++r) {
+  for (std::int32_t r = 0; r < step.kv.num_rows && layer.store.has_data(); ++r)
     for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
       for (const float* x : {step.kv.key(r, i), step.kv.value(r, i)}) o.numbers.insert(o.numbers.end(), x, x + step.kv.head_dim);
-  }
   return o;
 }
 
-class DisposalLog : public ::testing::TestWithParam<DisposalCase> {};
+class DisposalLog : public ::testing::TestWithParam<NamedPart> {};
 
 TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
-  for (const std::int32_t group : {1, 3, 4, 8}) {
+  for (const std::int32_t group : {1, 3, 4, 8})
     for (const std::int32_t n : {0, 1, 63, 64, 65}) {
       RandomLayer with({1, 2 * group, 2, 16, 24}, 2, n, 3, 1), without({1, 2 * group, 2, 16, 24}, 2, n, 3, 1, false);
       Outcome a = run(GetParam(), with);
@@ -74,7 +68,6 @@ TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
       a.numbers.clear();
       EXPECT_TRUE(a == b) << n << " tokens, group " << group;
     }
-  }
 }
 
 TEST_P(DisposalLog, GivesNumbersAndTheSameTwice) {
@@ -91,16 +84,17 @@ TEST_P(DisposalLog, SequencesDoNotMix) {
   EXPECT_EQ(std::vector<float>(of_both.begin(), of_both.begin() + static_cast<std::ptrdiff_t>(alone.size())), alone);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, DisposalLog,
-    ::testing::Values(DisposalCase{"drop", "{}"}, DisposalCase{"merge_nearest", "{}"},
-                      DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
-                      DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
-                      DisposalCase{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
-                      DisposalCase{"merge_nearest", "{threshold: none, merges: values}"}, DisposalCase{"merge_runs", "{}"},
-                      DisposalCase{"merge_runs", "{order: runs_first}"}, DisposalCase{"merge_window", "{}"},
-                      DisposalCase{"merge_window", "{mass: per_query}"}, DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"},
-                      DisposalCase{"low_precision", "{}"}, DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
+INSTANTIATE_TEST_SUITE_P(All, DisposalLog,
+                         ::testing::Values(NamedPart{"drop", "{}"}, NamedPart{"merge_nearest", "{}"},
+                                           NamedPart{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
+                                           NamedPart{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"},
+                                           NamedPart{"merge_position", "{}"},
+                                           NamedPart{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
+                                           NamedPart{"merge_nearest", "{threshold: none, merges: values}"}, NamedPart{"merge_runs", "{}"},
+                                           NamedPart{"merge_runs", "{order: runs_first}"}, NamedPart{"merge_window", "{}"},
+                                           NamedPart{"merge_window", "{mass: per_query}"}, NamedPart{"compensation", "{}"},
+                                           NamedPart{"offload", "{}"}, NamedPart{"low_precision", "{}"},
+                                           NamedPart{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
 
 // Offloading is dropping, as far as the GPU knows; every byte is on one tier.
 TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
@@ -109,8 +103,7 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
   EXPECT_EQ(offload.numbers, drop.numbers);
   std::int64_t held = 0;
   for (std::int32_t r = 0; r < 4; ++r) held += a.store.len(r);
-  EXPECT_EQ(offload.resident.gpu, 1000);
-  EXPECT_EQ(offload.resident.host, (4 * 65 - held) * 2 * 16 * 2);
+  EXPECT_EQ(std::tuple(offload.resident.gpu, offload.resident.host), std::tuple(1000, (4 * 65 - held) * 2 * 16 * 2));
   EXPECT_EQ(offload.stored_bytes, offload.resident.host);
 }
 
@@ -136,8 +129,7 @@ TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
 
 TEST(MiniCache, IsExactWhereAllIsRetained) {
   const ReplayResult r = replayed_alike(recipe_of("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}"));
-  EXPECT_EQ(r.mean.output_rel_err, 0);
-  EXPECT_EQ(r.mean.topk_recall, 1);
+  EXPECT_EQ(std::tuple(r.mean.output_rel_err, r.mean.topk_recall), std::tuple(0, 1));
 }
 
 // A step on shapes needs no history where the recipe acts in every step.
@@ -205,8 +197,7 @@ TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {
   const std::int64_t token = 2 * 32 * 2, rows = 4 * 2;
   for (std::size_t i = 2; i < kept.resident.size(); ++i) {
     const std::int64_t n = i == 2 ? 160 : 158 + static_cast<std::int64_t>(i);
-    EXPECT_EQ(kept.resident[i].host, rows * (n - 48) * token) << i;
-    EXPECT_EQ(kept.resident[i].gpu, plain.resident[i].gpu) << i;
+    EXPECT_EQ(std::tuple(kept.resident[i].host, kept.resident[i].gpu), std::tuple(rows * (n - 48) * token, plain.resident[i].gpu)) << i;
   }
   EXPECT_EQ(kept.traffic.stored_bytes, 24 * rows * token);  // one token out per row and decode step
 }

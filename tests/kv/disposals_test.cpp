@@ -174,9 +174,7 @@ TEST(MergeWindowDisposal, UsesTheAttentionItSaw) {
     EXPECT_NEAR(received, expected, 1e-6);
   }
   layer.dispose(*disposal, KeptLists({{1, 2, 3}}));  // more attention than any other: certain
-  EXPECT_EQ(layer.value(0, 0)[0], 6);
-  EXPECT_EQ(layer.value(0, 1)[0], 6);
-  EXPECT_EQ(layer.value(0, 2)[0], 0);
+  EXPECT_EQ(std::tuple(layer.value(0, 0)[0], layer.value(0, 1)[0], layer.value(0, 2)[0]), std::tuple(6, 6, 0));
   // The full cache gives 12 / 4; deleting gives 0, spreading (6 + 6) / 3.
   EXPECT_FLOAT_EQ(attend_row0(layer, nullptr, {1, 1})[0], 4);
 }

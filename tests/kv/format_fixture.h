@@ -2,10 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <string>
-#include <vector>
-
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

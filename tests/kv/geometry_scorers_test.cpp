@@ -1,6 +1,6 @@
 #include "policies/kv/recipe/trained_tensors.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/trained_fixture.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -22,7 +22,7 @@ void for_each_row(RandomLayer& layer, const std::vector<float>& scores, F&& chec
 
 TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
   RandomLayer layer({1, 6, 2, 20, 16}, 2, 65, 5);
-  for (const bool shared : {false, true}) {
+  for (const bool shared : {false, true})
     for_each_row(layer, scored(layer, "key_norm", shared ? "{heads: shared}" : "{}"),
                  [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
                    for (std::int32_t i = 0; i < 65; ++i) {
@@ -34,7 +34,6 @@ TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
                      EXPECT_NEAR(nth(scores, i), -std::sqrt(squares), 1e-5);
                    }
                  });
-  }
 }
 
 TEST(KeyDiversity, IsMinusTheCosineWithTheMeanDirection) {

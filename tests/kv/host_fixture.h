@@ -3,13 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <compare>
 #include <functional>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "base/random.h"
 #include "policies/kv/forward_passes.h"

@@ -27,9 +27,7 @@ std::vector<std::vector<std::int32_t>> by_hand(Decode& d, std::int32_t sequence,
   }
   const auto count = std::min<std::int64_t>(std::max<std::int64_t>(wanted / heads, 1), static_cast<std::int64_t>(max_frac * n));
   std::vector<std::vector<std::int32_t>> rows;
-  for (const auto& s : scores) {
-    rows.push_back(tokens_of(best(s, static_cast<std::size_t>(count)), 1, 0, n, n + 1));
-  }
+  for (const auto& s : scores) rows.push_back(tokens_of(best(s, static_cast<std::size_t>(count)), 1, 0, n, n + 1));
   return rows;
 }
 
@@ -227,8 +225,7 @@ TEST(InfiniGen, CountsWhatIsBroughtAndWhereItLies) {
   // 104 tokens: at most 20 brought and the newest stay on the GPU, with 4 of 16 key channels of all and their numbers.
   const std::int64_t token = 2 * 16 * 2;
   const TierBytes bytes = d.part->resident_in_layer(2, d.model, d.store.rows(), {2 * 104 * token, 0, 0});
-  EXPECT_EQ(bytes.host, 2 * (104 - 21) * token);
-  EXPECT_EQ(bytes.gpu, 2 * 21 * token + (2 * 104 + 2) * 4 * 2);
+  EXPECT_EQ(std::tuple(bytes.host, bytes.gpu), std::tuple(2 * (104 - 21) * token, 2 * 21 * token + (2 * 104 + 2) * 4 * 2));
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #pragma once
 
-#include <cstdint>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "base/config/params.h"
 #include "base/random.h"
@@ -16,6 +20,7 @@
 #include "policies/kv/selector/selector.h"
 #include "policies/kv/trigger/trigger.h"
 #include "tests/kv/plain_math.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab::test {
 
@@ -94,6 +99,12 @@ inline std::vector<float> turned(std::vector<float> x, const RopeForm& rope, con
   return x;
 }
 
+// A registered part and its parameters, as YAML.
+struct NamedPart {
+  std::string name, parameters;
+};
+inline void PrintTo(const NamedPart& part, std::ostream* out) { *out << part.name << " " << part.parameters; }
+
 // A registered part from YAML parameters.
 template <class Registry>
 auto make_part(const std::string& name, const std::string& parameters = "{}") {
@@ -107,5 +118,85 @@ inline std::vector<float> scored(RandomLayer& layer, const std::string& name, co
   LayerStep step = layer.prompt_step(window);
   return scored(*make_part<ScorerRegistry>(name, parameters), step);
 }
+
+// Plain loops in double: attention of query t over tokens 0..t, for one query head.
+inline std::vector<double> plain_row_of_head(const RandomLayer& layer, std::int32_t sequence, std::int32_t q_head, std::int32_t t) {
+  const ModelShape& m = layer.model;
+  const auto s = static_cast<std::size_t>(sequence);
+  const float* const query = &nth(layer.q[s], (t * m.q_heads + q_head) * m.head_dim);
+  std::vector<double> z;
+  for (std::int32_t i = 0; i <= t; ++i)
+    z.push_back(dot(query, &nth(layer.k[s], (i * m.kv_heads + q_head / m.group()) * m.head_dim), m.head_dim) / std::sqrt(m.head_dim));
+  return softmax(z);
+}
+
+// The same, mean over the query heads of a KV head.
+inline std::vector<double> plain_row(const RandomLayer& layer, std::int32_t sequence, std::int32_t head, std::int32_t t) {
+  std::vector<double> mean(static_cast<std::size_t>(t) + 1, 0.0);
+  for (std::int32_t g = 0; g < layer.model.group(); ++g) {
+    const std::vector<double> p = plain_row_of_head(layer, sequence, head * layer.model.group() + g, t);
+    for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / layer.model.group();
+  }
+  return mean;
+}
+
+// The sums over the rows of the last `window` tokens of a prompt.
+inline std::vector<double> plain_window(const RandomLayer& layer, std::int32_t sequence, std::int32_t head, std::int32_t window) {
+  const std::int32_t n = layer.seqs[0].new_tokens;
+  std::vector<double> sums(static_cast<std::size_t>(n), 0.0);
+  for (std::int32_t t = n - window; t < n; ++t) {
+    const std::vector<double> p = plain_row(layer, sequence, head, t);
+    for (std::size_t i = 0; i < p.size(); ++i) sums[i] += p[i];
+  }
+  return sums;
+}
+
+// A scorer's answer for a prompt that came in one step, both stages; `keep` (same for all rows): null asks the first alone.
+inline std::vector<float> scores_after_prompt(RandomLayer& layer, Scorer& scorer, std::int32_t window = 1,
+                                              const std::int32_t* keep = nullptr) {
+  LayerStep step = layer.prompt_step(window);
+  scorer.observe(step);
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  float* data = layer.ops.computes() ? scores.data() : nullptr;
+  scorer.score(step, data);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(step.kv.num_rows), keep == nullptr ? 0 : *keep);
+  if (keep != nullptr) scorer.refine(step, counts.data(), data);
+  return scores;
+}
+
+// Tensors by name, of random numbers where a test sets no others.
+class TrainedFile {
+ public:
+  explicit TrainedFile(std::uint64_t seed = 0, float scale = 1) : seed_(seed), scale_(scale) {}
+
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    std::vector<float> data = RandomLayer::normals(static_cast<std::size_t>(n), seed_, static_cast<std::int32_t>(tensors_.size()));
+    for (float& x : data) x *= scale_;
+    add(name, shape, std::move(data));
+  }
+  void add(const std::string& name, const std::vector<std::int64_t>& shape, std::vector<float> data) {
+    tensors_[name] = {shape, std::move(data)};
+  }
+  std::vector<float>& of(const std::string& name) { return tensors_.at(name).second; }
+  // The element in column `column` of the lines of a tensor's last dimension.
+  [[nodiscard]] double at(const std::string& name, std::int64_t line, std::int64_t column) const {
+    const auto& [shape, data] = tensors_.at(name);
+    return double{nth(data, line * shape.back() + column)};
+  }
+  // The path of a file with these tensors; the next file of the process has the same one.
+  [[nodiscard]] std::string file() const {
+    const auto path = std::filesystem::temp_directory_path() / ("kvlab_trained_" + std::to_string(::getpid()) + ".safetensors");
+    std::vector<TensorToWrite> all;
+    for (const auto& [name, tensor] : tensors_) all.push_back({name, "F32", tensor.first, tensor.second.data()});
+    write_safetensors(path.string(), all, {});
+    return path.string();
+  }
+
+ private:
+  std::uint64_t seed_;
+  float scale_;
+  std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> tensors_;
+};
 
 }  // namespace kvlab::test

@@ -1,12 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "kernels/allocate/pool_numbers_op.h"
 #include "tests/kv/allocator_fixture.h"
-#include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {
 namespace {
@@ -361,7 +359,7 @@ TEST(Table, GivesWhatIsListed) {
 }
 
 // Holds for every allocator: counts within rows; those that share a budget sum to it, and a budget beyond the prompt keeps everything.
-class SharedBudget : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class SharedBudget : public testing::TestWithParam<NamedPart> {};
 
 TEST_P(SharedBudget, SumsToTheBudget) {
   const auto& [name, parameters] = GetParam();
@@ -383,7 +381,6 @@ TEST_P(SharedBudget, EqualScoresKeepTheSum) {
   EXPECT_EQ(m.kept_in_model(0), 130);
 }
 
-using NamedPart = std::pair<const char*, const char*>;
 INSTANTIATE_TEST_SUITE_P(All, SharedBudget,
                          testing::Values(NamedPart{"uniform", "{}"}, NamedPart{"pyramid", "{window_tokens: 4}"}, NamedPart{"ada", "{}"},
                                          NamedPart{"ada", "{safeguard: forced_first}"},

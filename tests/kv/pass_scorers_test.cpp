@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tests/kv/plain_attention.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {

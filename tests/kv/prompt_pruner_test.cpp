@@ -232,8 +232,7 @@ TEST(PromptPruner, RefusesWhatItCannotGoWith) {
               HasSubstr("'1.5=100' in 'stages': expected DEPTH=TOKENS"));
   const Recipe pruned = recipe_of("{recipe: full, prompt_pruner: pyramid_infer}");
   EXPECT_FALSE(pruned.runs_in("replay"));
-  EXPECT_FALSE(pruned.keeps_everything());
-  EXPECT_EQ(pruned.prefix_reuse, Recipe::PrefixReuse::kNone);
+  EXPECT_EQ(std::tuple(pruned.keeps_everything(), pruned.prefix_reuse), std::tuple(false, Recipe::PrefixReuse::kNone));
   EXPECT_TRUE(recipe_of("{recipe: promptdistill, prompt_pruner: none}").keeps_everything());
 }
 

@@ -127,8 +127,7 @@ TEST(PromptRewriter, ServingChargesTheScanAndFewerTokens) {
   EXPECT_EQ(launches("recent_attention"), 1);
   EXPECT_EQ(launches("top_k"), 3 * 2);  // the scan's cache, in two layers after each chunk
   const FootprintStep done = footprint.step(batch[1]);
-  EXPECT_TRUE(done.leaves_hashed);
-  EXPECT_EQ(done.held_tokens, 200);
+  EXPECT_EQ(std::tuple(done.leaves_hashed, done.held_tokens), std::tuple(true, 200));
   EXPECT_FALSE(footprint.shares_prefixes());
 }
 
@@ -157,8 +156,7 @@ TEST(PromptRewriter, ReformScansToItsDeepestVector) {
   RecipeFootprint footprint(recipe, kRewriterModel, 16);
   const PolicyWork work = work_of(footprint, SeqState{0, 1000}.taking(1000));
   ASSERT_EQ(work.passes.size(), 2U);
-  EXPECT_EQ(work.passes[1].kv_tokens, 300);
-  EXPECT_EQ(work.passes[1].layers, 4);
+  EXPECT_EQ(std::tuple(work.passes[1].kv_tokens, work.passes[1].layers), std::tuple(300, 4));
   EXPECT_EQ(work.pruned[0].tokens, std::vector<std::int32_t>(6, 400));
 }
 

@@ -5,7 +5,6 @@
 #include "policies/kv/selector/estimate_keys_op.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"
-#include "tests/kv/trained_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -77,13 +76,6 @@ using Score = std::function<double(const History&, std::size_t block, std::size_
 
 double of_step(const std::vector<double>& step, std::size_t block) { return block < step.size() ? step[block] : 0; }
 
-// Our sum without weights.
-double decayed(const History& history, std::size_t block, std::size_t) {
-  double sum = 0;
-  for (const std::vector<double>& step : history) sum = 0.9 * sum + of_step(step, block);
-  return sum;
-}
-
 // Attention of the query at position t to the tokens, by blocks: the largest of the row's heads and the block's tokens.
 std::vector<double> pooled(const Decode& d, std::int32_t row, std::int32_t t, const std::vector<std::int32_t>& tokens, std::int32_t len) {
   std::vector<double> blocks(static_cast<std::size_t>((len + kBlockTokens - 1) / kBlockTokens), 0.0);
@@ -139,7 +131,12 @@ void expect_predicted(Selector& part, const Score& score) {
 }
 
 TEST(AttentionPredictor, WithoutWeightsRecentAttentionCounts) {
-  expect_predicted(*make_part<SelectorRegistry>("attention_predictor", kParameters), decayed);
+  expect_predicted(*make_part<SelectorRegistry>("attention_predictor", kParameters),
+                   [](const History& history, std::size_t block, std::size_t) {
+                     double sum = 0;
+                     for (const std::vector<double>& step : history) sum = 0.9 * sum + of_step(step, block);
+                     return sum;
+                   });
 }
 
 // A network that passes on one channel, of the block `shift` blocks later.

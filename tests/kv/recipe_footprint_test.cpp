@@ -1,4 +1,3 @@
-
 #include <sstream>
 
 #include "base/ceil_div.h"
@@ -189,15 +188,12 @@ TEST(RecipeFootprint, SnapKvByHand) {
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   EXPECT_DOUBLE_EQ(recipe_pages(recipe, kFootprintModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
   const FootprintStep chunk = footprint.step(SeqState{0, 260}.taking(200));
-  EXPECT_FALSE(chunk.leaves_hashed);
-  EXPECT_EQ(chunk.peak_pages, 0);
+  EXPECT_EQ(std::tuple(chunk.leaves_hashed, chunk.peak_pages), std::tuple(false, 0));
   const FootprintStep last = footprint.step(SeqState{200, 260, 200, 0, false, false}.taking(60));
   EXPECT_TRUE(last.leaves_hashed);
-  EXPECT_EQ(last.kept_pages, 4 * kRows);
-  EXPECT_EQ(last.held_tokens, 64);
+  EXPECT_EQ(std::tuple(last.kept_pages, last.held_tokens), std::tuple(4 * kRows, 64));
   const FootprintStep decode = footprint.step(SeqState{260, 260, 64, 0, true, false}.taking(1));
-  EXPECT_EQ(decode.kept_pages, 5 * kRows);
-  EXPECT_EQ(decode.held_tokens, 65);
+  EXPECT_EQ(std::tuple(decode.kept_pages, decode.held_tokens), std::tuple(5 * kRows, 65));
   EXPECT_EQ(footprint.pages_at_end(260, 260 + 17), 6 * kRows);
 }
 
@@ -260,8 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PagesAtEnd, testing::ValuesIn(cut_in_decode_na
 TEST(RecipeFootprint, RecomputesInPieces) {
   RecipeFootprint footprint(load_recipe("snapkv", 64), kFootprintModel, kBlock);
   const FootprintStep first = footprint.step(SeqState{0, 260, 0, 0, true, true}.taking(100));
-  EXPECT_EQ(first.held_tokens, 64);
-  EXPECT_EQ(first.kept_pages, 4 * kRows);
+  EXPECT_EQ(std::tuple(first.held_tokens, first.kept_pages), std::tuple(64, 4 * kRows));
   const FootprintStep second = footprint.step(SeqState{100, 260, 64, 0, true, true}.taking(100));
   EXPECT_EQ(second.held_tokens, 64);
   EXPECT_LE(second.peak_pages, 11 * kRows);

@@ -180,9 +180,7 @@ TEST(ValueAware, MultipliesByTheValuesL1Norm) {
     for (std::size_t c = 0; c < 8; ++c) norm += std::fabs(static_cast<double>(layer.v[0][(i % 30 * 2 + i / 30) * 8 + c]));
     EXPECT_NEAR(got[i], static_cast<double>(raw[i]) * norm, 1e-5);
   }
-  EXPECT_EQ(aware->protects().sinks, 20);
-  EXPECT_EQ(aware->protects().recent, 6);
-  EXPECT_EQ(aware->needs().window_queries, 6);
+  EXPECT_EQ(std::tuple(aware->protects().sinks, aware->protects().recent, aware->needs().window_queries), std::tuple(20, 6, 6));
 }
 
 TEST(OutputAware, FirstHalfByScoreTheRestByProjectedValue) {

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <numeric>
 
 #include "tests/kv/kv_fixture.h"
 

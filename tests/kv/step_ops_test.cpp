@@ -71,11 +71,8 @@ TEST(ShapeRun, MixedBatchIsBothGroups) {
   const ShapeRun::Result one = run.step(std::span(both, 1));
   run.forget();
   const ShapeRun::Result other = run.step(std::span(both + 1, 1));
-  EXPECT_EQ(mixed.calls.size(), one.calls.size() + other.calls.size());
-  EXPECT_EQ(mixed.attended_tokens, one.attended_tokens);
-  EXPECT_EQ(mixed.after.gpu, one.after.gpu + other.after.gpu);
-  EXPECT_EQ(mixed.held[0], 3001);
-  EXPECT_EQ(mixed.held[4], 700);
+  EXPECT_EQ(std::tuple(mixed.calls.size(), mixed.attended_tokens), std::tuple(one.calls.size() + other.calls.size(), one.attended_tokens));
+  EXPECT_EQ(std::tuple(mixed.after.gpu, mixed.held[0], mixed.held[4]), std::tuple(one.after.gpu + other.after.gpu, 3001, 700));
 }
 
 TEST(ShapeRun, RefusesRecipesThatDoNotClaimTheHost) {

@@ -104,28 +104,23 @@ TEST(Tiers, BytesByHand) {
     std::int64_t held;
     TierBytes expected;
   };
-  for (const Case& c : std::vector<Case>{// 72 of 1000 tokens, 12 bits for 936 of them, 1000 / 16 centers of 8 channels.
-                                         {"a2ats", "{}", {4, 2, 1, 8, 16}, 1000, 32000, {72 * 32 + 1404 + 62 * 16, 928 * 32, 0}},
-                                         // 32 + 48 + 48 of 1000 tokens, 2 bytes for 920 of them, 64 centers of 8 channels.
-                                         {"pq_cache", "{}", {4, 2, 1, 8, 16}, 1000, 32000, {128 * 32 + 1840 + 64 * 16, 872 * 32, 0}},
-                                         {"rekv",
-                                          "{frame_tokens: 10, first_frames: 1, top_frames: 4, local_tokens: 50}",
-                                          {4, 2, 1, 8, 16},
-                                          1000,
-                                          32000,
-                                          {100 * 32 + 100 * 8 * 2, 900 * 32, 0}},
-                                         {"retrieval_attention",
-                                          "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}",
-                                          {4, 8, 2, 8, 16},
-                                          103,
-                                          2 * 103 * 32,
-                                          {2 * 12 * 32, 2 * 91 * 32, 0}},
-                                         {"spar_f", "{}", {4, 2, 1, 8, 16}, 0, 3200, {0, 8 * 4, 4800}},    // on flash, keys twice
-                                         {"fetch_all", "{}", {8, 4, 2, 8, 16}, 50, 3200, {800, 3200, 0}},  // two layers are on the GPU
-                                         {"fetch_all", "{from: disk}", {8, 4, 2, 8, 16}, 50, 3200, {800, 0, 3200}},
-                                         // Beside the cache: bounds of pages, and attention to 7 blocks of 16 tokens in each row.
-                                         {"hybrid_sparse", "{}", {4, 4, 2, 8, 16}, 100, 0, {2 * 34 * 2 * 8 * 2, 0, 0}},
-                                         {"attention_predictor", "{}", {4, 8, 2, 32, 64}, 100, 0, {2 * 64 * 7 * 4, 0, 0}}}) {
+  const char *const kFrames = "{frame_tokens: 10, first_frames: 1, top_frames: 4, local_tokens: 50}",
+                    *const kNearest = "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}";
+  const Case cases[] = {
+      // 72 of 1000 tokens, 12 bits for 936 of them, 1000 / 16 centers of 8 channels.
+      {"a2ats", "{}", {4, 2, 1, 8, 16}, 1000, 32000, {72 * 32 + 1404 + 62 * 16, 928 * 32, 0}},
+      // 32 + 48 + 48 of 1000 tokens, 2 bytes for 920 of them, 64 centers of 8 channels.
+      {"pq_cache", "{}", {4, 2, 1, 8, 16}, 1000, 32000, {128 * 32 + 1840 + 64 * 16, 872 * 32, 0}},
+      {"rekv", kFrames, {4, 2, 1, 8, 16}, 1000, 32000, {100 * 32 + 100 * 8 * 2, 900 * 32, 0}},
+      {"retrieval_attention", kNearest, {4, 8, 2, 8, 16}, 103, 2 * 103 * 32, {2 * 12 * 32, 2 * 91 * 32, 0}},
+      {"spar_f", "{}", {4, 2, 1, 8, 16}, 0, 3200, {0, 8 * 4, 4800}},    // on flash, keys twice
+      {"fetch_all", "{}", {8, 4, 2, 8, 16}, 50, 3200, {800, 3200, 0}},  // two layers are on the GPU
+      {"fetch_all", "{from: disk}", {8, 4, 2, 8, 16}, 50, 3200, {800, 0, 3200}},
+      // Beside the cache: bounds of pages, and attention to 7 blocks of 16 tokens in each row.
+      {"hybrid_sparse", "{}", {4, 4, 2, 8, 16}, 100, 0, {2 * 34 * 2 * 8 * 2, 0, 0}},
+      {"attention_predictor", "{}", {4, 8, 2, 32, 64}, 100, 0, {2 * 64 * 7 * 4, 0, 0}},
+  };
+  for (const Case& c : cases) {
     KvStore store(c.model, 1, 0, false);
     store.append(0, nullptr, nullptr, c.tokens, 0);
     EXPECT_EQ(make_part<SelectorRegistry>(c.part, c.parameters)->resident(c.model, store.rows(), {c.held, 0, 0}), c.expected)

@@ -1,6 +1,6 @@
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
-#include "tests/kv/trained_fixture.h"
+#include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
 namespace {
@@ -53,7 +53,7 @@ TEST(KvZap, KeepsWhatScoresByHand) {
     const Surrogates models(3, 2, trace.hidden_dim, mid);
     const ReplayResult result = replay_listed(zap("0.1", models.file()), trace);
     std::size_t cut = 0;
-    for (std::int32_t l = 0; l < 3; ++l) {
+    for (std::int32_t l = 0; l < 3; ++l)
       for (std::int32_t h = 0; h < 2; ++h) {
         std::vector<std::int32_t> expected;
         for (std::int32_t t = 0; t < 200; ++t) {
@@ -64,7 +64,6 @@ TEST(KvZap, KeepsWhatScoresByHand) {
         EXPECT_EQ(nth(result.kept_of_prompt, l * 2 + h), expected) << mid << " " << l << " " << h;
         cut += 200 - expected.size();
       }
-    }
     EXPECT_GT(cut, 60U);  // of 6 x 72 that may go
     EXPECT_LT(cut, 400U);
   }
@@ -240,8 +239,7 @@ TEST(Locret, WithRoomForThePromptNothingGoes) {
 TEST(TrainedScorers, JudgeTokensAlikeInAnyChunks) {
   const auto expect_alike = [](const std::string& recipe) {
     const auto whole = replay_listed(recipe, sample({.chunk = 0})), cut = replay_listed(recipe, sample({.chunk = 33}));
-    EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
-    EXPECT_EQ(whole.kept, cut.kept);
+    EXPECT_EQ(std::tuple(whole.kept_of_prompt, whole.kept), std::tuple(cut.kept_of_prompt, cut.kept));
   };
   expect_alike(zap("0.1", Surrogates(3, 2, 48, 7).file()));
   expect_alike(fast_kvzip(Gates(3).file()));

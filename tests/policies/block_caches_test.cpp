@@ -248,14 +248,10 @@ TEST(S3FifoBlockCache, MainCreditsAtMostThreeHits) {
   EXPECT_EQ(host.run("abca"), "--ab");  // S[b c] G[a], then a, a ghost, enters main: S[c] M[a] G[b]
   EXPECT_EQ(host.run("aaaaaa"), "......");
   // Each ghost that enters main puts it over its share, and a pays one credit of three for it; the rival leaves.
-  EXPECT_EQ(host.run("b"), "c");  // S[]  M[a6 b] G[c]
-  EXPECT_EQ(host.run("d"), "b");  // a pays: M[b a2], b goes
-  EXPECT_EQ(host.run("c"), "d");  // c was a ghost: S[] M[a2 c] G[d]
-  EXPECT_EQ(host.run("e"), "c");  // a pays: a1
-  EXPECT_EQ(host.run("d"), "e");  // M[a1 d]
-  EXPECT_EQ(host.run("f"), "d");  // a pays its last: a0
-  EXPECT_EQ(host.run("e"), "f");  // M[a0 e]
-  EXPECT_EQ(host.run("g"), "a");
+  //   b:c  S[] M[a6 b] G[c]                              e:c  a pays: a1
+  //   d:b  a pays: M[b a2], b goes                       d:e  M[a1 d]
+  //   c:d  c was a ghost: S[] M[a2 c] G[d]               f:d  a pays its last: a0     e:f  M[a0 e]
+  EXPECT_EQ(host.run("bdcedfeg"), "cbdcedfa");
 }
 
 TEST(S3FifoBlockCache, AReferencedBlockKeepsItsPlace) {

@@ -176,21 +176,18 @@ TEST(TetriInfer, ARequestBetweenTwoLooksBreaksTheIdleTime) {
 
 // Requests that are held wait for a decode instance, and are in no queue.
 TEST(TetriInfer, HeldRequestsTurnAnIdlePrefillInstance) {
-  TetriFlips f(2, 1);
-  f.fleet.loads[2] = {0, 1, 0, 100, 100};
-  ASSERT_EQ(ask_decode(*f.dispatcher, f.fleet, 0), "hold");
-  f.look(0s);
-  f.look(10s);
-  EXPECT_EQ(f.control.changes, (std::vector<std::string>{"0:decode"}));
-
-  TetriFlips g(2, 1);
-  g.fleet.loads[2] = {0, 1, 0, 100, 100};
-  ASSERT_EQ(ask_decode(*g.dispatcher, g.fleet, 0), "hold");
-  g.look(0s);
-  g.fleet.loads[2].used_blocks = 0;
-  ASSERT_EQ(ask_decode(*g.dispatcher, g.fleet, 0), "2");
-  g.look(10s);
-  EXPECT_TRUE(g.control.changes.empty());
+  for (const bool is_taken : {false, true}) {
+    TetriFlips f(2, 1);
+    f.fleet.loads[2] = {0, 1, 0, 100, 100};
+    ASSERT_EQ(ask_decode(*f.dispatcher, f.fleet, 0), "hold");
+    f.look(0s);
+    f.fleet.loads[2].used_blocks = is_taken ? 0 : 100;
+    if (is_taken) {
+      ASSERT_EQ(ask_decode(*f.dispatcher, f.fleet, 0), "2");
+    }
+    f.look(10s);
+    EXPECT_EQ(f.control.changes, is_taken ? std::vector<std::string>{} : std::vector<std::string>{"0:decode"});
+  }
 }
 
 TEST(TetriInfer, RolesChangeOnlyIfAskedFor) {

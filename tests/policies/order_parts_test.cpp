@@ -5,7 +5,6 @@
 #include <deque>
 #include <fstream>
 #include <functional>
-#include <string>
 
 #include "base/config/params.h"
 #include "base/random.h"
@@ -18,21 +17,19 @@ namespace kvlab {
 namespace {
 
 // A token per nanosecond is read, from now on; the horizon is 10 ns, so the area below the line is 50.
-TEST(GainOfServing, IsAllOfTheLineWhereTokensComeInTime) { EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 1), 1); }
-TEST(GainOfServing, IsHalfOfItWhereTheyComeHalfAsFast) { EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 2), 0.5); }
-// Two tokens are ahead of the line: until 2 nothing is gained; with a token every 2 ns the buffer is used up at 4.
-TEST(GainOfServing, BeginsWhenTheBufferIsReadUp) {
+TEST(GainOfServing, ByHand) {
+  EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 1), 1) << "all of the line where tokens come in time";
+  EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 0}, 10, 2), 0.5) << "half as fast";
+  // Two tokens are ahead of the line: until 2 nothing is gained; with a token every 2 ns the buffer is used up at 4.
   EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 2}, 10, 1), 0.64);
   EXPECT_DOUBLE_EQ(gain_of_serving({0, 1, 2}, 10, 2), (4 + 0.5 * (100 - 16)) / 100);
-}
-TEST(GainOfServing, IsNothingWhereTheBufferLasts) { EXPECT_EQ(gain_of_serving({0, 1, 10}, 10, 1), 0); }
-TEST(GainOfServing, CountsTheLineFromItsBegin) {
+  EXPECT_EQ(gain_of_serving({0, 1, 10}, 10, 1), 0) << "the buffer lasts";
   EXPECT_DOUBLE_EQ(gain_of_serving({-10, 1, 0}, 10, 1), 0.25) << "half of the line's length is lost already";
   EXPECT_DOUBLE_EQ(gain_of_serving({5, 1, 0}, 10, 1), 1);
 }
 // The closed form against the sum of min(t / step, (t - lag) / token).
 TEST(GainOfServing, IsTheIntegral) {
-  for (const double step : {0.5, 1.0, 1.3, 3.0, 20.0}) {
+  for (const double step : {0.5, 1.0, 1.3, 3.0, 20.0})
     for (const double begins : {-7.0, 0.0, 2.5}) {
       const Reader reader{begins, 1.1, 3};
       constexpr int kParts = 200'000;
@@ -44,7 +41,6 @@ TEST(GainOfServing, IsTheIntegral) {
       const double whole = (10 - begins) * (10 - begins) / 2.2;
       EXPECT_NEAR(gain_of_serving(reader, 10, step), area / whole, 1e-6) << step << " " << begins;
     }
-  }
 }
 
 BatchCandidate candidate(std::int64_t delivered, std::int64_t context, std::int64_t blocks) {
@@ -190,13 +186,12 @@ TEST(JobTypes, ALongTypeIsLeftAloneBesideEqualShortOnes) { EXPECT_LT(excess(Rule
 
 TEST(JobTypes, TheExcessShrinksWithTheNumberOfJobs) {
   const std::vector<double> means{20, 100};
-  for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {
+  for (const Rule rule : {Rule::kEtc, Rule::kUcb})
     for (const std::int64_t quantum : {std::int64_t{0}, kQuantum}) {
       const double few = excess(rule, quantum, means, 20), many = excess(rule, quantum, means, 400);
       EXPECT_GT(few, many) << quantum;
       EXPECT_GT(many, -0.01) << "nothing beats the known means by more than chance";
     }
-  }
 }
 
 // Bounds by hand: 2 jobs seen, 1 ended of 30 in all, w = sqrt(2 ln 2) = 1.177: 30 / 2.177 below; above it is not known.

@@ -2,7 +2,6 @@
 // step takes a millisecond, and blocks have 4 tokens.
 #include <map>
 #include <set>
-#include <string>
 
 #include "tests/error_of.h"
 #include "tests/has_all.h"

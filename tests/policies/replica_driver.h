@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cctype>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -14,7 +12,6 @@
 
 #include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
-#include "policies/kv/footprint.h"
 #include "policies/scheduler/layer_ranges.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/replica_state.h"

@@ -1,5 +1,3 @@
-#include "traces/make_trace.h"
-
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <unistd.h>
@@ -8,7 +6,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/read_file.h"
 #include "tests/memory_run.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/numbers.h"
@@ -146,6 +143,41 @@ TEST(TraceTools, RealStatistics) {
   const TraceSummary m = summarize(*trace_of("{file: " + mooncake + ", block_size: 512}"));
   EXPECT_EQ(std::tuple(m.num_requests, m.num_distinct_blocks, m.prompt_tokens.p50), std::tuple(12'031U, 182'790U, 6909));
   EXPECT_EQ(m.output_tokens.p50, 350);
+}
+
+TEST(RealTraces, Azure2023Conversation) {
+  const std::string path = data_file("traces/azure_2023_conv.csv");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(open_trace(path));
+  ASSERT_EQ(t.size(), 19'366U);
+  double prompts = 0, outputs = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) prompts += t.at(i).prompt_tokens, outputs += t.at(i).output_tokens;
+  EXPECT_NEAR(prompts / 19'366, 1154.697, 0.001);
+  EXPECT_NEAR(outputs / 19'366, 211.126, 0.001);
+  EXPECT_EQ(ns(t.at(t.size() - 1).arrival), 3'501'721'937'000);
+}
+
+TEST(RealTraces, MooncakeConversation) {
+  const std::string path = data_file("traces/mooncake_conversation.jsonl");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(trace_of("{file: " + path + ", block_size: 512}"));
+  ASSERT_EQ(t.size(), 12'031U);
+  double prompts = 0;
+  std::size_t hashes = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) prompts += t.at(i).prompt_tokens, hashes += t.at(i).hashes.size();
+  EXPECT_NEAR(prompts / 12'031, 12'035.061, 0.001);
+  EXPECT_EQ(ns(t.at(t.size() - 1).arrival), 3'536'999'000'000);
+  EXPECT_GT(hashes, 280'000U);
+  EXPECT_LT(t.memory_bytes() - hashes * sizeof(std::uint64_t), 32 * t.size());
+}
+
+TEST(RealTraces, LlmServingSimWorkload) {
+  const std::string path = data_file("vllm-reference/sharegpt-llama-3.1-8b-300-sps10.jsonl");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(trace_of("file: " + path));
+  ASSERT_EQ(t.size(), 300U);
+  EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
+  EXPECT_EQ(std::tuple(t.at(0).prompt_tokens, t.at(0).output_tokens, t.at(0).hashes.size()), std::tuple(2358, 531, 2889U / 16));
 }
 
 // The shipped samples are what their own recipes make; a libm that rounds otherwise may move a time by a nanosecond.

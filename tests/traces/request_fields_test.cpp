@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <memory>
 #include <set>
-#include <string>
 
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"

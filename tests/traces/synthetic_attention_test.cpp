@@ -29,10 +29,9 @@ class Rows {
     std::vector<double> row;
     for (std::int32_t t = 0; t <= query; ++t) {
       double dot = 0;
-      for (std::int32_t c = 0; c < shape_.head_dim; ++c) {
+      for (std::int32_t c = 0; c < shape_.head_dim; ++c)
         dot += static_cast<double>(tensors_.q[at(query, q_head, shape_.q_heads, c)]) *
                static_cast<double>(tensors_.k[at(t, kv_head, shape_.kv_heads, c)]);
-      }
       row.push_back(dot / std::sqrt(shape_.head_dim));
     }
     const double most = *std::max_element(row.begin(), row.end());
@@ -183,13 +182,12 @@ TEST_F(UsualAttention, SinkValuesAreSmallAndOutlierChannelsLarge) {
   const LayerTensors layer = made.layer(1);
   std::vector<double> channel(64);
   double sink = 0, other = 0;
-  for (std::size_t t = 0; t < 1536; ++t) {
+  for (std::size_t t = 0; t < 1536; ++t)
     for (std::size_t c = 0; c < 64; ++c) {
       channel[c] += std::fabs(static_cast<double>(layer.k[t * 128 + 64 + c])) / 1536;
       const auto v = static_cast<double>(layer.v[t * 128 + 64 + c]);
       (t < 4 ? sink : other) += v * v / (t < 4 ? 4 : 1532) / 64;
     }
-  }
   EXPECT_NEAR(std::sqrt(sink), 0.05, 0.01);
   EXPECT_NEAR(std::sqrt(other), 1, 0.02);
   std::sort(channel.begin(), channel.end());

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "tests/error_of.h"
 #include "tests/has_all.h"
