@@ -262,6 +262,7 @@ TEST_P(BadConfig, IsRefusedWithOneLineAndNothingIsWritten) {
   const bool is_written = fs::exists(out);
   fs::remove_all(out);
   fs::current_path(before);
+  for (const char* name : {"KVLAB_PROFILES", "KVLAB_RECIPES", "KVLAB_SYSTEMS"}) ::unsetenv(name);
   const auto expected = expected_messages();
   ASSERT_TRUE(expected.contains(GetParam())) << "no line in expected.txt; the message is: " << error.str();
   EXPECT_EQ(error.str(), "kvlab: " + expected.at(GetParam()) + "\n");
