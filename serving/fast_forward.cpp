@@ -34,7 +34,8 @@ void FastForward::look_ahead() {
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the clock's end, single steps are simulated until one is refused.
-  DecodeStretch ahead{std::move(times), iterations, depth() == 1 ? times.host : Picoseconds{}, state_.num_waiting() > 0};
+  const Picoseconds gap = depth() == 1 ? times.host : Picoseconds{};
+  DecodeStretch ahead{std::move(times), iterations, gap, state_.num_waiting() > 0};
   const Int128 longest = ahead.device_time(iterations) + Int128{ahead.host.count()} * iterations;
   if (steps_.latest().end.count() + longest > Picoseconds::max().count()) return;
   stretch_ = std::move(ahead);

@@ -1,6 +1,7 @@
+#include "sim/replay/replay.h"
+
 #include "policies/kv/policy/policy.h"
 #include "sim/kv_cost/step_ops.h"
-#include "sim/replay/replay.h"
 #include "tests/has_all.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
