@@ -11,7 +11,7 @@ namespace {
 ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, const Scheduler& scheduler,
                         const Device::Traits& traits) {
   ReplicaLimits limits;
-  static_cast<RankMemory&>(limits) = pool.memory;
+  static_cast<RankMemory&>(limits) = static_cast<const RankMemory&>(pool.memory);
   limits.max_model_len = pool.max_model_len;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = limits.prefix_caching && !limits.is_contiguous;
