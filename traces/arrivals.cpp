@@ -67,7 +67,8 @@ class StagedArrivals {
   std::optional<double> next_in(const Stage& stage) {
     const std::int64_t number = in_stage_++;
     if (stage.burst > 0) {
-      const double at_s = static_cast<double>(number / stage.burst) * stage.every_s;
+      const std::int64_t bursts = number / stage.burst;
+      const double at_s = static_cast<double>(bursts) * stage.every_s;
       return at_s < stage.for_s ? std::optional(at_s) : std::nullopt;
     }
     if (stage.has_equal_gaps)

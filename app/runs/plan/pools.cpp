@@ -93,7 +93,7 @@ std::optional<Roles> read_role(Params& pools, Params& pool, const std::string& n
 void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system, const std::string& role) {
   std::set<std::string> of_experiment = kPoolKeys;
   of_experiment.insert(kSharedKeys.begin(), kSharedKeys.end());
-  pool.fall_back_on(own, std::move(of_experiment));
+  pool.fall_back_on(own, of_experiment);
   for (const ServingSystem::Layer& layer : system.layers) {
     if (const Params* const of_role = layer.of_role(role)) pool.fall_back_on(*of_role, system_pool_keys());
     pool.fall_back_on(layer.parts, system_pool_keys());
