@@ -158,7 +158,7 @@ class AttentionWork {
   [[nodiscard]] Work decode(std::int64_t rows, std::int64_t kv_tokens) const {
     return {rows * row_.flops + kv_tokens * token_.flops, rows * row_.bytes + kv_tokens * token_.bytes};
   }
-  // What a cached token adds.
+  // The work that one more cached token adds.
   [[nodiscard]] const Work& decode_token() const { return token_; }
   // Without tokens, for K and V per head.
   [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }

@@ -155,7 +155,7 @@ inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& reci
   return all;
 }
 
-// What serving charges for a step of this batch, or of one sequence.
+// Serving charges this for a step of this batch, or of one sequence.
 inline PolicyWork work_of(RecipeFootprint& footprint, std::vector<SeqState>& batch) {
   PolicyWork work;
   footprint.charge(batch, work);

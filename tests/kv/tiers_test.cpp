@@ -95,7 +95,7 @@ TEST(Tiers, BytesOfAllTiersAreAllBytes) {
   }
 }
 
-// What one sequence takes of each tier, with `held` bytes as K and V.
+// One sequence takes this of each tier, with `held` bytes as K and V.
 TEST(Tiers, BytesByHand) {
   struct Case {
     const char *part, *parameters;
