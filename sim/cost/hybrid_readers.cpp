@@ -206,7 +206,8 @@ void read_short_conv(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   if (m.is_moe() || !p.flag("block_auto_adjust_ff_dim", true, "the MLP's width is adjusted")) return;
   const auto multiple = p.optional<std::int64_t>("block_multiple_of", 256, 1, kMaxWidth, "what the width is a multiple of");
   const auto factor = p.optional<double>("block_ffn_dim_multiplier", 1, 0.01, 100, "factor of the width");
-  const auto width = static_cast<std::int64_t>(factor * static_cast<double>(2 * m.intermediate / 3));
+  const std::int64_t two_thirds = 2 * m.intermediate / 3;
+  const auto width = static_cast<std::int64_t>(factor * static_cast<double>(two_thirds));
   m.intermediate = ceil_div(width, multiple) * multiple;
 }
 

@@ -118,7 +118,7 @@ class Settings(FigureTest):
         self.assertEqual(settings._given, {"comparison": {"size": [7.0, 3.0], "names": {"a": "A", "b": "B"}}, "tail": {"metric": ["ttft"]}})
 
     def test_keys_are_those_that_the_program_knows(self):
-        source = (HERE.parents[1] / "app" / "runs" / "report" / "figure_settings.cpp").read_text()
+        source = (HERE.parents[1] / "app" / "runs" / "report" / "sweep_keys.cpp").read_text()
         for key in (*settings.LOOK, *settings.DATA, *settings.JOIN):
             self.assertIn(f'"{key}"', source)
 
