@@ -5,8 +5,9 @@ namespace kvlab {
 bool FastForward::all_uniform() {
   for (int i = 0; i < depth(); ++i) {
     if (!steps_[i].is_uniform || steps_[i].running_version != state_.queues().running_version()) return false;
+    if (state_.decodes().is_empty() && !steps_[i].decode_kv.empty()) return false;
   }
-  return true;
+  return state_.decodes().is_empty() || state_.decodes().is_whole();
 }
 
 // Pipelined steps are exact only while they wait for the device, not for the host.
@@ -79,7 +80,7 @@ void FastForward::carry_out(std::int64_t n) {
   const auto counted = static_cast<std::uint64_t>(state_.uniform().counted_rows());
   if (counted > 0) add_gaps(n, counted);
   if (state_.watches_tokens()) state_.note_uniform_tokens(first_at, stretch_gaps(n));
-  state_.emit_uniform(n, first_at, last_at, itl_);
+  state_.emit_uniform(n, first_at, last_at, steps_, itl_);
   if (const Picoseconds policy = policy_time(n); policy > Picoseconds{}) state_.add_policy_time(policy);
   done_.last_output = last_at;
   done_.outputs += static_cast<std::uint64_t>(n);
@@ -142,18 +143,31 @@ Picoseconds FastForward::policy_time(std::int64_t n) {
   return sum;
 }
 
-// After n iterations, the last depth() steps are in flight, with the entries of the steps before.
+namespace {
+
+void move_rows(StepPlan& from, StepPlan& to) {
+  std::swap(from.entries, to.entries);
+  std::swap(from.decode_kv, to.decode_kv);
+  std::swap(from.decode_counted, to.decode_counted);
+}
+
+}  // namespace
+
+// After n iterations, the last depth() steps are in flight, with the entries of the steps before or rows of the group.
 void FastForward::move_steps(std::int64_t n) {
   const Picoseconds tail = steps_.latest().end;
+  const bool is_grouped = !state_.decodes().is_empty();
   for (int slot = 0; slot < depth(); ++slot) {
     InFlightStep& mine = steps_[slot];
     const std::int64_t step = n - depth() + slot + 1;  // of the stretch; <= 0: already in flight
     if (step <= 0) {
-      const InFlightStep& before = steps_[static_cast<int>(slot + n)];
+      InFlightStep& before = steps_[static_cast<int>(slot + n)];
       mine.start = before.start;
       mine.end = before.end;
       mine.policy_time = before.policy_time;
+      if (is_grouped) move_rows(before, mine);
     } else {
+      if (is_grouped) state_.decodes().fill(mine);
       mine.end = tail + stretch_.steps_time(step);
       const StepTime time = stretch_.step(step - 1);
       mine.start = mine.end - time.total;

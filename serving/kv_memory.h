@@ -29,6 +29,7 @@ struct ReplicaLimits : RankMemory {
   std::int32_t max_model_len = 1 << 20;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
+  bool groups_decodes = false;                  // the host takes rows of DecodeGroup
   bool unnamed_rest = false;                    // Footprint::unnamed_rest, if known to the host
   Time count_from{};                            // earlier arrivals are not counted (Request::is_counted)
   bool scheduler_predicts = false;              // Scheduler::uses_predictor()
@@ -66,6 +67,8 @@ class KvMemory {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
   }
   [[nodiscard]] bool is_contiguous() const { return contiguous_.has_value(); }
+  // Whole KV in paged memory.
+  [[nodiscard]] bool needs_only_blocks() const { return needs_only_blocks_; }
   [[nodiscard]] const ReplicaLimits& limits() const { return limits_; }
   [[nodiscard]] BlockPool& pool() { return *pool_; }
   [[nodiscard]] const BlockPool& pool() const { return *pool_; }

@@ -9,13 +9,14 @@ namespace kvlab {
 namespace {
 
 ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, const Scheduler& scheduler,
-                        const Device::Traits& traits) {
+                        const Device::Traits& traits, bool wants_steps) {
   ReplicaLimits limits;
   static_cast<RankMemory&>(limits) = static_cast<const RankMemory&>(pool.memory);
   limits.max_model_len = pool.max_model_len;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = limits.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;
+  limits.groups_decodes = setup.fast_forward && traits.takes_decode_rows && traits.num_stages == 1 && !wants_steps;
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;
   limits.scheduler_predicts = scheduler.uses_predictor();
@@ -52,8 +53,8 @@ std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetu
 Rank::Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device)
     : scheduler(pool.make_scheduler()),
       device(std::move(its_device)),
-      state(limits_of(fleet.setup, pool, number, *scheduler, device->traits()), make_blocks(fleet.setup, pool), pool.make_footprint(),
-            pool.make_order ? pool.make_order() : nullptr, make_predictor(fleet.setup, pool)),
+      state(limits_of(fleet.setup, pool, number, *scheduler, device->traits(), fleet.sink.wants_steps()), make_blocks(fleet.setup, pool),
+            pool.make_footprint(), pool.make_order ? pool.make_order() : nullptr, make_predictor(fleet.setup, pool)),
       steps(depth_of(*scheduler, *device)),
       queue_(fleet.queue),
       sink_(fleet.sink),

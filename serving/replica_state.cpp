@@ -37,9 +37,11 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       uses_predictor_(limits.scheduler_predicts || order_->uses_predictor()),
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
-      uniform_(table_, queues_, memory_),
+      decodes_(table_, queues_, memory_),
+      uniform_(table_, queues_, memory_, decodes_),
       qoe_(limits.expected_text),
       images_(limits.image_tokens),
+      groups_decodes_(limits.groups_decodes && memory_.needs_only_blocks() && !order_watches_steps_),
       plans_over_unknown_(limits.plans_over_unknown) {
   if (uses_predictor_) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
@@ -96,6 +98,7 @@ void ReplicaState::watch(RequestId id) {
     if (r.has_emitted()) qoe_.add(id, r.last_emitted);
   }
   watches_tokens_ = gaps_.is_on() || qoe_.is_on();
+  if (watches_tokens_) decodes_.separate();
 }
 
 void ReplicaState::begin_plan(Time now) {
@@ -186,42 +189,75 @@ inline bool ReplicaState::commit_entry(InFlightStep& step, std::size_t place) {
          !entry.leaves_hashed && !entry.ends_prompt;
 }
 
+// Rows of the group, which do not look at their requests.
+void ReplicaState::commit_rows(InFlightStep& step) {
+  StepClock& clock = table_.clock();
+  ++clock.planned;
+  clock.valued = clock.output;
+  step.ended_tokens += std::ssize(step.decode_kv);
+  memory_.add_live(std::ssize(step.decode_kv));
+}
+
 void ReplicaState::commit(InFlightStep& step) {
+  const bool may_group = decodes_.begin_commit() && groups_decodes_ && !watches_tokens_;
+  commit_rows(step);
   if (images_.is_on()) {
     for (const StepEntry& entry : step.entries)
       if (entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
   }
   bool uniform = (memory_.is_steady_in_decode() || memory_.looks_ahead()) && step.idle_rows == 0 &&
-                 step.entries.size() == queues_.running().size() && step.images == 0;
+                 step.num_rows() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step, i) && uniform;
   memory_.charge_policy(step);
   if (memory_.limits().swap.codec.is_on()) uniform = !charge_copies(step) && uniform;
   step.is_uniform = uniform;
   step.running_version = queues_.running_version();
+  if (may_group) decodes_.take_in(step);
 }
 
 void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
   now_ = to_time(at);
   memory_.forget_hits();
+  StepClock& clock = table_.clock();
+  ++clock.output;
+  const Picoseconds gap = at - std::exchange(clock.last_output, at);
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
-  const bool watches = watches_tokens_, stores = memory_.store != nullptr, has_policy_time = step.policy_time > Picoseconds{};
-  const bool keeps_everything = memory_.keeps_everything();
   HistogramRun gaps(itl);
-  for (const StepEntry& entry : step.entries) {
-    Request& r = table_[entry.request];
-    --r.in_flight_steps;
-    if (has_policy_time && r.is_running) (r.has_emitted() ? r.decode_policy : r.prefill_policy) += policy_shares_.take(entry.request, step);
-    if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
-    if (!keeps_everything && entry.ends()) memory_.end_policy_step(r, entry);
-    if (!entry.emits) continue;
-    if (watches) note_token(entry.request, at);
-    deliver(r, at, gaps);
-    if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
-    if (r.output_tokens == r.output_limit)
-      finish(entry.request);
-    else if (r.is_running && !r.left_hashed)
-      memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
+  if (!step.decode_kv.empty()) process_rows(step, at, gap, gaps, itl);
+  for (const StepEntry& entry : step.entries) process_entry(step, entry, at, gaps);
+}
+
+// gap: since the output before, of which each row had one.
+void ReplicaState::process_rows(const InFlightStep& step, Picoseconds at, Picoseconds gap, HistogramRun& gaps, LogHistogram& itl) {
+  if (decodes_.has_departed()) {
+    StepEntry row{};
+    row.tokens = 1;
+    row.emits = true;
+    return decodes_.each_departed([&](RequestId id) {
+      row.request = id;
+      process_entry(step, row, at, gaps);
+    });
   }
+  if (step.decode_counted > 0) itl.add(gap.count(), static_cast<std::uint64_t>(step.decode_counted));
+  counters_.output_tokens += std::ssize(step.decode_kv);
+  decodes_.process_output([&](RequestId id) { finish(id); });
+}
+
+inline void ReplicaState::process_entry(const InFlightStep& step, const StepEntry& entry, Picoseconds at, HistogramRun& gaps) {
+  Request& r = table_[entry.request];
+  --r.in_flight_steps;
+  if (step.policy_time > Picoseconds{} && r.is_running)
+    (r.has_emitted() ? r.decode_policy : r.prefill_policy) += policy_shares_.take(entry.request, step);
+  if (memory_.store != nullptr && entry.emits && !r.has_emitted()) store_prompt(r);
+  if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
+  if (!entry.emits) return;
+  if (watches_tokens_) note_token(entry.request, at);
+  deliver(r, at, gaps);
+  if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
+  if (r.output_tokens == r.output_limit)
+    finish(entry.request);
+  else if (r.is_running && !r.left_hashed)
+    memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
 }
 
 inline void ReplicaState::deliver(Request& r, Picoseconds at, HistogramRun& gaps) {
@@ -236,8 +272,13 @@ inline void ReplicaState::deliver(Request& r, Picoseconds at, HistogramRun& gaps
   r.last_emitted = at;
 }
 
-void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
-  uniform_.emit(iterations, first_at, last_at, itl);
+void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl) {
+  uniform_.emit(iterations, first_at, last_at, steps, itl);
+  StepClock& clock = table_.clock();
+  clock.planned += iterations;
+  clock.output += iterations;
+  clock.valued = clock.output;
+  clock.last_output = last_at;
   for (std::size_t i = 0; order_watches_steps_ && i < queues_.running().size(); ++i)
     order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
   counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());

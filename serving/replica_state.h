@@ -18,6 +18,7 @@
 #include "policies/request.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/copies_out.h"
+#include "serving/decode_group.h"
 #include "serving/gap_watch.h"
 #include "serving/kv_memory.h"
 #include "serving/metrics.h"
@@ -123,6 +124,7 @@ class ReplicaState final : public ReplicaView {
   std::int32_t lookup(RequestId r) override { return memory_.lookup(r); }
   bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) override { return memory_.try_allocate(r, m, ahead); }
   bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) override { return memory_.try_allocate(r, m, ahead, false); }
+  std::size_t plan_decodes(StepPlan& plan, std::int32_t most) override { return decodes_.plan(plan, most); }
   bool try_reserve(RequestId r, std::int32_t tokens) override { return memory_.try_reserve(table_[r], tokens); }
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;
@@ -192,7 +194,14 @@ class ReplicaState final : public ReplicaView {
 
   // Fast-forward; emit_uniform() delivers its tokens.
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
-  void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
+  void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl);
+  [[nodiscard]] const DecodeGroup& decodes() const { return decodes_; }
+  // Held tokens of each running request; the group is empty or whole.
+  template <class Visit>
+  void each_held(Visit&& visit) const {
+    if (!decodes_.is_empty()) return decodes_.each_computed(visit);
+    for (const RequestId id : queues_.running()) visit(table_[id].held_tokens());
+  }
   void add_policy_time(Picoseconds time);
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
   // Before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.
@@ -203,6 +212,9 @@ class ReplicaState final : public ReplicaView {
 
  private:
   bool commit_entry(InFlightStep& step, std::size_t place);
+  void commit_rows(InFlightStep& step);
+  void process_entry(const InFlightStep& step, const StepEntry& entry, Picoseconds at, HistogramRun& gaps);
+  void process_rows(const InFlightStep& step, Picoseconds at, Picoseconds gap, HistogramRun& gaps, LogHistogram& itl);
   void leave(RequestId id, Outcome outcome, Time at, const char* reason = nullptr);
   bool try_import(RequestId id, std::int32_t m, KvOffer& offer);
   bool take_stored(RequestId id, std::int32_t m);
@@ -231,6 +243,7 @@ class ReplicaState final : public ReplicaView {
   bool uses_predictor_;
   RankQueues queues_;
   KvMemory memory_;
+  DecodeGroup decodes_;
   UniformDecode uniform_;
   Transits transits_;
   GapWatch gaps_;
@@ -238,6 +251,7 @@ class ReplicaState final : public ReplicaView {
   EncodedImages images_;
   PolicyShares policy_shares_;
   bool watches_tokens_ = false;  // gaps_ or qoe_ is on
+  bool groups_decodes_;
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;
   std::vector<RequestId> left_;

@@ -8,6 +8,7 @@
 namespace kvlab {
 
 void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
+  decodes_.separate();
   Request& r = table_[id];
   if (!r.is_running) throw InternalError("preempting a request that does not run");
   plan_was_quiet_ = false;

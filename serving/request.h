@@ -24,9 +24,30 @@ inline TraceRequest trace_request_of(const Request& r) {
   return content;
 }
 
-// By slot; slots and their block lists are reused.
+// Steps of a rank, numbered from 1.
+struct StepClock {
+  std::int64_t planned = 0, output = 0;  // the latest
+  std::int64_t valued = 0;               // output before the latest plan
+  Picoseconds last_output{};
+};
+
+// By slot; slots and their block lists are reused. A request may follow the clock: it computes and emits a token per step, and its counts
+// are written when it is read.
 class SlotTable {
  public:
+  [[nodiscard]] StepClock& clock() { return clock_; }
+  [[nodiscard]] const StepClock& clock() const { return clock_; }
+  // From the step after the latest planned one to step `last`.
+  void follow(RequestId r, std::int64_t last) {
+    followed_[index(r)] = {clock_.planned, clock_.planned, last};
+    follows_[index(r)] = 1;
+  }
+  // Its counts are written.
+  void unfollow(RequestId r) {
+    (*this)[r];
+    follows_[index(r)] = 0;
+  }
+
   RequestId add(std::int32_t prompt_tokens) {
     ++live_;
     if (live_ > peak_) peak_ = live_;
@@ -58,9 +79,15 @@ class SlotTable {
   // Uncomputed prompt tokens, over all requests.
   [[nodiscard]] std::int64_t outstanding_prompt_tokens() const { return outstanding_; }
 
-  Request& operator[](RequestId r) { return slots_[index(r)]; }
-  const Request& operator[](RequestId r) const { return slots_[index(r)]; }
-  [[nodiscard]] const std::vector<Request>& slots() const { return slots_; }
+  Request& operator[](RequestId r) {
+    if (follows_[index(r)] != 0) catch_up(index(r));
+    return slots_[index(r)];
+  }
+  const Request& operator[](RequestId r) const { return const_cast<SlotTable&>(*this)[r]; }
+  [[nodiscard]] const std::vector<Request>& slots() const {
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) (*this)[RequestId{i}];
+    return slots_;
+  }
   [[nodiscard]] std::uint64_t peak() const { return peak_; }
   [[nodiscard]] std::uint64_t live() const { return live_; }
 
@@ -69,6 +96,8 @@ class SlotTable {
   RequestId free_slot() {
     if (free_.empty()) {
       slots_.emplace_back();
+      follows_.push_back(0);
+      followed_.emplace_back();
       return RequestId{static_cast<std::uint32_t>(slots_.size() - 1)};
     }
     const RequestId r = free_.back();
@@ -76,7 +105,31 @@ class SlotTable {
     return r;
   }
 
+  struct Followed {
+    std::int64_t planned = 0, output = 0;  // counted, of the clock
+    std::int64_t last = 0;
+  };
+  void catch_up(std::uint32_t slot) {
+    Request& r = slots_[slot];
+    Followed& done = followed_[slot];
+    const std::int64_t planned = std::min(clock_.planned, done.last), output = std::max(clock_.output, done.output);
+    const auto computed = static_cast<std::int32_t>(planned - done.planned), emitted = static_cast<std::int32_t>(output - done.output);
+    done = {planned, output, done.last};
+    r.computed_tokens += computed;
+    r.output_tokens += emitted;
+    r.in_flight_tokens += computed - emitted;
+    r.in_flight_steps += computed - emitted;
+    if (emitted > 0) r.last_emitted = clock_.last_output;
+    // Tokens with values at the latest plan, and now.
+    const std::int64_t before = r.computed_tokens - planned;
+    if (computed > 0) r.publishable_tokens = std::max(r.publishable_tokens, static_cast<std::int32_t>(before + clock_.valued + 1));
+    if (emitted > 0) r.publishable_tokens = std::max(r.publishable_tokens, static_cast<std::int32_t>(before + output));
+  }
+
+  StepClock clock_;
   std::vector<Request> slots_;
+  std::vector<std::uint8_t> follows_;
+  std::vector<Followed> followed_;
   std::vector<RequestId> free_;
   std::uint64_t live_ = 0, peak_ = 0;
   std::int64_t outstanding_ = 0;

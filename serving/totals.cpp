@@ -9,7 +9,7 @@ void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
   steps += step.is_empty() ? 0 : 1;
   const std::int64_t ps = occupied.count();
   busy += ps;
-  rows += static_cast<Int128>(step.entries.size());
+  rows += static_cast<Int128>(step.num_rows());
   tokens += step.ended_tokens;
   images += step.images;
   if (usage.waiting > 0) overload += ps;

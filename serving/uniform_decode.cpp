@@ -1,6 +1,7 @@
 #include "serving/uniform_decode.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 namespace kvlab {
@@ -15,25 +16,33 @@ std::int64_t UniformDecode::first_publication(const Request& r) const {
   return (std::int64_t{r.published} + 1) * block_tokens() - std::min(r.computed_tokens, r.known_values());
 }
 
+template <class Visit>
+void UniformDecode::each_row(Visit&& visit) const {
+  if (!group_.is_empty()) return group_.each_row(visit);
+  for (const RequestId id : queues_.running()) {
+    const Request& r = table_[id];
+    const std::int64_t left = r.output_limit - r.output_tokens - r.in_flight_tokens;
+    const std::int64_t next_block = r.left_hashed ? std::numeric_limits<std::int64_t>::max() : first_allocation(r);
+    visit(DecodeRow{id, left, next_block, !r.left_hashed && r.published < r.num_hashes, r.has_emitted()});
+  }
+}
+
 std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
   std::int64_t all = 0;
-  for (const RequestId id : queues_.running()) {
-    if (table_[id].left_hashed) continue;
-    const std::int64_t first = first_allocation(table_[id]);
-    if (first <= iterations) all += (iterations - first) / block_tokens() + 1;
-  }
+  each_row([&](const DecodeRow& row) {
+    if (row.next_block <= iterations) all += (iterations - row.next_block) / block_tokens() + 1;
+  });
   return all;
 }
 
 std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
   const bool others_wait = queues_.num_waiting() > 0;  // a publication gives the first of them more hits
   std::int64_t iterations = horizon.plans;
-  for (const RequestId id : queues_.running()) {
-    const Request& r = table_[id];
-    if (!r.has_emitted()) iterations = 0;
-    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
-    if (others_wait && !r.left_hashed && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
-  }
+  each_row([&](const DecodeRow& row) {
+    if (!row.has_emitted) iterations = 0;
+    iterations = std::min(iterations, row.left);
+    if (others_wait && row.publishes) iterations = std::min(iterations, first_publication(table_[row.id]) - 1);
+  });
   if (iterations > 1 && memory_.looks_ahead()) return iterations_ahead(iterations, depth, others_wait && horizon.ends_with_hits);
   if (iterations <= 0 || memory_.is_contiguous()) return iterations;
   const BlockPool& pool = memory_.pool();
@@ -81,22 +90,23 @@ std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth,
 void UniformDecode::collect(std::int64_t iterations) {
   replays_.clear();
   if (memory_.is_contiguous()) return;
-  const std::vector<RequestId>& running = queues_.running();
-  for (std::uint32_t order = 0; order < running.size(); ++order) {
-    const Request& r = table_[running[order]];
+  std::uint32_t order = 0;
+  each_row([&](const DecodeRow& row) {
     const auto add = [&](std::int64_t first, bool publishes) {
       if (first <= iterations) replays_.push_back({first, (first - 1) % block_tokens(), order, publishes});
     };
-    add(first_allocation(r), false);
-    if (memory_.limits().prefix_caching && r.published < r.num_hashes) add(first_publication(r), true);
-  }
+    add(row.next_block, false);
+    if (row.publishes) add(first_publication(table_[row.id]), true);
+    ++order;
+  });
   if (replays_.size() < 2) return;
   std::sort(replays_.begin(), replays_.end(), [](const Replay& a, const Replay& b) {
     return std::tie(a.phase, a.order, a.publishes) < std::tie(b.phase, b.order, b.publishes);
   });
 }
 
-void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
+void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl) {
+  if (!group_.is_empty()) return group_.emit(iterations, first_at, last_at, steps, itl);
   const auto tokens = static_cast<std::int32_t>(iterations);
   HistogramRun gaps(itl);
   for (const RequestId id : queues_.running()) {
@@ -111,6 +121,7 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
 }
 
 std::int64_t UniformDecode::counted_rows() const {
+  if (!group_.is_empty()) return group_.counted_rows();
   const std::vector<RequestId>& running = queues_.running();
   return std::count_if(running.begin(), running.end(), [&](RequestId id) { return table_[id].is_counted; });
 }

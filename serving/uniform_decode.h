@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "policies/scheduler/scheduler.h"
+#include "serving/decode_group.h"
 #include "serving/histogram.h"
 #include "serving/kv_memory.h"
 #include "serving/rank_queues.h"
@@ -13,7 +14,8 @@ namespace kvlab {
 // `iterations` times (process the oldest output, plan one token per running request), with the effects of single steps.
 class UniformDecode {
  public:
-  UniformDecode(SlotTable& table, const RankQueues& queues, KvMemory& memory) : table_(table), queues_(queues), memory_(memory) {}
+  UniformDecode(SlotTable& table, const RankQueues& queues, KvMemory& memory, DecodeGroup& group)
+      : table_(table), queues_(queues), memory_(memory), group_(group) {}
 
   // Iterations within the horizon without a finish or a failed allocation. `depth`: steps in flight.
   [[nodiscard]] std::int64_t iterations(const Horizon& horizon, int depth);
@@ -23,8 +25,8 @@ class UniformDecode {
   // For policies that look ahead: iteration by iteration; calls planned() after each plan.
   template <class Planned>
   void repeat(std::int64_t iterations, int depth, Planned planned);
-  // `first_at`: time of the first token, `last_at`: of the last.
-  void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
+  // `first_at`: time of the first token, `last_at`: of the last. steps: in flight before.
+  void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl);
   // Running requests with recorded token gaps.
   [[nodiscard]] std::int64_t counted_rows() const;
 
@@ -35,6 +37,9 @@ class UniformDecode {
     std::uint32_t order = 0;  // position in running
     bool publishes = false;
   };
+  // visit(DecodeRow) for each running request.
+  template <class Visit>
+  void each_row(Visit&& visit) const;
   void collect(std::int64_t iterations);
   [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
   [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
@@ -45,6 +50,7 @@ class UniformDecode {
   SlotTable& table_;
   const RankQueues& queues_;
   KvMemory& memory_;
+  DecodeGroup& group_;
   std::vector<Replay> replays_;
   std::int64_t ahead_ = 4, left_ = 0;  // steps to look ahead: grows if all are carried out
 };
@@ -59,8 +65,10 @@ void UniformDecode::advance(std::int64_t iterations, Taken taken) {
       Request& r = table_[queues_.running()[replay.order]];
       if (replay.publishes) {
         memory_.publish_up_to(r, (r.published + 1) * block_tokens());
+        if (!group_.is_empty()) group_.note_publication(replay.order);
       } else {
         memory_.take_block(r);
+        if (!group_.is_empty()) group_.note_block(replay.order);
         taken(at);
       }
     }

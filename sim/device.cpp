@@ -93,6 +93,7 @@ SimDevice::SimDevice(std::shared_ptr<CostModel> cost, const LinkSetup& swap_link
 Device::Traits SimDevice::traits() const {
   Traits traits;
   traits.num_stages = cost_->num_stages();
+  traits.takes_decode_rows = true;
   return traits;
 }
 
@@ -183,7 +184,7 @@ DecodeTimes SimDevice::look_ahead() {
   if (state_->memory().looks_ahead()) return look_ahead_of(state_->memory().ahead());
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
-  for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
+  state_->each_held([&](std::int32_t tokens) { add_decode_row(shape, tokens, windows); });
   return times_of(shape);
 }
 

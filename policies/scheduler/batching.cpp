@@ -13,8 +13,8 @@ void StepBuilder::drop(RequestId r) {
 
 RequestId StepBuilder::preempt_one() {
   const RequestId victim = view.victim(view.running().back());
+  view.preempt(victim, Preemption::kRecompute);  // makes entries of plan_decodes()
   drop(victim);
-  view.preempt(victim, Preemption::kRecompute);
   ++num_preempted;
   return victim;
 }

@@ -14,7 +14,13 @@ struct StepBuilder {
   std::int32_t tokens = 0;
   std::int32_t num_preempted = 0;
 
-  [[nodiscard]] std::int32_t num_requests() const { return static_cast<std::int32_t>(plan.entries.size()); }
+  [[nodiscard]] std::int32_t num_requests() const { return static_cast<std::int32_t>(plan.num_rows()); }
+  // As ReplicaView::plan_decodes().
+  std::size_t plan_decodes(std::int32_t most) {
+    const std::size_t done = view.plan_decodes(plan, most);
+    tokens += static_cast<std::int32_t>(plan.decode_kv.size());
+    return done;
+  }
   void add(RequestId r, std::int32_t m) {
     plan.add(r, m);
     tokens += m;
@@ -35,11 +41,12 @@ inline bool allocate_or_preempt(StepBuilder& step, RequestId r, std::int32_t m) 
   return allocate_or_preempt(step.view, r, m, [&] { return step.preempt_one(); });
 }
 
-// For running requests in admission order, until visit(r) is false. visit may preempt; it returns true only if r still runs.
+// For running requests in admission order from place `first`, until visit(r) is false. visit may preempt; it returns true only if r still
+// runs.
 template <class Visit>
-void each_running(ReplicaView& view, Visit&& visit) {
+void each_running(ReplicaView& view, Visit&& visit, std::size_t first = 0) {
   std::span<const RequestId> running = view.running();
-  for (std::size_t i = 0; i < running.size(); ++i) {
+  for (std::size_t i = first; i < running.size(); ++i) {
     const RequestId r = running[i];
     if (!visit(r)) return;
     running = view.running();

@@ -48,6 +48,9 @@ struct StepEntry {
 
 struct StepPlan {
   std::vector<StepEntry> entries;
+  // Rows of ReplicaView::plan_decodes(), before the entries: cached tokens of each, and how many have recorded token gaps.
+  std::vector<std::int32_t> decode_kv;
+  std::int32_t decode_counted = 0;
   // Finished rows of a static batch.
   std::int32_t idle_rows = 0;
   std::vector<LayerSet> layer_sets;
@@ -57,10 +60,13 @@ struct StepPlan {
   void clear() {
     entries.clear();
     layer_sets.clear();
-    idle_rows = loop_layers = 0;
+    decode_kv.clear();
+    decode_counted = idle_rows = loop_layers = 0;
   }
   [[gnu::always_inline]] void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
-  [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
+  // Of requests.
+  [[nodiscard]] std::size_t num_rows() const { return entries.size() + decode_kv.size(); }
+  [[nodiscard]] bool is_empty() const { return entries.empty() && decode_kv.empty() && idle_rows == 0; }
 };
 
 // kSwap frees blocks at once; the planned step waits for the copy. kSwapAhead frees them after the copy; no step waits. kKeep: blocks stay
@@ -121,6 +127,9 @@ class ReplicaView {
   // try_allocate() for m tokens that several steps compute, some layers each. The blocks get hashes by try_allocate(r, m) in the plan of
   // the last step, which takes no block.
   virtual bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
+  // One token for each of the first running requests, if at most `most` and memory suffices for all; else the plan stays as it is. Call it
+  // before entries are added. Returns the number of requests that then need no entry: planned ones, and ones with all tokens in flight.
+  virtual std::size_t plan_decodes(StepPlan& /*plan*/, std::int32_t /*most*/) { return 0; }
   // Contiguous managers: `tokens` tokens in all.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // to the end of running

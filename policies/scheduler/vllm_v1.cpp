@@ -81,14 +81,15 @@ class VllmV1 final : public Scheduler {
 
   void schedule_running(StepBuilder& step) const {
     const ReplicaView& view = step.view;
-    each_running(step.view, [&](RequestId r) {
+    const auto schedule = [&](RequestId r) {
       if (left(step) <= 0) return false;
       const std::int32_t m = share(step, view.needed_tokens(r), view.info(r).computed_tokens);
       if (m <= 0) return true;
       if (!allocate_or_preempt(step, r, m)) return false;
       step.add(r, m);
       return true;
-    });
+    };
+    each_running(step.view, schedule, step.plan_decodes(left(step)));
   }
 
   void admit_waiting(StepBuilder& step) {
