@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "policies/scheduler/scheduler.h"
@@ -15,7 +16,7 @@
 namespace kvlab {
 
 // A running request in coming steps of one token each.
-struct DecodeRow {
+struct DecodeOutlook {
   RequestId id{};
   std::int64_t left = 0;        // tokens to plan
   std::int64_t next_block = 0;  // plans until one needs another block, that one included
@@ -27,10 +28,11 @@ struct DecodeRow {
 // or publish a block, or end. Whole KV in paged memory.
 class DecodeGroup {
  public:
-  DecodeGroup(SlotTable& table, const RankQueues& queues, KvMemory& memory) : table_(table), queues_(queues), memory_(memory) {}
+  // lists_rows: fills DecodeRows::kv.
+  DecodeGroup(SlotTable& table, const RankQueues& queues, KvMemory& memory, bool lists_rows)
+      : table_(table), queues_(queues), memory_(memory), lists_rows_(lists_rows) {}
 
   [[nodiscard]] bool is_empty() const { return members_.empty(); }
-  [[nodiscard]] std::size_t size() const { return members_.size(); }
   // All running requests; no separated one has an output to come.
   [[nodiscard]] bool is_whole() const { return members_.size() == queues_.running().size() && departed_.empty(); }
 
@@ -53,59 +55,63 @@ class DecodeGroup {
 
   // ---- stretches of uniform steps, if is_whole() ----
   template <class Visit>
-  void each_row(Visit&& visit) const;
-  void note_block(std::size_t place) { members_[place].next_block += block_tokens(); }
-  void note_publication(std::size_t place) { members_[place].publishes = has_to_publish(table_[members_[place].id]); }
+  void each(Visit&& visit) const;
+  // The member at `place` has published or taken a block.
+  void note_publication(std::size_t place);
+  void note_block(std::size_t place);
   // Delivers the tokens of iterations; `steps` are those in flight before. The caller moves the clock.
   void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl);
-  // A row for each member, in place of entries.
-  void fill(StepPlan& step) const {
-    step.entries.clear();
-    step.decode_kv.assign(members_.size(), 0);
-    step.decode_counted = static_cast<std::int32_t>(counted_rows());
-  }
-  [[nodiscard]] std::int64_t counted_rows() const {
-    return std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.is_counted; });
-  }
-  // Computed tokens, in order.
-  template <class Visit>
-  void each_computed(Visit&& visit) const {
-    for (const Member& m : members_) visit(static_cast<std::int32_t>(m.base + table_.clock().planned));
-  }
+  // Rows in place of entries, for a step in flight.
+  void fill(StepPlan& step) const;
+  // The rows that the next plan has, with all in `kv` if lists_rows.
+  [[nodiscard]] DecodeRows next_rows() const;
 
  private:
   struct Member {
     RequestId id{};
     bool publishes = false, is_counted = true;
+    bool has_ended = false;       // a plan was after its last step
     std::int64_t base = 0;        // computed tokens after step s: base + s
     std::int64_t joined = 0;      // its latest step with an entry
     std::int64_t last = 0;        // its last step
     std::int64_t next_block = 0;  // the first step that needs another block
     [[nodiscard]] bool is_in(std::int64_t step) const { return joined < step && step <= last; }
+    // The next plan that looks at it: one after its last step.
+    [[nodiscard]] std::int64_t event(std::int64_t now) const { return publishes ? now : std::min(next_block, last + 1); }
   };
   [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
-  [[nodiscard]] static bool has_to_publish(const Request& r) { return r.published < r.num_hashes; }
-  bool add_rows(StepPlan& plan, std::int32_t most);
+  [[nodiscard]] bool find_due(std::int32_t most);
+  void allocate_due();
+  void count(const Member& m, int sign);
+  void end(std::size_t place);
+  void find_extremes();
 
   SlotTable& table_;
   const RankQueues& queues_;
   KvMemory& memory_;
-  std::vector<Member> members_;   // in running order
-  std::vector<Member> departed_;  // separated, with outputs to come
-  std::vector<std::size_t> due_;  // need or publish a block in the planned step
-  std::int64_t first_end_ = 0;    // no member ends before
-  bool publishes_ = false;        // some member does
-  StepPlan* asked_ = nullptr;     // the plan, until its commit
+  bool lists_rows_;
+  std::vector<Member> members_;                    // in running order
+  std::vector<std::int64_t> events_;               // Member::event(), by place
+  std::vector<Member> departed_;                   // separated, with outputs to come
+  std::vector<std::size_t> due_;                   // need or publish a block in the planned step
+  std::int32_t rows_ = 0, counted_ = 0;            // members with steps to plan; of them counted
+  std::uint64_t base_sum_ = 0, base_squares_ = 0;  // of these, modulo 2^64
+  std::int64_t base_min_ = 0, base_max_ = 0;
+  std::int64_t first_end_ = 0;  // no member ends before
+  StepPlan* asked_ = nullptr;   // the plan, until its commit
 };
 
 template <class Finish>
 void DecodeGroup::process_output(Finish&& finish) {
   const std::int64_t step = table_.clock().output;
-  if (step < first_end_ && !publishes_) return;
+  if (step < first_end_) return;
+  first_end_ = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < members_.size();) {
     const Member m = members_[i];
     if (m.last == step) {
+      if (!m.has_ended) end(i);
       members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
+      events_.erase(events_.begin() + static_cast<std::ptrdiff_t>(i));
       table_.unfollow(m.id);
       finish(m.id);
       continue;
@@ -115,6 +121,7 @@ void DecodeGroup::process_output(Finish&& finish) {
       memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
       note_publication(i);
     }
+    first_end_ = std::min(first_end_, members_[i].publishes ? step : m.last);
     ++i;
   }
 }
@@ -128,11 +135,11 @@ void DecodeGroup::each_departed(Visit&& visit) {
 }
 
 template <class Visit>
-void DecodeGroup::each_row(Visit&& visit) const {
+void DecodeGroup::each(Visit&& visit) const {
   const StepClock& clock = table_.clock();
   for (const Member& m : members_) {
     const bool has_emitted = m.joined < clock.output || table_[m.id].has_emitted();
-    visit(DecodeRow{m.id, m.last - clock.planned, m.next_block - clock.planned, m.publishes, has_emitted});
+    visit(DecodeOutlook{m.id, m.last - clock.planned, m.next_block - clock.planned, m.publishes, has_emitted});
   }
 }
 

@@ -34,7 +34,8 @@ class Device {
     int num_stages = 1;         // of the pipeline, each with its own step
     bool unnamed_rest = false;  // see Footprint::unnamed_rest
     bool wants_events = false;
-    bool takes_decode_rows = false;  // StepPlan::decode_kv
+    bool takes_decode_rows = false;  // StepPlan::decodes
+    bool wants_each_row = false;     // DecodeRows::kv
   };
 
   Device() = default;

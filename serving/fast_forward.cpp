@@ -5,7 +5,7 @@ namespace kvlab {
 bool FastForward::all_uniform() {
   for (int i = 0; i < depth(); ++i) {
     if (!steps_[i].is_uniform || steps_[i].running_version != state_.queues().running_version()) return false;
-    if (state_.decodes().is_empty() && !steps_[i].decode_kv.empty()) return false;
+    if (state_.decodes().is_empty() && steps_[i].decodes.count > 0) return false;
   }
   return state_.decodes().is_empty() || state_.decodes().is_whole();
 }
@@ -147,8 +147,7 @@ namespace {
 
 void move_rows(StepPlan& from, StepPlan& to) {
   std::swap(from.entries, to.entries);
-  std::swap(from.decode_kv, to.decode_kv);
-  std::swap(from.decode_counted, to.decode_counted);
+  std::swap(from.decodes, to.decodes);
 }
 
 }  // namespace

@@ -29,14 +29,14 @@ struct ReplicaLimits : RankMemory {
   std::int32_t max_model_len = 1 << 20;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
-  bool groups_decodes = false;                  // the host takes rows of DecodeGroup
-  bool unnamed_rest = false;                    // Footprint::unnamed_rest, if known to the host
-  Time count_from{};                            // earlier arrivals are not counted (Request::is_counted)
-  bool scheduler_predicts = false;              // Scheduler::uses_predictor()
-  std::uint32_t replica = 0;                    // for records
-  std::int32_t image_tokens = 0;                // per image encoded here; 0: none
-  const Slo* slo = nullptr;                     // TBT targets to watch; null: none
-  const ExpectedText* expected_text = nullptr;  // null: QoE is not followed
+  bool groups_decodes = false, lists_rows = false;  // Device::Traits
+  bool unnamed_rest = false;                        // Footprint::unnamed_rest, if known to the host
+  Time count_from{};                                // earlier arrivals are not counted (Request::is_counted)
+  bool scheduler_predicts = false;                  // Scheduler::uses_predictor()
+  std::uint32_t replica = 0;                        // for records
+  std::int32_t image_tokens = 0;                    // per image encoded here; 0: none
+  const Slo* slo = nullptr;                         // TBT targets to watch; null: none
+  const ExpectedText* expected_text = nullptr;      // null: QoE is not followed
 };
 
 // Blocks and pages of a replica's requests, sized by the KV policy.
@@ -102,6 +102,11 @@ class KvMemory {
   }
   bool try_reserve(Request& r, std::int32_t tokens);
   void take_block(Request& r);
+  // As try_allocate() for a token that needs a block, without publications.
+  void take_planned_block(Request& r) {
+    take_block(r);
+    if (copies_beside_steps_) taken_.push_back(r.blocks.back());
+  }
   void release(Request& r);
   // Recomputation may find blocks without hashes again. Call before release().
   void remember_blocks(Request& r);

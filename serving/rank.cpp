@@ -17,6 +17,7 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.prefix_caching = limits.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;
   limits.groups_decodes = setup.fast_forward && traits.takes_decode_rows && traits.num_stages == 1 && !wants_steps;
+  limits.lists_rows = traits.wants_each_row;
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;
   limits.scheduler_predicts = scheduler.uses_predictor();

@@ -37,7 +37,7 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       uses_predictor_(limits.scheduler_predicts || order_->uses_predictor()),
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
-      decodes_(table_, queues_, memory_),
+      decodes_(table_, queues_, memory_, limits.lists_rows),
       uniform_(table_, queues_, memory_, decodes_),
       qoe_(limits.expected_text),
       images_(limits.image_tokens),
@@ -194,8 +194,8 @@ void ReplicaState::commit_rows(InFlightStep& step) {
   StepClock& clock = table_.clock();
   ++clock.planned;
   clock.valued = clock.output;
-  step.ended_tokens += std::ssize(step.decode_kv);
-  memory_.add_live(std::ssize(step.decode_kv));
+  step.ended_tokens += step.decodes.count;
+  memory_.add_live(step.decodes.count);
 }
 
 void ReplicaState::commit(InFlightStep& step) {
@@ -223,7 +223,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   const Picoseconds gap = at - std::exchange(clock.last_output, at);
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
   HistogramRun gaps(itl);
-  if (!step.decode_kv.empty()) process_rows(step, at, gap, gaps, itl);
+  if (step.decodes.count > 0) process_rows(step, at, gap, gaps, itl);
   for (const StepEntry& entry : step.entries) process_entry(step, entry, at, gaps);
 }
 
@@ -238,8 +238,8 @@ void ReplicaState::process_rows(const InFlightStep& step, Picoseconds at, Picose
       process_entry(step, row, at, gaps);
     });
   }
-  if (step.decode_counted > 0) itl.add(gap.count(), static_cast<std::uint64_t>(step.decode_counted));
-  counters_.output_tokens += std::ssize(step.decode_kv);
+  if (step.decodes.counted > 0) itl.add(gap.count(), static_cast<std::uint64_t>(step.decodes.counted));
+  counters_.output_tokens += step.decodes.count;
   decodes_.process_output([&](RequestId id) { finish(id); });
 }
 

@@ -196,12 +196,6 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl);
   [[nodiscard]] const DecodeGroup& decodes() const { return decodes_; }
-  // Held tokens of each running request; the group is empty or whole.
-  template <class Visit>
-  void each_held(Visit&& visit) const {
-    if (!decodes_.is_empty()) return decodes_.each_computed(visit);
-    for (const RequestId id : queues_.running()) visit(table_[id].held_tokens());
-  }
   void add_policy_time(Picoseconds time);
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
   // Before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.

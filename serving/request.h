@@ -42,6 +42,8 @@ class SlotTable {
     followed_[index(r)] = {clock_.planned, clock_.planned, last};
     follows_[index(r)] = 1;
   }
+  // For fields that do not follow steps.
+  Request& without_counts(RequestId r) { return slots_[index(r)]; }
   // Its counts are written.
   void unfollow(RequestId r) {
     (*this)[r];

@@ -17,19 +17,19 @@ std::int64_t UniformDecode::first_publication(const Request& r) const {
 }
 
 template <class Visit>
-void UniformDecode::each_row(Visit&& visit) const {
-  if (!group_.is_empty()) return group_.each_row(visit);
+void UniformDecode::each(Visit&& visit) const {
+  if (!group_.is_empty()) return group_.each(visit);
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];
     const std::int64_t left = r.output_limit - r.output_tokens - r.in_flight_tokens;
     const std::int64_t next_block = r.left_hashed ? std::numeric_limits<std::int64_t>::max() : first_allocation(r);
-    visit(DecodeRow{id, left, next_block, !r.left_hashed && r.published < r.num_hashes, r.has_emitted()});
+    visit(DecodeOutlook{id, left, next_block, !r.left_hashed && r.published < r.num_hashes, r.has_emitted()});
   }
 }
 
 std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
   std::int64_t all = 0;
-  each_row([&](const DecodeRow& row) {
+  each([&](const DecodeOutlook& row) {
     if (row.next_block <= iterations) all += (iterations - row.next_block) / block_tokens() + 1;
   });
   return all;
@@ -38,7 +38,7 @@ std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
 std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
   const bool others_wait = queues_.num_waiting() > 0;  // a publication gives the first of them more hits
   std::int64_t iterations = horizon.plans;
-  each_row([&](const DecodeRow& row) {
+  each([&](const DecodeOutlook& row) {
     if (!row.has_emitted) iterations = 0;
     iterations = std::min(iterations, row.left);
     if (others_wait && row.publishes) iterations = std::min(iterations, first_publication(table_[row.id]) - 1);
@@ -91,7 +91,7 @@ void UniformDecode::collect(std::int64_t iterations) {
   replays_.clear();
   if (memory_.is_contiguous()) return;
   std::uint32_t order = 0;
-  each_row([&](const DecodeRow& row) {
+  each([&](const DecodeOutlook& row) {
     const auto add = [&](std::int64_t first, bool publishes) {
       if (first <= iterations) replays_.push_back({first, (first - 1) % block_tokens(), order, publishes});
     };
@@ -121,7 +121,7 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
 }
 
 std::int64_t UniformDecode::counted_rows() const {
-  if (!group_.is_empty()) return group_.counted_rows();
+  if (!group_.is_empty()) return group_.next_rows().counted;
   const std::vector<RequestId>& running = queues_.running();
   return std::count_if(running.begin(), running.end(), [&](RequestId id) { return table_[id].is_counted; });
 }

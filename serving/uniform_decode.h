@@ -37,9 +37,9 @@ class UniformDecode {
     std::uint32_t order = 0;  // position in running
     bool publishes = false;
   };
-  // visit(DecodeRow) for each running request.
+  // visit(DecodeOutlook) for each running request.
   template <class Visit>
-  void each_row(Visit&& visit) const;
+  void each(Visit&& visit) const;
   void collect(std::int64_t iterations);
   [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
   [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
@@ -62,7 +62,7 @@ void UniformDecode::advance(std::int64_t iterations, Taken taken) {
     for (const Replay& replay : replays_) {
       const std::int64_t at = base + replay.phase + 1;
       if (at < replay.first || at > iterations) continue;
-      Request& r = table_[queues_.running()[replay.order]];
+      Request& r = table_.without_counts(queues_.running()[replay.order]);
       if (replay.publishes) {
         memory_.publish_up_to(r, (r.published + 1) * block_tokens());
         if (!group_.is_empty()) group_.note_publication(replay.order);

@@ -94,6 +94,8 @@ Device::Traits SimDevice::traits() const {
   Traits traits;
   traits.num_stages = cost_->num_stages();
   traits.takes_decode_rows = true;
+  const AttentionWindows windows = cost_->windows();
+  traits.wants_each_row = windows.every_layer > 0 || windows.some_layers > 0;
   return traits;
 }
 
@@ -184,7 +186,10 @@ DecodeTimes SimDevice::look_ahead() {
   if (state_->memory().looks_ahead()) return look_ahead_of(state_->memory().ahead());
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
-  state_->each_held([&](std::int32_t tokens) { add_decode_row(shape, tokens, windows); });
+  if (!state_->decodes().is_empty())
+    add_decode_rows(shape, state_->decodes().next_rows(), windows);
+  else
+    for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
   return times_of(shape);
 }
 

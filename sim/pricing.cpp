@@ -38,7 +38,7 @@ void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   prefills_.clear();
   StepShape shape;
   bool in_parts = step.loop_layers > 0 || !step.policy.pruned.empty();
-  for (const std::int32_t kv : step.decode_kv) add_decode_row(shape, kv, windows_);
+  add_decode_rows(shape, step.decodes, windows_);
   shape.head_rows = shape.decodes;
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const StepEntry& entry = step.entries[i];
@@ -162,7 +162,7 @@ StepCost StepPricer::price_ends(const InFlightStep& step) {
 StepCost StepPricer::price_layers(const InFlightStep& step) {
   if (cost_.num_stages() > 1)
     throw InputError(fmt::format("stages of a pipeline compute whole steps: {} needs 'parallel' without pp", maker_of_parts(step)));
-  if (!step.decode_kv.empty()) throw InternalError("a step in parts has rows without layers");
+  if (step.decodes.count > 0) throw InternalError("a step in parts has rows without layers");
   group_layers(step);
   StepCost sum = price_ends(step);
   for (const LayerGroup& group : groups_) {

@@ -18,7 +18,7 @@ struct StepBuilder {
   // As ReplicaView::plan_decodes().
   std::size_t plan_decodes(std::int32_t most) {
     const std::size_t done = view.plan_decodes(plan, most);
-    tokens += static_cast<std::int32_t>(plan.decode_kv.size());
+    tokens += plan.decodes.count;
     return done;
   }
   void add(RequestId r, std::int32_t m) {

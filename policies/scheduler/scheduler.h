@@ -46,11 +46,17 @@ struct StepEntry {
   [[nodiscard]] bool passes_all_layers() const { return layer_begin == 0 && layer_end == 0 && layer_set == 0; }
 };
 
+// Rows of one token each, set by the host. kv: cached tokens.
+struct DecodeRows {
+  std::int32_t count = 0, counted = 0;  // counted: with recorded token gaps
+  std::int32_t kv_min = 0, kv_max = 0;
+  std::int64_t kv_tokens = 0, kv_squares = 0;  // sums of kv and kv^2
+  std::vector<std::int32_t> kv = {};           // of each, if the device wants it
+};
+
 struct StepPlan {
+  DecodeRows decodes;  // before the entries
   std::vector<StepEntry> entries;
-  // Rows of ReplicaView::plan_decodes(), before the entries: cached tokens of each, and how many have recorded token gaps.
-  std::vector<std::int32_t> decode_kv;
-  std::int32_t decode_counted = 0;
   // Finished rows of a static batch.
   std::int32_t idle_rows = 0;
   std::vector<LayerSet> layer_sets;
@@ -60,13 +66,13 @@ struct StepPlan {
   void clear() {
     entries.clear();
     layer_sets.clear();
-    decode_kv.clear();
-    decode_counted = idle_rows = loop_layers = 0;
+    decodes = {};
+    idle_rows = loop_layers = 0;
   }
   [[gnu::always_inline]] void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
   // Of requests.
-  [[nodiscard]] std::size_t num_rows() const { return entries.size() + decode_kv.size(); }
-  [[nodiscard]] bool is_empty() const { return entries.empty() && decode_kv.empty() && idle_rows == 0; }
+  [[nodiscard]] std::size_t num_rows() const { return entries.size() + static_cast<std::size_t>(decodes.count); }
+  [[nodiscard]] bool is_empty() const { return num_rows() == 0 && idle_rows == 0; }
 };
 
 // kSwap frees blocks at once; the planned step waits for the copy. kSwapAhead frees them after the copy; no step waits. kKeep: blocks stay

@@ -13,6 +13,7 @@
 #include "base/int128.h"
 #include "base/picoseconds.h"
 #include "policies/kv/footprint.h"
+#include "policies/scheduler/scheduler.h"
 
 namespace kvlab {
 
@@ -91,6 +92,17 @@ inline void add_decode_row(StepShape& shape, std::int32_t kv, const AttentionWin
   shape.decode_kv_squares += std::int64_t{kv} * kv;
   shape.decode_full += is_full ? 1 : 0;
   if (window > 0 && !is_full) shape.decode_open_max = std::max(shape.decode_open_max, kv);
+}
+
+// Into an empty shape. With windows, rows list each kv.
+inline void add_decode_rows(StepShape& shape, const DecodeRows& rows, const AttentionWindows& windows) {
+  for (const std::int32_t kv : rows.kv) add_decode_row(shape, kv, windows);
+  if (!rows.kv.empty()) return;
+  shape.decodes = rows.count;
+  shape.decode_kv_tokens = rows.kv_tokens;
+  shape.decode_kv_squares = rows.kv_squares;
+  shape.decode_kv_min = rows.kv_min;
+  shape.decode_kv_max = rows.kv_max;
 }
 
 inline StepShape equal_decode_rows(std::int32_t rows, std::int32_t kv, const AttentionWindows& windows) {
