@@ -16,15 +16,12 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
       num_begun_(orders_blank_ ? num_blocks : 0),
       num_free_(num_blocks) {
   cache_->reset(num_blocks);
-  index_.reset(0);
+  index_.reset(num_blocks);
 }
 
 void BlockPool::grow_to(BlockId block) {
-  constexpr std::size_t kFirst = 16, kFactor = 4;  // each growth refills the index
   const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
-  const std::size_t next = std::max({needed, kFirst, kFactor * states_.size()});
-  states_.resize(kFactor * next < all ? next : all);
-  index_.make_room(static_cast<std::uint32_t>(states_.size()));
+  states_.resize(std::min(all, std::max({needed, std::size_t{16}, 2 * states_.size()})));
 }
 
 // Without split blocks; the block has no key and no references.

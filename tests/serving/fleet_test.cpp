@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 
 #include "tests/sim/sim_support.h"
 
@@ -103,6 +104,110 @@ void expect_same(const FleetRun& a, const FleetRun& b) {
               std::tuple(other.number, other.queued, other.first_token, other.last_token, other.preemptions));
   }
   EXPECT_EQ(std::tuple(a.events, a.received, a.summary.preemptions), std::tuple(b.events, b.received, b.summary.preemptions));
+}
+
+struct RowsOfStep {
+  std::int64_t rows = 0, kv_tokens = 0, kv_squares = 0;
+  std::int32_t kv_min = 1 << 30, kv_max = 0;
+  Picoseconds end;
+  void add(std::int32_t kv) {
+    ++rows;
+    kv_tokens += kv;
+    kv_squares += std::int64_t{kv} * kv;
+    kv_min = std::min(kv_min, kv);
+    kv_max = std::max(kv_max, kv);
+  }
+  bool operator==(const RowsOfStep&) const = default;
+};
+
+enum class Rows : std::uint8_t { kEntries, kSums, kListed };
+
+// Logs all rows of each step, and counts those of the decode group.
+class RowsDevice final : public Device {
+ public:
+  RowsDevice(Rows rows, std::vector<RowsOfStep>& log, std::int64_t& grouped) : rows_(rows), log_(log), grouped_(grouped) {}
+  [[nodiscard]] Traits traits() const override {
+    Traits traits;
+    traits.takes_decode_rows = rows_ != Rows::kEntries;
+    traits.wants_each_row = rows_ == Rows::kListed;
+    return traits;
+  }
+  void attach(ReplicaState&, const Scheduler&) override {}
+  Picoseconds copy(const SwapCopy&, Picoseconds at) override { return at + Picoseconds{500'000'000}; }
+  bool begin(InFlightStep& step, Picoseconds at) override {
+    RowsOfStep all;
+    const DecodeRows& group = step.decodes;
+    if (rows_ == Rows::kSums && group.count > 0) all = {group.count, group.kv_tokens, group.kv_squares, group.kv_min, group.kv_max, {}};
+    for (const std::int32_t kv : group.kv) all.add(kv);
+    std::int64_t tokens = group.count;
+    for (const StepEntry& entry : step.entries) {
+      all.add(entry.kv_before);
+      tokens += entry.tokens;
+    }
+    step.start = std::max(free_at_, at);
+    step.end = all.end = free_at_ = step.start + Picoseconds{1'000'000'000} + tokens * Picoseconds{10'000'000};
+    log_.push_back(all);
+    grouped_ += group.count;
+    return true;
+  }
+
+ private:
+  Rows rows_;
+  std::vector<RowsOfStep>& log_;
+  std::int64_t& grouped_;
+  Picoseconds free_at_;
+};
+
+struct RowsRun {
+  std::vector<RowsOfStep> log;
+  std::vector<RequestRecord> requests;
+  std::int64_t grouped = 0;
+};
+
+RowsRun run_rows(Rows rows, const std::string& parameters, std::int64_t blocks, bool has_hashes) {
+  std::vector<TraceRequest> requests;
+  std::vector<std::uint64_t> hashes(40);
+  std::iota(hashes.begin(), hashes.end(), 1);
+  for (int i = 0; i < 60; ++i) {
+    requests.push_back(request_at(i * 2.5, 20 + i % 7 * 30, 1 + i % 9 * 11));
+    if (!has_hashes) continue;  // of prompt and output
+    requests.back().hash_tokens = 16;
+    requests.back().hashes = std::span(hashes).first(static_cast<std::size_t>(20 + i % 7 * 30 + i % 9 * 11) / 16);
+  }
+  VectorTrace trace(requests);
+  HostSetup setup = host_setup("vllm_v1", parameters, {});
+  setup.memory.num_blocks = blocks;
+  setup.memory.prefix_caching = has_hashes;
+  RowsRun result;
+  Recorder sink;
+  Clock clock;
+  Fleet fleet(
+      setup, [&](std::size_t) { return std::make_unique<RowsDevice>(rows, result.log, result.grouped); }, clock, trace, sink);
+  fleet.run();
+  result.requests = sink.requests;
+  return result;
+}
+
+// With and without preemptions, at depth 1 and 2; tokens of the output have hashes or none.
+TEST(Fleet, RowsOfTheDecodeGroupAreThoseOfEntries) {
+  for (const std::string parameters :
+       {"{}", "{async_scheduling: false}", "{budget_tokens: 32, max_num_seqs: 9}", "{long_prefill_tokens: 24}"}) {
+    for (const std::int64_t blocks : {34, 60, 2000}) {
+      for (const bool has_hashes : {false, true}) {
+        const RowsRun entries = run_rows(Rows::kEntries, parameters, blocks, has_hashes);
+        EXPECT_EQ(entries.grouped, 0);
+        for (const Rows rows : {Rows::kSums, Rows::kListed}) {
+          const RowsRun grouped = run_rows(rows, parameters, blocks, has_hashes);
+          EXPECT_GT(grouped.grouped, 20) << parameters;
+          EXPECT_EQ(grouped.log, entries.log) << parameters << ' ' << blocks << ' ' << has_hashes;
+          ASSERT_EQ(grouped.requests.size(), entries.requests.size());
+          for (std::size_t i = 0; i < entries.requests.size(); ++i)
+            EXPECT_EQ(std::tuple(grouped.requests[i].last_token, grouped.requests[i].preemptions, grouped.requests[i].hit_tokens),
+                      std::tuple(entries.requests[i].last_token, entries.requests[i].preemptions, entries.requests[i].hit_tokens));
+        }
+      }
+    }
+  }
 }
 
 // Pipelines of one and two steps, with preemption by recompute and by swap.
