@@ -47,31 +47,29 @@ class HitRatioRun {
   // All blocks found are referenced before the first victim is chosen.
   void look_up(std::span<const std::uint32_t> chain) {
     blocks_.resize(chain.size());
-    missing_.clear();
+    std::uint64_t found = 0, hits = 0;
     for (std::size_t i = 0; i < chain.size(); ++i) {
       const BlockId block = places_[chain[i]];
       block_at(i) = block;
-      if (block == kNoBlock) {
-        missing_.push_back(static_cast<std::uint32_t>(i));
-      } else {
-        cache_.on_hit(block);
-        cache_.on_acquire(block);
-      }
+      if (block == kNoBlock) continue;
+      hits += found++ == i;
+      cache_.on_hit(block);
+      cache_.on_acquire(block);
     }
-    const std::uint64_t hits = missing_.empty() ? chain.size() : missing_.front();
     result.hits += hits;
-    result.insertions += missing_.size();
-    result.orphans += chain.size() - hits - missing_.size();
+    result.insertions += chain.size() - found;
+    result.orphans += found - hits;
   }
 
   void insert_missing(std::span<const std::uint32_t> chain) {
-    for (const std::uint32_t depth : missing_) {
+    for (std::size_t depth = 0; depth < chain.size(); ++depth) {
+      if (block_at(depth) != kNoBlock) continue;
       const std::uint32_t content = chain[depth];
       const BlockId block = take(key_of(content));
       block_at(depth) = block;
       contents_[index(block)] = content;
       places_[content] = block;
-      cache_.on_insert(block, key_of(content), depth, 0);
+      cache_.on_insert(block, key_of(content), static_cast<std::uint32_t>(depth), 0);
     }
   }
 
@@ -92,7 +90,6 @@ class HitRatioRun {
   std::vector<BlockId> places_;          // by content
   std::vector<std::uint32_t> contents_;  // by block
   std::vector<BlockId> blocks_;          // of the request, deepest first
-  std::vector<std::uint32_t> missing_;   // depths
   std::uint32_t num_used_ = 0;           // blank blocks handed out, if the cache does not order them
   bool orders_blank_;
 };
