@@ -3,151 +3,107 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
-#include "serving/block_index.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
 
 namespace {
 
-// In lookups.
-constexpr std::size_t kPrefetchAhead = 16;
 constexpr std::size_t kRequestsPerTurn = 1024;
+constexpr std::uint32_t kNoContent = std::numeric_limits<std::uint32_t>::max();
 
-// Passes over a request's chain, each prefetching for the next: the index exceeds caches, its slots are in no order.
+// The key of a content for block caches, which use 0 for none.
+std::uint64_t key_of(std::uint32_t content) { return std::uint64_t{content} + 1; }
+
 class HitRatioRun {
  public:
-  HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
-      : cache_(cache), blocks_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
-    cache.reset(capacity_blocks);
-    index_.reset(capacity_blocks);
-    chain_blocks_.reserve(capacity_blocks);
-    evicted_.reserve(capacity_blocks);
-  }
+  HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks, std::uint32_t num_contents)
+      : cache_(cache),
+        places_(num_contents, kNoBlock),
+        contents_(capacity_blocks, kNoContent),
+        orders_blank_(cache.orders_blank_blocks()) {}
 
-  void process(std::span<const std::uint64_t> chain) {
+  void process(std::span<const std::uint32_t> chain) {
     ++result.requests;
     result.lookups += chain.size();
-    const auto taken = chain.first(std::min(chain.size(), blocks_.size()));
+    const auto taken = chain.first(std::min(chain.size(), contents_.size()));
     result.beyond_capacity += chain.size() - taken.size();
     look_up(taken);
-    touch();
     insert_missing(taken);
-    update_index(taken);
-    release();
+    cache_.on_releases(blocks_);
   }
 
   HitRatio result;
 
  private:
-  struct Block {
-    std::uint64_t key = 0;
-    bool has_key = false;
-  };
-  struct Evicted {
-    std::uint64_t key;
-    BlockId block;
-  };
-
-  void look_up(std::span<const std::uint64_t> chain) {
-    chain_blocks_.resize(chain.size());
-    missing_.clear();
-    for (std::size_t i = 0; i < std::min(chain.size(), kPrefetchAhead); ++i) index_.prefetch(chain[i]);
+  // All blocks found are referenced before the first victim is chosen.
+  void look_up(std::span<const std::uint32_t> chain) {
+    blocks_.resize(chain.size());
+    std::uint64_t found = 0, hits = 0;
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      if (i + kPrefetchAhead < chain.size()) index_.prefetch(chain[i + kPrefetchAhead]);
-      chain_blocks_[i] = index_.find(chain[i]);
-      if (chain_blocks_[i] == kNoBlock) missing_.push_back(static_cast<std::uint32_t>(i));
-    }
-    const std::uint64_t hits = missing_.empty() ? chain.size() : missing_.front();
-    result.hits += hits;
-    result.insertions += missing_.size();
-    result.orphans += chain.size() - hits - missing_.size();
-  }
-
-  void touch() {
-    for (const BlockId block : chain_blocks_) {
+      const BlockId block = places_[chain[i]];
+      block_at(i) = block;
       if (block == kNoBlock) continue;
+      hits += found++ == i;
       cache_.on_hit(block);
       cache_.on_acquire(block);
     }
+    result.hits += hits;
+    result.insertions += chain.size() - found;
+    result.orphans += found - hits;
   }
 
-  void insert_missing(std::span<const std::uint64_t> chain) {
-    for (const std::uint32_t depth : missing_) {
-      const BlockId block = take(chain[depth]);
-      chain_blocks_[depth] = block;
-      blocks_[index(block)] = {chain[depth], true};
-      cache_.on_insert(block, chain[depth], depth, 0);
+  void insert_missing(std::span<const std::uint32_t> chain) {
+    for (std::size_t depth = 0; depth < chain.size(); ++depth) {
+      if (block_at(depth) != kNoBlock) continue;
+      const std::uint32_t content = chain[depth];
+      const BlockId block = take(key_of(content));
+      block_at(depth) = block;
+      contents_[index(block)] = content;
+      places_[content] = block;
+      cache_.on_insert(block, key_of(content), static_cast<std::uint32_t>(depth), 0);
     }
-  }
-
-  void update_index(std::span<const std::uint64_t> chain) {
-    for (const Evicted& old : evicted_) index_.erase(old.key, old.block);
-    for (const std::uint32_t depth : missing_) index_.insert(chain[depth], chain_blocks_[depth]);
-    result.evictions += evicted_.size();
-    evicted_.clear();
-  }
-
-  void release() {
-    for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
   }
 
   // Blank, or the cache's victim, which exists: a request has at most the cache's blocks.
   BlockId take(std::uint64_t incoming) {
-    if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
+    if (!orders_blank_ && num_used_ < contents_.size()) return BlockId{num_used_++};
     const BlockId block = cache_.victim(incoming);
-    const Block& old = blocks_[index(block)];
-    if (old.has_key) {
-      index_.prefetch(old.key);
-      evicted_.push_back({old.key, block});
+    if (const std::uint32_t old = contents_[index(block)]; old != kNoContent) {
+      places_[old] = kNoBlock;
+      ++result.evictions;
     }
     return block;
   }
 
+  BlockId& block_at(std::size_t depth) { return blocks_[blocks_.size() - 1 - depth]; }
+
   BlockCache& cache_;
-  BlockIndex index_;
-  std::vector<Block> blocks_;          // [capacity]
-  std::vector<BlockId> chain_blocks_;  // of the request, by depth
-  std::vector<std::uint32_t> missing_;
-  std::vector<Evicted> evicted_;
-  std::uint32_t num_used_ = 0;  // blank blocks handed out, if the cache does not order them
+  std::vector<BlockId> places_;          // by content
+  std::vector<std::uint32_t> contents_;  // by block
+  std::vector<BlockId> blocks_;          // of the request, deepest first
+  std::uint32_t num_used_ = 0;           // blank blocks handed out, if the cache does not order them
   bool orders_blank_;
 };
 
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;
-  lookups.reserve(trace.keys.size());
+  lookups.reserve(trace.num_lookups);
+  std::vector<std::uint32_t> chain;
   for (std::size_t r = 0; r < trace.num_requests(); ++r) {
-    const auto chain = trace.chain(r);
-    const auto taken = chain.first(std::min<std::size_t>(chain.size(), capacity_blocks));
-    lookups.insert(lookups.end(), taken.begin(), taken.end());
+    trace.chain(r, chain);
+    if (chain.size() > capacity_blocks) chain.resize(capacity_blocks);
+    std::transform(chain.begin(), chain.end(), std::back_inserter(lookups), key_of);
   }
   return lookups;
-}
-
-void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
-  const auto full = static_cast<std::uint32_t>(request.prompt_tokens / trace.block_tokens);
-  const std::uint32_t num_blocks = std::min(full, num_block_hashes(request, trace.block_tokens));
-  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2)
-    throw InputError("the trace has more than 4,294,967,293 blocks: use larger blocks or fewer requests");
-  for (std::uint32_t i = 0; i < num_blocks; ++i)
-    trace.keys.push_back(block_hash(request.hash_tokens, request.hashes, trace.block_tokens, i));
-  trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
-  trace.prompt_tokens += request.prompt_tokens;
-}
-
-// A key identifies a prefix, so it cannot repeat in a chain.
-void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, std::vector<std::uint64_t>& sorted) {
-  sorted.assign(hashes.begin(), hashes.end());
-  std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end()) return;
-  throw InputError(
-      fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix", request + 1));
 }
 
 }  // namespace
@@ -177,36 +133,93 @@ void HitGroups::count(std::size_t request, std::uint64_t lookups, std::uint64_t 
   }
 }
 
+void HitRatioTrace::chain(std::size_t request, std::vector<std::uint32_t>& contents) const {
+  contents.clear();
+  for (std::uint32_t i = request_begin[request]; i < request_begin[request + 1]; ++i) {
+    const std::size_t before = contents.size();
+    contents.resize(before + runs[i].count);
+    std::iota(contents.begin() + static_cast<std::ptrdiff_t>(before), contents.end(), runs[i].first);
+  }
+}
+
+void HitRatioTraceBuilder::add(const TraceRequest& request) {
+  check_block_tokens(request, trace.block_tokens);
+  check_distinct(request.hashes);
+  const auto full = static_cast<std::uint32_t>(request.prompt_tokens / trace.block_tokens);
+  add_blocks(request, std::min(full, num_block_hashes(request, trace.block_tokens)));
+  trace.request_begin.push_back(static_cast<std::uint32_t>(trace.runs.size()));
+  trace.prompt_tokens += request.prompt_tokens;
+  trace.groups.add(request);
+}
+
+// A key identifies a prefix, so it cannot repeat in a chain.
+void HitRatioTraceBuilder::check_distinct(std::span<const std::uint64_t> hashes) {
+  sorted_.assign(hashes.begin(), hashes.end());
+  std::sort(sorted_.begin(), sorted_.end());
+  if (std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end()) return;
+  throw InputError(fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix",
+                               trace.num_requests() + 1));
+}
+
+// Parts of a hashed chunk are numbered in groups of up to 32, which share all but the last five bits of their block_hash().
+void HitRatioTraceBuilder::add_blocks(const TraceRequest& request, std::uint32_t num_blocks) {
+  constexpr std::uint32_t kGroup = 32;
+  const auto parts = static_cast<std::uint32_t>(std::max(1, request.hash_tokens / trace.block_tokens));
+  for (std::uint32_t i = 0; i < num_blocks;) {
+    const std::uint32_t in_group = std::min(kGroup, parts - i % parts);
+    const std::uint64_t key = block_hash(request.hash_tokens, request.hashes, trace.block_tokens, i);
+    append(parts == 1 ? key : key | in_group % kGroup, in_group, std::min(in_group, num_blocks - i));
+    i += in_group;
+  }
+}
+
+// Of a group of `parts` blocks the first `count`.
+void HitRatioTraceBuilder::append(std::uint64_t key, std::uint32_t parts, std::uint32_t count) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max() - 2;
+  if (trace.num_lookups + count > kMost || std::uint64_t{trace.num_contents} + parts > kMost)
+    throw InputError("the trace has more than 4,294,967,293 blocks: use larger blocks or fewer requests");
+  if (numbers_.size() == numbers_.max_keys()) numbers_.reserve(std::max<std::size_t>(1024, 2 * numbers_.size()));
+  std::uint32_t& first = numbers_.add(key).value.first;
+  if (first == Number{}.first) {
+    first = trace.num_contents;
+    trace.num_contents += parts;
+  }
+  trace.num_lookups += count;
+  const bool has_run = trace.runs.size() > trace.request_begin.back();
+  if (has_run && trace.runs.back().first + trace.runs.back().count == first)
+    trace.runs.back().count += count;
+  else
+    trace.runs.push_back({first, count});
+}
+
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn) {
-  HitRatioTrace trace;
-  trace.block_tokens = block_tokens;
-  std::vector<std::uint64_t> sorted;
+  HitRatioTraceBuilder builder(block_tokens);
   bool has_hashes = false;
   for (TraceRequest request; source.next(request);) {
-    if (each_turn && trace.num_requests() % kRequestsPerTurn == 0) each_turn();
+    if (each_turn && builder.trace.num_requests() % kRequestsPerTurn == 0) each_turn();
     has_hashes = has_hashes || !request.hashes.empty();
-    check_block_tokens(request, block_tokens);
-    check_distinct(request.hashes, trace.num_requests(), sorted);
-    append_chain(trace, request);
-    trace.groups.add(request);
+    builder.add(request);
   }
   if (!has_hashes)
     throw InputError("the trace has no content hashes, so nothing in it can be shared: hit ratios need a trace such as Mooncake's");
-  return trace;
+  return std::move(builder.trace);
 }
 
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
                        const std::function<void()>& each_turn) {
   // With a block per lookup a cache never evicts.
-  const auto useful = static_cast<std::uint32_t>(std::clamp<std::size_t>(trace.keys.size(), 1, capacity_blocks));
-  HitRatioRun run(cache, useful);
-  run.result.groups = trace.groups.groups();
+  const auto useful = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(trace.num_lookups, 1, capacity_blocks));
+  cache.reset(useful);
   if (cache.needs_future()) cache.set_future(lookups_of(trace, useful));
+  HitRatioRun run(cache, useful, trace.num_contents);
+  run.result.groups = trace.groups.groups();
+  std::vector<std::uint32_t> chain;
   for (std::size_t r = 0; r < trace.num_requests(); ++r) {
     if (each_turn && r % kRequestsPerTurn == 0) each_turn();
     const std::uint64_t hits_before = run.result.hits;
-    run.process(trace.chain(r));
-    if (!trace.groups.is_empty()) trace.groups.count(r, trace.chain(r).size(), run.result.hits - hits_before, run.result.groups);
+    trace.chain(r, chain);
+    run.process(chain);
+    if (!trace.groups.is_empty()) trace.groups.count(r, chain.size(), run.result.hits - hits_before, run.result.groups);
   }
   for (HitGroup& group : run.result.groups) group.hit_tokens = static_cast<std::int64_t>(group.hits) * trace.block_tokens;
   run.result.hit_tokens = static_cast<std::int64_t>(run.result.hits) * trace.block_tokens;

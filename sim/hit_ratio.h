@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/config/key_map.h"
 #include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "traces/trace.h"
@@ -46,22 +47,52 @@ class HitGroups {
 // found later ones *orphans*. Missing blocks are inserted, over victims if none is blank; all stay referenced until the request's end.
 // Blocks beyond `capacity_blocks` are misses.
 
-// Keys within a request differ.
+// Contents `first` .. `first + count - 1`.
+struct ContentRun {
+  std::uint32_t first = 0, count = 0;
+  bool operator==(const ContentRun&) const = default;
+};
+
+// Prompts as runs of contents: a block has the same number exactly if its prefix is the same. Numbers within a request differ.
 struct HitRatioTrace {
-  std::vector<std::uint64_t> keys;              // in order
-  std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1]
+  std::vector<ContentRun> runs;                 // in order
+  std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1] into runs
+  std::uint32_t num_contents = 0;               // numbers are smaller
+  std::uint64_t num_lookups = 0;                // blocks of all runs
   std::int32_t block_tokens = 16;
   std::int64_t prompt_tokens = 0;  // with unhashed and partial blocks
   HitGroups groups;
 
   [[nodiscard]] std::size_t num_requests() const { return request_begin.size() - 1; }
-  [[nodiscard]] std::span<const std::uint64_t> chain(std::size_t request) const {
-    return std::span(keys).subspan(request_begin[request], request_begin[request + 1] - request_begin[request]);
-  }
+  // Replaces `contents` by those of the request.
+  void chain(std::size_t request, std::vector<std::uint32_t>& contents) const;
 };
 
-// Full prompt blocks with content. Throws InputError without content hashes, for unfit block_tokens, repeated blocks, or beyond 2^32 - 3
-// blocks. each_turn: called every few thousand requests; an exception ends the reading.
+// Numbers contents by first use.
+class HitRatioTraceBuilder {
+ public:
+  explicit HitRatioTraceBuilder(std::int32_t block_tokens) { trace.block_tokens = block_tokens; }
+  // Adds the full prompt blocks with content. Throws InputError for unfit block_tokens, repeated blocks, or beyond 2^32 - 3 blocks.
+  void add(const TraceRequest& request);
+
+  HitRatioTrace trace;
+
+ private:
+  struct Number {
+    std::uint32_t first = 0xffffffffU;
+    bool operator==(const Number&) const = default;
+  };
+
+  void check_distinct(std::span<const std::uint64_t> hashes);
+  void add_blocks(const TraceRequest& request, std::uint32_t num_blocks);
+  void append(std::uint64_t key, std::uint32_t parts, std::uint32_t count);
+
+  KeyMap<Number> numbers_;  // by the key of a group of blocks
+  std::vector<std::uint64_t> sorted_;
+};
+
+// Throws InputError without content hashes, and as HitRatioTraceBuilder. each_turn: called every few thousand requests; an exception ends
+// the reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {
@@ -84,7 +115,7 @@ struct HitRatio {
   bool operator==(const HitRatio&) const = default;
 };
 
-// capacity_blocks >= 1; memory grows with the smaller of it and the lookups. An oracle knows the trace's lookups. cost_s of every block is
+// capacity_blocks >= 1; memory grows with the trace's contents. An oracle knows the trace's lookups. cost_s of every block is
 // 0 (unknown). each_turn: as above.
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
                        const std::function<void()>& each_turn = {});

@@ -203,10 +203,9 @@ const LookedUp& mooncake() {
   return loaded;
 }
 
-void run_lru(benchmark::State& state, std::uint32_t capacity_blocks) {
+void run_cache(benchmark::State& state, const std::string& name, std::uint32_t capacity_blocks) {
   const LookedUp& loaded = mooncake();
-  Params none = Params::empty("block cache 'lru'");
-  const auto cache = BlockCacheRegistry::make("lru", none, "block cache");
+  const auto cache = policy<BlockCacheRegistry>("block cache", name)();
   HitRatio last;
   for (auto _ : state) last = run_hit_ratio(*cache, loaded.trace, capacity_blocks);
   const auto runs = static_cast<double>(state.iterations());
@@ -219,10 +218,16 @@ void run_lru(benchmark::State& state, std::uint32_t capacity_blocks) {
 }
 
 // About the KV of an 80-GB card next to an 8B model.
-void BM_HitRatioLru(benchmark::State& state) { run_lru(state, 25'000); }
+constexpr std::uint32_t kCardBlocks = 25'000;
+void BM_HitRatioLru(benchmark::State& state) { run_cache(state, "lru", kCardBlocks); }
 BENCHMARK(BM_HitRatioLru)->Unit(benchmark::kMillisecond);
 
-void BM_HitRatioLruBlocks(benchmark::State& state) { run_lru(state, static_cast<std::uint32_t>(state.range(0))); }
+void BM_HitRatio(benchmark::State& state, const char* cache) { run_cache(state, cache, kCardBlocks); }
+BENCHMARK_CAPTURE(BM_HitRatio, fifo, "fifo")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_HitRatio, lfu, "lfu")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_HitRatio, belady, "belady")->Unit(benchmark::kMillisecond);
+
+void BM_HitRatioLruBlocks(benchmark::State& state) { run_cache(state, "lru", static_cast<std::uint32_t>(state.range(0))); }
 BENCHMARK(BM_HitRatioLruBlocks)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -18,7 +18,9 @@ class CandidateHeap {
   }
 
   [[nodiscard]] bool contains(std::uint32_t item) const { return item < place_.size() && place_[item] != kAbsent; }
+  [[nodiscard]] bool is_empty() const { return heap_.empty(); }
   [[nodiscard]] std::uint32_t top() const { return heap_.front().item; }  // not empty
+  [[nodiscard]] const Key& top_key() const { return heap_.front().key; }  // not empty
 
   // item is not in the heap.
   void push(std::uint32_t item, const Key& key) {
@@ -34,9 +36,7 @@ class CandidateHeap {
     const Entry last = heap_.back();
     heap_.pop_back();
     if (at == heap_.size()) return;
-    heap_[at] = last;
-    sift_down(at);
-    sift_up(place_[last.item]);
+    settle(at, last);
   }
 
   // Removes top(); not empty.
@@ -47,11 +47,7 @@ class CandidateHeap {
   }
 
   // item is in the heap.
-  void change(std::uint32_t item, const Key& key) {
-    heap_[place_[item]].key = key;
-    sift_down(place_[item]);
-    sift_up(place_[item]);
-  }
+  void change(std::uint32_t item, const Key& key) { settle(place_[item], {key, item}); }
 
  private:
   struct Entry {
@@ -74,16 +70,16 @@ class CandidateHeap {
     put(at, entry);
   }
 
-  void sift_down(std::uint32_t at) {
-    const Entry entry = heap_[at];
+  // Fills the hole at `at`: the smaller children move up to a leaf's place, from where the entry rises.
+  void settle(std::uint32_t at, const Entry& entry) {
     const auto size = static_cast<std::uint32_t>(heap_.size());
     for (std::uint32_t child = 2 * at + 1; child < size; child = 2 * at + 1) {
-      if (child + 1 < size && heap_[child + 1].key < heap_[child].key) ++child;
-      if (!(heap_[child].key < entry.key)) break;
+      if (child + 1 < size) child += heap_[child + 1].key < heap_[child].key;
       put(at, heap_[child]);
       at = child;
     }
-    put(at, entry);
+    heap_[at] = entry;
+    sift_up(at);
   }
 
   std::vector<Entry> heap_;

@@ -348,6 +348,19 @@ TEST_F(LogKinds, AWarmUpThatTakesAllRequestsIsSaid) {
   EXPECT_THAT(read("o/manifest.json"), HasSubstr(note));
 }
 
+TEST_F(LogKinds, ManyPreemptionsAreSaid) {
+  const std::vector<std::string> overload = {"run",   "small.yaml",
+                                             "--out", "o",
+                                             "--set", "trace.generate.arrival.poisson.rate_per_s=2000",
+                                             "--set", "trace.generate.output_tokens={fixed: {value: 1000}}",
+                                             "--set", "memory.num_blocks=100"};
+  EXPECT_THAT(call_ok(overload).out, Not(HasSubstr("preemptions per request")));
+  std::vector<std::string> thrashing = overload;
+  thrashing[3] = "thrash";
+  thrashing.insert(thrashing.end(), {"--set", "order={mlfq: {starvation_ms: 10, scan_steps: 1}}"});
+  EXPECT_THAT(call_ok(thrashing).out, ::testing::ContainsRegex("[0-9]+ preemptions per request; [0-9]+ % of them compute their KV again"));
+}
+
 // Labels are text of the user's: a line end, a quote, a comma, and what a spreadsheet would compute.
 TEST_F(LogKinds, LabelsOfAnyTextStayInTheirField) {
   const std::vector<std::string> names = {"a\nb", "=1+1", "-x", "say \"a\", b", "@c", "+5"};

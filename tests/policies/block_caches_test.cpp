@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "policies/block_cache/block_cache.h"
@@ -176,6 +179,39 @@ TEST(LfuBlockCache, HitsOnReferencedBlocksCount) {
   EXPECT_EQ(host.run("bcd"), "-bc");
 }
 
+// Fewest uses (fifo: all equal), then oldest insertion, among unreferenced blocks.
+RC_GTEST_PROP(FifoAndLfuBlockCache, FollowTheirDefinition, (bool counts_uses)) {
+  struct Block {
+    std::uint64_t uses = 0, inserted = 0;
+    std::uint32_t pins = 0;
+  };
+  const auto num_blocks = *rc::gen::inRange<std::uint32_t>(1, 8);
+  BlockCacheHost host(counts_uses ? "lfu" : "fifo", num_blocks);
+  std::map<char, Block> resident;
+  std::uint64_t num_inserted = 0;
+  const auto step = rc::gen::pair(rc::gen::inRange<char>('a', 'n'), rc::gen::arbitrary<bool>());
+  for (const auto& [key, wants_pin] : *rc::gen::container<std::vector<std::pair<char, bool>>>(300, step)) {
+    const auto found = resident.find(key);
+    if (!wants_pin && found != resident.end() && found->second.pins > 0) {
+      host.unpin(key);
+      --found->second.pins;
+    } else if (wants_pin && (found != resident.end() || host.num_referenced() < num_blocks)) {
+      char expected = found != resident.end() ? '.' : '-';
+      if (found == resident.end() && resident.size() == num_blocks) {
+        std::tuple best(UINT64_MAX, UINT64_MAX, '-');
+        for (const auto& [other, b] : resident)
+          if (b.pins == 0) best = std::min(best, std::tuple(counts_uses ? b.uses : 1, b.inserted, other));
+        expected = std::get<2>(best);
+        resident.erase(expected);
+      }
+      RC_ASSERT(host.pin(key) == expected);
+      Block& block = resident[key];
+      if (block.uses++ == 0) block.inserted = num_inserted++;
+      ++block.pins;
+    }
+  }
+}
+
 // Equal costs: H = clock + uses. a-H1 a.2 a.3  b-H1  c:b clock 1, cH2  d:c clock 2, dH3  e: a and d have H3, a was
 // released first. lfu would keep a for ever (e:d); the clock lets it age.
 TEST(GdsfBlockCache, HandTrace) {
@@ -288,12 +324,28 @@ TEST(BeladyBlockCache, OfBlocksNeverUsedAgainTheDeepestGoesFirst) {
 
 TEST(BeladyBlockCache, WithoutAFutureNothingIsEverUsedAgain) { EXPECT_EQ(BlockCacheHost("belady", 1).run("aba"), "-ab"); }
 
-// A host that leaves the recorded order: what is not in the future counts as never used again, and the end is not overrun.
+// A host that leaves the recorded order: what is not in the future counts as never used again, and the end is not overrun. Keys of a long
+// future are small numbers.
 TEST(BeladyBlockCache, SurvivesAnotherOrderThanAnnounced) {
-  BlockCacheHost host("belady", 2);
-  host.cache().set_future(keys_of("ab"));
-  EXPECT_EQ(host.run("zb"), "--");
-  EXPECT_EQ(host.run("aab").size(), 3U);
+  for (const std::size_t length : {1U, 100U}) {
+    BlockCacheHost host("belady", 2);
+    host.cache().set_future(keys_of(std::string(length, 'a') + "b"));
+    EXPECT_EQ(host.run("zb"), "--");
+    EXPECT_EQ(host.run("aabA").size(), 4U);
+  }
+}
+
+// a and b are not used again, c is: the deeper of a and b goes first, c last.
+TEST(BeladyBlockCache, AHitOnABlockThatIsNeverUsedAgain) {
+  BlockCacheHost host("belady", 3);
+  host.cache().set_future(keys_of("abccxyz"));
+  for (const char key : {'a', 'b', 'c'}) host.pin(key, static_cast<std::uint32_t>(key - 'a'));
+  for (const char key : {'a', 'b', 'c'}) host.unpin(key);
+  host.pin('b');
+  EXPECT_EQ(host.pin('x'), 'a');
+  host.unpin('b');
+  EXPECT_EQ(host.pin('y'), 'b');
+  EXPECT_EQ(host.pin('z'), 'c');
 }
 
 std::vector<std::uint32_t> take(BlockCache& cache, std::size_t count, BlockId last = kNoBlock) {

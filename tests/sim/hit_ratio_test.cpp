@@ -20,15 +20,25 @@ const std::vector<std::string> kAll = {"arc", "belady", "fifo", "gdsf", "lfu", "
 
 // Requests as paths in a tree: key i names the path's first i + 1 steps, so equal keys mean equal prefixes.
 using Path = std::vector<std::uint32_t>;
-HitRatioTrace trace_of(const std::vector<Path>& paths) {
-  HitRatioTrace trace;
-  for (const Path& path : paths) {
+HitRatioTrace trace_of(const std::vector<Path>& paths, std::vector<TraceRequest> requests = {}) {
+  requests.resize(paths.size());
+  HitRatioTraceBuilder builder(16);
+  for (std::size_t r = 0; r < paths.size(); ++r) {
     std::uint64_t key = 1;
-    for (const std::uint32_t step : path) trace.keys.push_back(key = hash_combine(key, step));
-    trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
-    trace.prompt_tokens += static_cast<std::int64_t>(path.size()) * trace.block_tokens;
+    std::vector<std::uint64_t> hashes;
+    for (const std::uint32_t step : paths[r]) hashes.push_back(key = hash_combine(key, step));
+    requests[r].prompt_tokens = std::max(requests[r].prompt_tokens, static_cast<std::int32_t>(16 * hashes.size()));
+    requests[r].hash_tokens = 16;
+    requests[r].hashes = hashes;
+    builder.add(requests[r]);
   }
-  return trace;
+  return std::move(builder.trace);
+}
+
+std::vector<std::uint32_t> chain_of(const HitRatioTrace& trace, std::size_t request) {
+  std::vector<std::uint32_t> contents;
+  trace.chain(request, contents);
+  return contents;
 }
 
 HitRatio run(const std::string& cache, const HitRatioTrace& trace, std::uint32_t capacity) {
@@ -48,16 +58,15 @@ void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
 TEST(HitRatio, GroupsByHand) {
   RequestFacts seven, eight;
   seven.client = 7, eight.client = 8;
-  HitRatioTrace trace = trace_of({{1, 2}, {3, 4}, {1, 2}, {3, 4}});
-  TraceRequest request;
-  request.prompt_tokens = 40;
-  for (const RequestFacts* facts : {&seven, &eight, &seven}) {
-    request.facts = facts;
-    trace.groups.add(request);
+  std::vector<TraceRequest> requests(4);
+  for (TraceRequest& request : requests) {
+    request.prompt_tokens = 40;
+    request.facts = &seven;
   }
-  request.session = 1;
-  request.is_follow_up = true;
-  trace.groups.add(request);
+  requests[1].facts = &eight;
+  requests[3].session = 1;
+  requests[3].is_follow_up = true;
+  const HitRatioTrace trace = trace_of({{1, 2}, {3, 4}, {1, 2}, {3, 4}}, requests);
   const std::vector<HitGroup> found = run("lru", trace, 8).groups;
   EXPECT_EQ(found, (std::vector<HitGroup>{
                        {"client", "7", 3, 6, 4, 64, 120}, {"client", "8", 1, 2, 0, 0, 40}, {"turn", "later", 1, 2, 2, 32, 40}}));
@@ -96,18 +105,18 @@ TEST(HitRatio, EmptyTraceAndEmptyRequests) {
 
 // The rules again, as plainly as they can be put, for lru: a list of keys, most recent last.
 std::uint64_t lru_hits_by_definition(const std::vector<Path>& paths, std::size_t capacity) {
-  std::vector<std::uint64_t> resident;
+  std::vector<std::uint32_t> resident;
   std::uint64_t hits = 0;
   const HitRatioTrace trace = trace_of(paths);
   for (std::size_t r = 0; r < trace.num_requests(); ++r) {
-    const auto chain = trace.chain(r);
-    const auto taken = chain.first(std::min(chain.size(), capacity));
+    auto taken = chain_of(trace, r);
+    taken.resize(std::min(taken.size(), capacity));
     bool is_prefix = true;
-    for (const std::uint64_t key : taken) {
+    for (const std::uint32_t key : taken) {
       is_prefix = is_prefix && std::find(resident.begin(), resident.end(), key) != resident.end();
       hits += is_prefix;
     }
-    for (const std::uint64_t key : taken) std::erase(resident, key);
+    for (const std::uint32_t key : taken) std::erase(resident, key);
     resident.insert(resident.end(), taken.rbegin(), taken.rend());
     if (resident.size() > capacity) resident.erase(resident.begin(), resident.end() - static_cast<std::ptrdiff_t>(capacity));
   }
@@ -149,16 +158,17 @@ RC_GTEST_PROP(HitRatio, NothingBeatsBelady, ()) {
 
 // Most hits that any sequence of choices can have: all subsets of the resident blocks, request by request.
 std::uint64_t best_by_search(const HitRatioTrace& trace, std::size_t capacity) {
-  using Keys = std::set<std::uint64_t>;
+  using Keys = std::set<std::uint32_t>;
   std::map<Keys, std::uint64_t> states{{{}, 0}};
   for (std::size_t r = 0; r < trace.num_requests(); ++r) {
-    const auto chain = trace.chain(r).first(std::min(trace.chain(r).size(), capacity));
+    auto chain = chain_of(trace, r);
+    chain.resize(std::min(chain.size(), capacity));
     std::map<Keys, std::uint64_t> next;
     for (const auto& [resident, hits] : states) {
       std::uint64_t prefix = 0;
       while (prefix < chain.size() && resident.contains(chain[prefix])) ++prefix;
       const Keys pinned(chain.begin(), chain.end());
-      std::vector<std::uint64_t> others;
+      std::vector<std::uint32_t> others;
       std::set_difference(resident.begin(), resident.end(), pinned.begin(), pinned.end(), std::back_inserter(others));
       const std::size_t kept = std::min(others.size(), capacity - pinned.size());
       for (std::uint32_t choice = 0; choice < (1U << others.size()); ++choice) {
@@ -223,28 +233,55 @@ TEST(HitRatio, AHugeCacheCostsNoMoreThanTheTrace) {
   for (const std::string& cache : kAll) EXPECT_EQ(run(cache, trace_of({{1}, {1}, {2}}), 1U << 30).hits, 1U) << cache;
 }
 
-test::VectorTrace one_row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
+TraceRequest row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
   TraceRequest r = test::request_at(0, prompt_tokens, 1);
   r.hash_tokens = hash_tokens;
   r.hashes = hashes;
-  return test::VectorTrace({r});
+  return r;
+}
+test::VectorTrace one_row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
+  return test::VectorTrace({row(prompt_tokens, hash_tokens, hashes)});
 }
 
 TEST(HitRatioTrace, SplitsAndJoinsHashesAndKeepsFullPromptBlocksOnly) {
   const std::vector<std::uint64_t> hashes = {11, 12, 13};
-  const auto load = [&](std::int32_t prompt_tokens, std::int32_t block_tokens) {
+  const auto num_blocks = [&](std::int32_t prompt_tokens, std::int32_t block_tokens) {
     test::VectorTrace source = one_row(prompt_tokens, 64, hashes);
-    return load_hit_ratio_trace(source, block_tokens);
+    const HitRatioTrace trace = load_hit_ratio_trace(source, block_tokens);
+    EXPECT_EQ(trace.prompt_tokens, prompt_tokens);
+    EXPECT_EQ(trace.num_lookups, chain_of(trace, 0).size());
+    return trace.num_lookups;
   };
-  EXPECT_EQ(load(191, 64).keys, (std::vector<std::uint64_t>{11, 12}));
-  EXPECT_EQ(load(192, 64).keys, (std::vector<std::uint64_t>{11, 12, 13}));
-  EXPECT_EQ(load(100, 64).keys, (std::vector<std::uint64_t>{11}));  // the rest was generated
-  EXPECT_EQ(load(191, 128).keys, (std::vector<std::uint64_t>{12}));
-  EXPECT_EQ(load(100, 32).keys,
-            (std::vector<std::uint64_t>{block_hash(64, hashes, 32, 0), block_hash(64, hashes, 32, 1), block_hash(64, hashes, 32, 2)}));
-  EXPECT_EQ(load(15, 16).keys.size(), 0U);
-  EXPECT_EQ(load(191, 64).prompt_tokens, 191);
-  EXPECT_THROW(load(191, 48), InputError);
+  EXPECT_EQ(num_blocks(191, 64), 2U);
+  EXPECT_EQ(num_blocks(192, 64), 3U);
+  EXPECT_EQ(num_blocks(100, 64), 1U);  // the rest was generated
+  EXPECT_EQ(num_blocks(191, 128), 1U);
+  EXPECT_EQ(num_blocks(100, 32), 3U);
+  EXPECT_EQ(num_blocks(15, 16), 0U);
+  EXPECT_THROW(num_blocks(191, 48), InputError);
+}
+
+// Contents are equal exactly if their block_hash() is, and new ones of a request follow one another.
+TEST(HitRatioTrace, NumbersContents) {
+  const std::vector<std::uint64_t> first = {11, 12, 13}, second = {11, 12, 14}, third = {21, 12};
+  for (const std::int32_t hash_tokens : {8, 16, 32, 16 * 40}) {
+    const std::int32_t prompt_tokens = 3 * hash_tokens;
+    test::VectorTrace source(
+        {row(prompt_tokens, hash_tokens, first), row(prompt_tokens - 16, hash_tokens, second), row(2 * hash_tokens, hash_tokens, third)});
+    const HitRatioTrace trace = load_hit_ratio_trace(source, 16);
+    EXPECT_EQ(trace.runs.front(), (ContentRun{0, static_cast<std::uint32_t>(prompt_tokens / 16)})) << hash_tokens;
+    std::map<std::uint64_t, std::uint32_t> numbers;
+    std::set<std::uint32_t> distinct;
+    for (const auto& [request, hashes] : {std::pair(0U, first), {1U, second}, {2U, third}}) {
+      const auto chain = chain_of(trace, request);
+      for (std::uint32_t i = 0; i < chain.size(); ++i) {
+        EXPECT_EQ(numbers.try_emplace(block_hash(hash_tokens, hashes, 16, i), chain[i]).first->second, chain[i]) << hash_tokens;
+        distinct.insert(chain[i]);
+      }
+    }
+    EXPECT_EQ(distinct.size(), numbers.size()) << hash_tokens;
+    EXPECT_LT(*distinct.rbegin(), trace.num_contents) << hash_tokens;
+  }
 }
 
 TEST(HitRatioTrace, RefusesWhatHasNoHitRatio) {

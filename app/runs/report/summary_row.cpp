@@ -189,6 +189,18 @@ PoolCosts costs_of(const PoolRow& pool, const EncodeTotals& own) {
   return costs;
 }
 
+// Above 10 preemptions per request, else "".
+std::string remark_on_preemptions(const ServingSummary& s) {
+  constexpr std::uint64_t kMany = 10;
+  const std::uint64_t requests = s.latencies.counted;
+  if (s.preemptions <= kMany * requests || requests == 0) return "";
+  std::string text = fmt::format("{:.0f} preemptions per request", static_cast<double>(s.preemptions) / static_cast<double>(requests));
+  if (s.recompute_fallbacks > 0)
+    text += fmt::format("; {:.0f} % of them compute their KV again, since the CPU memory for swaps is full",
+                        100 * static_cast<double>(s.recompute_fallbacks) / static_cast<double>(s.preemptions));
+  return text;
+}
+
 }  // namespace
 
 std::optional<double> energy_j(Span duration, const PoolUse& pool) {
@@ -303,7 +315,8 @@ std::string not_served(const ServingSummary& s) {
 }
 
 std::vector<std::string> remarks_on(const ServingSummary& s) {
-  std::vector<std::string> all{s.remark, s.trace_remark, s.timeline_remark, remark_on_budget(s.over_budget, s.requests, "requests")};
+  std::vector<std::string> all{s.remark, s.trace_remark, s.timeline_remark, remark_on_budget(s.over_budget, s.requests, "requests"),
+                               remark_on_preemptions(s)};
   if (s.requests > 0 && s.latencies.counted == 0)
     all.push_back(fmt::format("all {} requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'", s.requests));
   std::erase(all, "");
