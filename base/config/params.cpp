@@ -60,10 +60,22 @@ struct Params::State {
   };
   std::vector<Outer> outer = {};  // fall_back_on()
   std::vector<ParamDoc>* docs = nullptr;
+  std::shared_ptr<const std::map<std::string, YAML::Node>> values = values_of(node);
 
+  // By key: yaml-cpp writes the text of each key that it looks for in vain.
+  static std::shared_ptr<const std::map<std::string, YAML::Node>> values_of(const YAML::Node& node) {
+    auto values = std::make_shared<std::map<std::string, YAML::Node>>();
+    if (node.IsDefined() && node.IsMap())
+      for (const auto& item : node) values->emplace(item.first.Scalar(), item.second);
+    return values;
+  }
+  [[nodiscard]] YAML::Node value_of(const std::string& key) const {
+    const auto found = values->find(key);
+    return found == values->end() ? YAML::Node(YAML::NodeType::Undefined) : found->second;
+  }
   [[nodiscard]] std::string path_of(const std::string& key) const { return path.empty() ? key : path + "." + key; }
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // or the chosen element of a list
-  [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && node.IsMap() && node[key].IsDefined(); }
+  [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && values->contains(key); }
   [[noreturn]] void fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const;
   [[noreturn]] void fail_key(const std::string& key, const YAML::Node& at, const std::string& problem) const {
     fail_node(at, path_of(key), "'" + key + "'" + problem);
@@ -80,7 +92,7 @@ YAML::Node Params::State::find(const std::string& key) const {
   seen->insert(key);
   (*asked)[path].insert(key);
   if (AskedKeys::listens()) AskedKeys::note(file->name, {path_of(key), "", "", "", ""});
-  return has_own(key) ? chosen_node(node[key], path_of(key), *choices) : YAML::Node(YAML::NodeType::Undefined);
+  return has_own(key) ? chosen_node(value_of(key), path_of(key), *choices) : YAML::Node(YAML::NodeType::Undefined);
 }
 
 void Params::State::fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const {
@@ -145,11 +157,15 @@ long long Params::told(const std::string& key, long long absent) const {
 }
 
 Params Params::from_text(const std::string& yaml, const std::string& owner) {
-  return {parse_config(yaml, "<" + owner + ">"), std::make_shared<Choices>(), owner};
+  if (yaml != "{}") return {parse_config(yaml, "<" + owner + ">"), std::make_shared<Choices>(), owner};
+  thread_local const std::shared_ptr<const ConfigFile> parsed = parse_config("{}", "");  // threads may not share nodes
+  auto empty = std::make_shared<ConfigFile>(*parsed);
+  empty->name = "<" + owner + ">";
+  return {empty, std::make_shared<Choices>(), owner};
 }
 
 Params Params::describing(const std::string& owner, std::vector<ParamDoc>& docs) {
-  Params p = from_text("{}", owner);
+  Params p = empty(owner);
   p.state_->docs = &docs;
   return p;
 }
@@ -159,7 +175,7 @@ bool Params::has_own(const std::string& key) const { return state_->has_own(key)
 bool Params::has_within(const std::string& key, const std::string& inner) const {
   if (const Params* const outer = outer_with(key)) return outer->has_within(key, inner);
   if (!has_own(key)) return false;
-  const YAML::Node value = chosen_node(state_->node[key], state_->path_of(key), *state_->choices);
+  const YAML::Node value = chosen_node(state_->value_of(key), state_->path_of(key), *state_->choices);
   return value.IsMap() && value[inner].IsDefined();
 }
 
@@ -363,7 +379,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
 
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
   if (const Params* const outer = outer_with(key)) return outer->inline_text(key, absent);
-  const YAML::Node node = state_->node.IsMap() ? state_->node[key] : YAML::Node(YAML::NodeType::Undefined);
+  const YAML::Node node = state_->value_of(key);
   if (!node.IsDefined()) return absent;
   return yaml_on_one_line(chosen_node(node, state_->path_of(key), *state_->choices));
 }
