@@ -74,8 +74,6 @@ bool take_record(std::string_view& text, std::vector<std::string>& fields, std::
       field.clear();
     } else if (c == '\n') {
       break;
-    } else if (c != '\r') {
-      field += c;
     }
   }
   if (quoted) throw InputError(fmt::format("{}:{}: a quote is never closed", name, first_line));

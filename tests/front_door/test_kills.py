@@ -141,9 +141,8 @@ class ManyShortRuns(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "a small disk is mounted")
     def test_a_full_disk_is_reported_for_each_run_that_it_hits(self):
-        disk = self.place / "disk"
-        disk.mkdir()
-        script = f"mount -t tmpfs -o size=1m tmpfs {disk} && {{ {PROGRAM} run exp.yaml --quiet --jobs 2 --out {disk}/out; echo status $?; cp -r {disk}/out/runs kept; }}"
+        (self.place / "full").mkdir()
+        script = f"mount -t tmpfs -o size=1m tmpfs full && {{ {PROGRAM} run exp.yaml --quiet --jobs 2 --out full; echo status $?; cp -r full/runs kept; }}"
         done = subprocess.run(["unshare", "-m", "bash", "-c", script], cwd=self.place, capture_output=True, text=True,
                               env={**os.environ, "KVLAB_PROFILES": str(ROOT / "profiles"), "KVLAB_RECIPES": str(ROOT / "policies" / "kv" / "recipes")})
         self.assertNotIn("status 0", done.stdout)

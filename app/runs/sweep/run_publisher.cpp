@@ -39,8 +39,9 @@ void RunPublisher::add(FreshRun run, Done done) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return waiting_.size() < kMostWaiting; });
   waiting_.push_back({std::move(run), std::move(done)});
+  const bool is_heard = waiting_.size() == 1 || waiting_.size() == kMostWaiting;
   lock.unlock();
-  changed_.notify_all();
+  if (is_heard) changed_.notify_all();
 }
 
 void RunPublisher::loop() {
