@@ -41,6 +41,8 @@ bool needs_mark(std::string_view text) {
   return !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos && !parse_real(text, value);
 }
 
+bool is_mark(char c) { return c == ',' || c == '\n' || c == '"' || c == '\r'; }
+
 // False at the end. `line`: first line of the record, then of the next.
 bool take_record(std::string_view& text, std::vector<std::string>& fields, std::size_t& line, const std::string& name) {
   fields.clear();
@@ -50,6 +52,10 @@ bool take_record(std::string_view& text, std::vector<std::string>& fields, std::
   bool quoted = false;
   std::size_t i = 0;
   for (; i < text.size(); ++i) {
+    const std::size_t begin = i;
+    while (!quoted && i < text.size() && !is_mark(text[i])) ++i;
+    field.append(text, begin, i - begin);
+    if (i == text.size()) break;
     const char c = text[i];
     if (c == '\n') ++line;
     if (quoted) {
@@ -68,8 +74,6 @@ bool take_record(std::string_view& text, std::vector<std::string>& fields, std::
       field.clear();
     } else if (c == '\n') {
       break;
-    } else if (c != '\r') {
-      field += c;
     }
   }
   if (quoted) throw InputError(fmt::format("{}:{}: a quote is never closed", name, first_line));
@@ -100,7 +104,7 @@ CsvTable parse_csv(std::string_view text, const std::string& name) {
     if (fields.size() != table.columns.size()) {
       throw InputError(fmt::format("{}:{}: has {} fields where the header has {}", name, at, fields.size(), table.columns.size()));
     }
-    table.rows.push_back(fields);
+    table.rows.push_back(std::move(fields));
     table.lines.push_back(at);
   }
   return table;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -30,6 +29,18 @@ std::string nearest_in(const fs::path& folder, const std::string& name) {
   std::sort(names.begin(), names.end());  // deterministic among equally near names
   const std::vector<std::string> meant = meant_names(name, names);
   return meant.empty() ? "" : meant.front();
+}
+
+// In growing pieces: pipes have no size.
+std::string rest_of(std::istream& stream) {
+  std::string text;
+  for (std::size_t piece = 1 << 12; stream; piece *= 2) {
+    const std::size_t before = text.size();
+    text.resize(before + piece);
+    stream.read(text.data() + before, static_cast<std::streamsize>(piece));
+    text.resize(before + static_cast<std::size_t>(stream.gcount()));
+  }
+  return text;
 }
 
 // An existing path with equal or nearest parts; empty if none.
@@ -70,14 +81,14 @@ std::string read_file(const std::filesystem::path& path, std::string_view expect
   refuse_special_file(path.string(), expected);
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(open_error(path.string()));
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  std::string text = rest_of(stream);
   refuse_lfs_pointer(text, path.string());
   return text;
 }
 
 std::string read_if_there(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  return rest_of(stream);
 }
 
 bool is_file(const std::filesystem::path& path) {

@@ -97,7 +97,7 @@ void copy_run(const fs::path& from, const fs::path& runs, const std::string& res
     if (name != kResolved) files.copy_file(name, from / name);
   files.add_file(kResolved, resolved + defaults_of(read_file((from / kResolved).string())));
   manifest.erase("files");
-  files.commit(std::move(manifest));
+  publish_at_once(files.finish(std::move(manifest)));
 }
 
 // Returns runs of `wanted` that are still missing; adds to `copies`.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "app/results/run_folder.h"
 #include "app/results/safe_files.h"
@@ -36,16 +37,20 @@ constexpr const char* kTimelineColumns =
 constexpr const char* kGroupColumns = "run,request,client,class\n";
 constexpr const char* kTransferColumns = "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n";
 
+void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(earlier))
+    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
+  for (const fs::path& other : others)
+    if (kind_of(target / other.filename()) == PathKind::kNothing) fs::rename(other, target / other.filename());
+}
+
 void remove_quietly(const fs::path& folder, const std::set<std::string>& names) noexcept {
   try {
     if (kind_of(folder) == PathKind::kFolder) remove_files(folder, names, "manifest.json");
   } catch (const std::exception&) {  // left to the next sweep
   }
 }
-
-struct Instant {  // ns, or "" if never reached
-  Time at;
-};
 
 constexpr int kStepTrack = 1;
 
@@ -126,9 +131,10 @@ class PerfettoFile {
     entry(R"({{"ph":"e","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f}}})", t.request, t.to, t.from, us(t.end));
   }
 
-  void close() {
+  // Its file, to be closed.
+  TextFile& finish() {
     file_.write("\n]}\n");
-    file_.close();
+    return file_;
   }
 
  private:
@@ -149,40 +155,61 @@ class PerfettoFile {
   std::set<std::uint32_t> named_;
 };
 
-}  // namespace kvlab
+FreshRun::FreshRun(fs::path runs, std::string id)
+    : runs_(std::move(runs)), path_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())), id_(std::move(id)) {
+  std::error_code error;
+  const bool is_new = fs::create_directory(path_, error);
+  if (error) throw std::runtime_error(path_.string() + ": cannot be written: " + error.message());
+  if (!is_new) throw std::runtime_error(path_.string() + ": is there already; remove it");
+}
 
-template <>
-struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
-  template <class Context>
-  auto format(kvlab::Instant i, Context& context) const {
-    return i.at == kvlab::kNever ? context.out() : fmt::formatter<std::int64_t>::format(kvlab::ns(i.at), context);
-  }
-};
+FreshRun::FreshRun(FreshRun&& other) noexcept
+    : runs_(std::move(other.runs_)), path_(std::exchange(other.path_, {})), id_(std::move(other.id_)), names_(std::move(other.names_)) {}
 
-namespace kvlab {
+FreshRun::~FreshRun() {
+  if (!path_.empty()) remove_quietly(path_, names_);
+}
+
+fs::path FreshRun::add(const std::string& name) {
+  names_.insert(name);
+  return path_ / name;
+}
+
+void FreshRun::rename(const std::string& from, const std::string& to) {
+  fs::rename(path_ / from, path_ / to);
+  names_.erase(from);
+  names_.insert(to);
+}
+
+void FreshRun::sync() const {
+  std::vector<fs::path> files;
+  for (const std::string& name : names_) files.push_back(path_ / name);
+  sync_folder_of(files, path_);
+}
+
+void FreshRun::publish() {
+  const fs::path target = runs_ / id_;
+  const bool is_first = kind_without_link(target) == PathKind::kNothing;
+  const std::set<std::string> earlier = is_first ? std::set<std::string>{} : read_run_manifest(target).file_names();
+  exchange_folders(path_, target);
+  const fs::path replaced = std::exchange(path_, {});
+  if (is_first) return;
+  keep_other_files(replaced, target, earlier);
+  remove_files(replaced, earlier, "manifest.json");
+}
+
+void publish_at_once(FreshRun run) {
+  run.sync();
+  run.publish();
+}
 
 RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& tables, bool times_policy)
-    : runs_(std::move(runs)),
-      fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())),
-      id_(std::move(id)),
-      times_policy_(times_policy) {
-  std::error_code error;
-  const bool is_new = fs::create_directory(fresh_, error);
-  if (error) throw std::runtime_error(fresh_.string() + ": cannot be written: " + error.message());
-  if (!is_new) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
-  struct Guard {  // removes all on failure, such as a full disk
-    const fs::path& fresh;
-    const std::set<std::string>& names;
-    bool is_done = false;
-    ~Guard() {
-      if (!is_done) remove_quietly(fresh, names);
-    }
-  } guard{fresh_, names_};
-  add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
-  guard.is_done = !tables.contains("requests.csv");
-  if (guard.is_done) return;
+    : fresh_(std::move(runs), std::move(id)), times_policy_(times_policy) {
+  add_file("manifest.json",
+           nlohmann::json{{"kvlab_run", kRunFormat}, {"run", fresh_.id()}, {"input_key", ""}, {"state", "being written"}}.dump());
+  if (!tables.contains("requests.csv")) return;
   const auto open = [&](const char* name, const std::string& columns) {
-    auto file = std::make_unique<TextFile>(make(name));
+    auto file = std::make_unique<TextFile>(fresh_.add(name));
     file->write(columns);
     return file;
   };
@@ -190,26 +217,25 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
   timeline_ = open("timeline.csv", kTimelineColumns);
   if (tables.contains("transfers.csv")) transfers_ = open("transfers.csv", kTransferColumns);
   if (tables.contains("request_groups.csv")) groups_ = open("request_groups.csv", kGroupColumns);
-  if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
-  guard.is_done = true;
+  if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(fresh_.add("trace.json"));
 }
 
-RunFiles::~RunFiles() { remove_quietly(fresh_, names_); }
-
-fs::path RunFiles::make(const std::string& name) {
-  names_.insert(name);
-  return fresh_ / name;
-}
+RunFiles::~RunFiles() = default;
 
 void RunFiles::request(const RequestRecord& r) {
   if (!requests_) return;
-  requests_->print("{},{},{},", id_, r.number, r.replica);
-  if (r.session >= 0) requests_->print("{}", r.session);
-  requests_->print(",{},{},{},{},{},{},{},{},{},{},{}", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled}, Instant{r.first_token},
-                   Instant{r.last_token}, r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions, r.recomputed_tokens,
-                   outcome_name(r.outcome));
-  if (times_policy_) requests_->print(",{},{}", to_span(r.prefill_policy).count(), to_span(r.decode_policy).count());
-  requests_->write("\n");
+  const auto field_if = [&](bool is_there, std::int64_t value) { is_there ? requests_->field(value) : requests_->field(""); };
+  requests_->field(id());
+  requests_->field(r.number);
+  requests_->field(r.replica);
+  field_if(r.session >= 0, r.session);
+  for (const Time at : {r.arrival, r.queued, r.scheduled, r.first_token, r.last_token}) field_if(at != kNever, ns(at));
+  for (const std::int64_t count : {r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions, r.recomputed_tokens})
+    requests_->field(count);
+  requests_->field(outcome_name(r.outcome));
+  if (times_policy_)
+    for (const Picoseconds time : {r.prefill_policy, r.decode_policy}) requests_->field(to_span(time).count());
+  requests_->end_line();
   if (groups_) write_groups(r);
   if (perfetto_) perfetto_->request(r);
 }
@@ -217,14 +243,18 @@ void RunFiles::request(const RequestRecord& r) {
 void RunFiles::write_groups(const RequestRecord& r) {
   const bool has_client = has_fact(r.facts, Fact::kClient), has_class = has_fact(r.facts, Fact::kClass);
   if (!has_client && !has_class) return;
-  groups_->write(csv_line({id_, std::to_string(r.number), has_client ? std::to_string(r.facts->client) : "",
+  groups_->write(csv_line({id(), std::to_string(r.number), has_client ? std::to_string(r.facts->client) : "",
                            has_class ? std::string(r.facts->request_class.text()) : ""}));
 }
 
 void RunFiles::sample(const TimelineSample& s) {
   if (!timeline_) return;
-  timeline_->print("{},{},{},{},{},{},{},{},{},{},{}\n", id_, s.replica, ns(s.at), s.running, s.waiting, s.swapped, s.used_blocks,
-                   s.cached_blocks, s.free_blocks, s.prompt_tokens, s.output_tokens);
+  timeline_->field(id());
+  timeline_->field(s.replica);
+  for (const std::int64_t value :
+       {ns(s.at), s.running, s.waiting, s.swapped, s.used_blocks, s.cached_blocks, s.free_blocks, s.prompt_tokens, s.output_tokens})
+    timeline_->field(value);
+  timeline_->end_line();
   if (perfetto_) perfetto_->sample(s);
 }
 
@@ -236,20 +266,20 @@ void RunFiles::event(const EventRecord& event) {
 
 void RunFiles::transfer(const TransferRecord& t) {
   if (transfers_)
-    transfers_->print("{},{},{},{},{},{},{},{},{},{}\n", id_, t.request, t.from, t.to, t.tokens, t.bytes, t.calls, ns(t.ready), ns(t.asked),
-                      ns(t.end));
+    transfers_->print("{},{},{},{},{},{},{},{},{},{}\n", id(), t.request, t.from, t.to, t.tokens, t.bytes, t.calls, ns(t.ready),
+                      ns(t.asked), ns(t.end));
   if (perfetto_) perfetto_->transfer(t);
 }
 
 void RunFiles::add_file(const std::string& name, const std::string& text) {
-  TextFile file(make(name));
+  TextFile file(fresh_.add(name));
   file.write(text);
-  file.close();
+  close(name, &file);
 }
 
 // In pieces: fs::copy_file reports a full disk as "Input/output error".
 void RunFiles::copy_file(const std::string& name, const fs::path& from) {
-  TextFile file(make(name));
+  TextFile file(fresh_.add(name));
   std::ifstream stream(from, std::ios::binary);
   if (!stream) throw std::runtime_error(open_error(from.string()));
   std::string piece(std::size_t{1} << 20, '\0');
@@ -257,43 +287,29 @@ void RunFiles::copy_file(const std::string& name, const fs::path& from) {
     stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     file.write(std::string_view(piece).substr(0, static_cast<std::size_t>(stream.gcount())));
   }
-  file.close();
+  close(name, &file);
 }
 
-namespace {
-
-void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(earlier))
-    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
-  for (const fs::path& other : others)
-    if (kind_of(target / other.filename()) == PathKind::kNothing) fs::rename(other, target / other.filename());
+// file: may be null.
+void RunFiles::close(const std::string& name, TextFile* file) {
+  if (file == nullptr) return;
+  file->close();
+  digests_[name] = file->digest();
 }
 
-}  // namespace
-
-void RunFiles::commit(nlohmann::ordered_json manifest) {
-  for (TextFile* const file : {requests_.get(), timeline_.get(), transfers_.get(), groups_.get()})
-    if (file != nullptr) file->close();
-  if (perfetto_) perfetto_->close();
+FreshRun RunFiles::finish(nlohmann::ordered_json manifest) {
+  close("requests.csv", requests_.get());
+  close("timeline.csv", timeline_.get());
+  close("transfers.csv", transfers_.get());
+  close("request_groups.csv", groups_.get());
+  if (perfetto_) close("trace.json", &perfetto_->finish());
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
-  std::vector<fs::path> written{fresh_ / "manifest.json"};
-  for (const std::string& name : names_) {
-    if (name == "manifest.json" || name == kFreshManifest) continue;
-    files[name] = digest_of_file(fresh_ / name);
-    written.push_back(fresh_ / name);
-  }
+  for (const auto& [name, digest] : digests_)
+    if (name != "manifest.json") files[name] = digest;
   manifest["files"] = files;
   add_file(kFreshManifest, manifest.dump(2) + "\n");
-  fs::rename(fresh_ / kFreshManifest, fresh_ / "manifest.json");
-  sync_folder_of(written, fresh_);
-  const fs::path target = runs_ / id_;
-  const bool is_first = kind_without_link(target) == PathKind::kNothing;
-  const std::set<std::string> earlier = is_first ? std::set<std::string>{} : read_run_manifest(target).file_names();
-  exchange_folders(fresh_, target);
-  if (is_first) return;
-  keep_other_files(fresh_, target, earlier);
-  remove_files(fresh_, earlier, "manifest.json");
+  fresh_.rename(kFreshManifest, "manifest.json");
+  return std::move(fresh_);
 }
 
 bool is_leftover(const fs::path& folder) {

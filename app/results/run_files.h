@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
@@ -18,13 +19,39 @@ class PerfettoFile;
 // Omitted with `output: {keep: summary}`.
 inline const std::set<std::string> kTablesOfMany = {"requests.csv", "timeline.csv", "transfers.csv", "request_groups.csv"};
 
-// Becomes visible, complete, by commit(); otherwise it is removed.
+// A run's folder under a temporary name; removed unless published.
+class FreshRun {
+ public:
+  FreshRun(std::filesystem::path runs, std::string id);
+  FreshRun(FreshRun&& other) noexcept;
+  FreshRun& operator=(FreshRun&&) = delete;
+  ~FreshRun();
+  [[nodiscard]] const std::string& id() const { return id_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  // Path of a file, which is removed with the folder.
+  std::filesystem::path add(const std::string& name);
+  void rename(const std::string& from, const std::string& to);
+
+  // Waits until its files are on disk.
+  void sync() const;
+  // Gives it its name. Replaces an earlier folder, keeping its foreign files. Does not sync `runs`.
+  void publish();
+
+ private:
+  std::filesystem::path runs_, path_;  // path: "" once published or moved
+  std::string id_;
+  std::set<std::string> names_;
+};
+
+// Syncs it, then publishes it.
+void publish_at_once(FreshRun run);
+
 class RunFiles final : public RunSink {
  public:
   // tables: files to write. times_policy: adds the KV policy's time to requests.csv.
   RunFiles(std::filesystem::path runs, std::string id, const std::set<std::string>& tables, bool times_policy = false);
   ~RunFiles() override;
-  [[nodiscard]] const std::string& id() const { return id_; }
+  [[nodiscard]] const std::string& id() const { return fresh_.id(); }
 
   void request(const RequestRecord& record) override;
   void sample(const TimelineSample& sample) override;
@@ -36,16 +63,15 @@ class RunFiles final : public RunSink {
   // Writes at once.
   void add_file(const std::string& name, const std::string& text);
   void copy_file(const std::string& name, const std::filesystem::path& from);
-  // Writes the manifest, syncs the files, and replaces an earlier folder, keeping its foreign files. Does not sync `runs`.
-  void commit(nlohmann::ordered_json manifest);
+  // Writes the manifest. Call it last.
+  [[nodiscard]] FreshRun finish(nlohmann::ordered_json manifest);
 
  private:
-  std::filesystem::path make(const std::string& name);
   void write_groups(const RequestRecord& record);  // client and class
-  std::filesystem::path runs_, fresh_;
-  std::string id_;
+  void close(const std::string& name, TextFile* file);
+  FreshRun fresh_;
+  std::map<std::string, std::string> digests_;  // of closed files
   bool times_policy_;
-  std::set<std::string> names_;
   std::unique_ptr<TextFile> requests_, timeline_, transfers_, groups_;
   std::unique_ptr<PerfettoFile> perfetto_;
 };

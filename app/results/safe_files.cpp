@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "base/file_memo.h"
 #include "base/fresh_file.h"
 #include "base/hash.h"
 #include "base/read_file.h"
@@ -20,24 +21,58 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr std::size_t kChunk = 1 << 20;  // of a file's fingerprint
+
+std::uint64_t mix_words(std::string_view text, std::uint64_t hash) {
+  for (std::size_t i = 0; i < text.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + i, std::min<std::size_t>(8, text.size() - i));
+    hash = mix64(hash ^ word);
+  }
+  return hash;
+}
+
+}  // namespace
+
 TextFile::TextFile(const fs::path& path) : name_(path.string()), file_(std::fopen(path.c_str(), "wb")) {
   if (!file_) throw std::runtime_error(name_ + ": cannot be written: " + std::strerror(errno));
 }
 
 void TextFile::write(std::string_view text) {
   buffer_.append(text.data(), text.data() + text.size());
-  if (buffer_.size() >= kFlushBytes) flush();
+  if (buffer_.size() >= kFlushBytes) flush_full_pieces();
 }
 
-void TextFile::flush() {
-  if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_.get()) != buffer_.size()) {
+void TextFile::end_line() {
+  buffer_[buffer_.size() - 1] = '\n';
+  if (buffer_.size() >= kFlushBytes) flush_full_pieces();
+}
+
+void TextFile::flush(std::size_t bytes) {
+  if (std::fwrite(buffer_.data(), 1, bytes, file_.get()) != bytes)
     throw std::runtime_error(name_ + ": cannot be written: " + std::strerror(errno));
-  }
-  buffer_.clear();
+  for (std::size_t at = 0; at < bytes; at += kFlushBytes) add_to_hash({buffer_.data() + at, std::min(kFlushBytes, bytes - at)});
+  std::memmove(buffer_.data(), buffer_.data() + bytes, buffer_.size() - bytes);
+  buffer_.resize(buffer_.size() - bytes);
+}
+
+// In order; only the last piece is shorter than kFlushBytes.
+void TextFile::add_to_hash(std::string_view piece) {
+  static_assert(kChunk % kFlushBytes == 0);
+  hash_ = mix_words(piece, bytes_ % kChunk == 0 ? mix64(hash_) : hash_);
+  bytes_ += piece.size();
+  if (bytes_ % kChunk == 0) hash_ = hash_combine(hash_, kChunk);
+}
+
+std::string TextFile::digest() const {
+  const std::size_t rest = bytes_ % kChunk;
+  return fmt::format("{} {}", bytes_, hex(rest == 0 ? hash_ : hash_combine(hash_, rest)));
 }
 
 void TextFile::close() {
-  flush();
+  flush(buffer_.size());
   std::FILE* const file = file_.release();
   if (std::fclose(file) != 0) throw std::runtime_error(name_ + ": cannot be written: " + std::strerror(errno));
 }
@@ -49,29 +84,35 @@ void replace_file(const fs::path& path, std::string_view text) {
 }
 
 std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed) {
-  std::uint64_t hash = mix64(seed);
-  for (std::size_t i = 0; i < text.size(); i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, text.data() + i, std::min<std::size_t>(8, text.size() - i));
-    hash = mix64(hash ^ word);
-  }
-  return hash_combine(hash, text.size());
+  return hash_combine(mix_words(text, mix64(seed)), text.size());
 }
 
 namespace {
 
-std::uint64_t fingerprint_of_file(const fs::path& path) {
+std::uint64_t fingerprint_of_bytes(const fs::path& path) {
   refuse_special_file(path.string(), "a file");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(open_error(path.string()));
-  std::vector<char> chunk(1 << 20);
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  const std::size_t size = error ? kChunk : std::clamp<std::uintmax_t>(bytes, 1, kChunk);
+  const auto chunk = std::make_unique_for_overwrite<char[]>(size);
   std::uint64_t hash = 0;
   while (stream) {
-    stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    stream.read(chunk.get(), static_cast<std::streamsize>(size));
     const auto got = static_cast<std::size_t>(stream.gcount());
-    if (got > 0) hash = fingerprint_of_text({chunk.data(), got}, hash);
+    if (got > 0) hash = fingerprint_of_text({chunk.get(), got}, hash);
   }
   return hash;
+}
+
+// Remembered: inputs are read by many sweeps of a process.
+std::uint64_t fingerprint_of_file(const fs::path& path) {
+  static FileMemo<std::uint64_t> known;
+  return *known.get(path.string(), [&](SeenFiles& seen) {
+    seen.add(path.string());
+    return fingerprint_of_bytes(path);
+  });
 }
 
 }  // namespace
@@ -92,7 +133,7 @@ PathKind kind_without_link(const fs::path& path) {
   return kind;
 }
 
-std::string digest_of_file(const fs::path& path) { return fmt::format("{} {}", fs::file_size(path), hex(fingerprint_of_path(path))); }
+std::string digest_of_file(const fs::path& path) { return fmt::format("{} {}", fs::file_size(path), hex(fingerprint_of_bytes(path))); }
 
 void sync_path(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -100,6 +141,13 @@ void sync_path(const fs::path& path) {
   const int why = errno;
   if (file >= 0) ::close(file);
   if (!is_synced) throw std::runtime_error(path.string() + ": cannot be written: " + std::strerror(why));
+}
+
+bool sync_file_system(const fs::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const bool is_synced = file >= 0 && ::syncfs(file) == 0;
+  if (file >= 0) ::close(file);
+  return is_synced;
 }
 
 void sync_folder_of(const std::vector<fs::path>& files, const fs::path& folder) {

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -28,6 +31,8 @@ std::string digest_of_file(const std::filesystem::path& path);
 
 // Waits until bytes, or a folder's names, are on disk.
 void sync_path(const std::filesystem::path& path);
+// Waits until all of its file system is on disk. False: an error, maybe of other files.
+bool sync_file_system(const std::filesystem::path& folder);
 // Syncs files concurrently, then their folder.
 void sync_folder_of(const std::vector<std::filesystem::path>& files, const std::filesystem::path& folder);
 
@@ -46,20 +51,36 @@ class TextFile {
   template <class... Args>
   void print(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
-    if (buffer_.size() >= kFlushBytes) flush();
+    if (buffer_.size() >= kFlushBytes) flush_full_pieces();
   }
   void write(std::string_view text);
+  // Fields of a CSV line, to be ended by end_line(). Texts need no quotes.
+  void field(std::string_view text) {
+    buffer_.append(text.data(), text.data() + text.size());
+    buffer_.push_back(',');
+  }
+  void field(std::integral auto number) {
+    char digits[24];
+    field({digits, std::to_chars(digits, std::end(digits), number).ptr});
+  }
+  void end_line();
   void close();
+  // digest_of_file() after close().
+  [[nodiscard]] std::string digest() const;
 
  private:
-  static constexpr std::size_t kFlushBytes = 1 << 16;
+  static constexpr std::size_t kFlushBytes = 1 << 16;  // divides a chunk of the fingerprint
   struct Close {
     void operator()(std::FILE* f) const noexcept { std::fclose(f); }
   };
-  void flush();
+  void flush(std::size_t bytes);
+  void flush_full_pieces() { flush(buffer_.size() / kFlushBytes * kFlushBytes); }
+  void add_to_hash(std::string_view piece);
   std::string name_;
   std::unique_ptr<std::FILE, Close> file_;
   fmt::memory_buffer buffer_;
+  std::uint64_t hash_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 // By rename: readers see the old or the new file, even after a power cut.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -95,10 +96,11 @@ void append_rows(TextFile& out, const fs::path& path, const std::string& header)
   if (const auto lacks = std::count(header.begin(), header.end(), ',') - std::count(first.begin(), first.end(), ',');
       !header.empty() && lacks > 0)
     return append_padded(out, stream, std::string(static_cast<std::size_t>(lacks), ','));
-  std::vector<char> chunk(1 << 20);
+  constexpr std::size_t kPiece = 1 << 20;
+  const auto piece = std::make_unique_for_overwrite<char[]>(kPiece);
   while (stream) {
-    stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    out.write({chunk.data(), static_cast<std::size_t>(stream.gcount())});
+    stream.read(piece.get(), kPiece);
+    out.write({piece.get(), static_cast<std::size_t>(stream.gcount())});
   }
 }
 

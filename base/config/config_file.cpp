@@ -4,12 +4,14 @@
 #include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_memo.h"
 #include "base/read_file.h"
 #include "base/text.h"
 
@@ -269,8 +271,18 @@ class NoEvents final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
+// A block mapping from column 0 ends at the end of the text, or at a mark.
+bool is_one_block(const std::string& text) {
+  std::size_t content = text.find_first_not_of("\n");
+  while (content < text.size() && text[content] == '#') content = text.find_first_not_of("\n", text.find('\n', content));
+  const bool begins_with_word = content < text.size() && std::isalnum(static_cast<unsigned char>(text[content])) != 0;
+  return begins_with_word && text.find('\r') == std::string::npos && text.find("\n---") == std::string::npos &&
+         text.find("\n...") == std::string::npos;
+}
+
 // YAML::LoadAll does not end on some invalid texts ("," in yaml-cpp 0.7).
 bool has_second_document(const std::string& text) {
+  if (is_one_block(text)) return false;
   std::istringstream stream(text);
   YAML::Parser parser(stream);
   NoEvents nothing;
@@ -338,6 +350,14 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
 
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides) {
   return parse_config(read_file(file, "a YAML file"), file, overrides);
+}
+
+std::shared_ptr<const ConfigFile> shared_config(const std::string& file) {
+  thread_local FileMemo<std::shared_ptr<const ConfigFile>> parsed;  // threads may not share nodes
+  return *parsed.get(file, [&](SeenFiles& seen) {
+    seen.add(file);
+    return load_config(file);
+  });
 }
 
 }  // namespace kvlab

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct ConfigFile {
   // For relative paths, in order; default: working directory, then the file's folder.
   std::vector<std::filesystem::path> folders;
 };
+
+// load_config(), one parse for a thread while the file is unchanged: for readers that change no node.
+std::shared_ptr<const ConfigFile> shared_config(const std::string& file);
 
 // "file:line:column", from 1; without mark the file.
 std::string place(const std::string& file, const YAML::Mark& mark);

@@ -10,6 +10,7 @@
 #include "base/config/asked_keys.h"
 #include "base/config/axes.h"
 #include "base/config/config_file.h"
+#include "base/config/keyed_values.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -60,10 +61,10 @@ struct Params::State {
   };
   std::vector<Outer> outer = {};  // fall_back_on()
   std::vector<ParamDoc>* docs = nullptr;
-
+  KeyedValues values{node};
   [[nodiscard]] std::string path_of(const std::string& key) const { return path.empty() ? key : path + "." + key; }
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // or the chosen element of a list
-  [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && node.IsMap() && node[key].IsDefined(); }
+  [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && values.contain(key); }
   [[noreturn]] void fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const;
   [[noreturn]] void fail_key(const std::string& key, const YAML::Node& at, const std::string& problem) const {
     fail_node(at, path_of(key), "'" + key + "'" + problem);
@@ -80,7 +81,7 @@ YAML::Node Params::State::find(const std::string& key) const {
   seen->insert(key);
   (*asked)[path].insert(key);
   if (AskedKeys::listens()) AskedKeys::note(file->name, {path_of(key), "", "", "", ""});
-  return has_own(key) ? chosen_node(node[key], path_of(key), *choices) : YAML::Node(YAML::NodeType::Undefined);
+  return has_own(key) ? chosen_node(values.at(key), path_of(key), *choices) : YAML::Node(YAML::NodeType::Undefined);
 }
 
 void Params::State::fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const {
@@ -145,11 +146,14 @@ long long Params::told(const std::string& key, long long absent) const {
 }
 
 Params Params::from_text(const std::string& yaml, const std::string& owner) {
-  return {parse_config(yaml, "<" + owner + ">"), std::make_shared<Choices>(), owner};
+  thread_local const std::shared_ptr<const ConfigFile> empty = parse_config("{}", "");  // threads may not share nodes
+  const auto config = std::make_shared<ConfigFile>(yaml == "{}" ? *empty : *parse_config(yaml, "<" + owner + ">"));
+  config->name = "<" + owner + ">";
+  return {config, std::make_shared<Choices>(), owner};
 }
 
 Params Params::describing(const std::string& owner, std::vector<ParamDoc>& docs) {
-  Params p = from_text("{}", owner);
+  Params p = empty(owner);
   p.state_->docs = &docs;
   return p;
 }
@@ -159,7 +163,7 @@ bool Params::has_own(const std::string& key) const { return state_->has_own(key)
 bool Params::has_within(const std::string& key, const std::string& inner) const {
   if (const Params* const outer = outer_with(key)) return outer->has_within(key, inner);
   if (!has_own(key)) return false;
-  const YAML::Node value = chosen_node(state_->node[key], state_->path_of(key), *state_->choices);
+  const YAML::Node value = chosen_node(state_->values.at(key), state_->path_of(key), *state_->choices);
   return value.IsMap() && value[inner].IsDefined();
 }
 
@@ -184,9 +188,8 @@ Params* Params::ask_outer(const std::string& key) const {
 
 std::vector<std::string> Params::keys() const {
   std::vector<std::string> all;
-  if (state_->node.IsMap()) {
+  if (state_->node.IsMap())
     for (const auto& item : state_->node) all.push_back(item.first.Scalar());
-  }
   return all;
 }
 
@@ -226,8 +229,7 @@ bool Params::flag(const std::string& key, bool fallback, const std::string& mean
   const YAML::Node node = state_->find(key);
   if (!node.IsDefined()) return fallback;
   const std::string found = state_->text_at(key, node);
-  if (found == "true") return true;
-  if (found == "false") return false;
+  if (found == "true" || found == "false") return found == "true";
   state_->fail_key(key, node, ": expected true or false, found '" + found + "'");
 }
 
@@ -363,9 +365,8 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
 
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
   if (const Params* const outer = outer_with(key)) return outer->inline_text(key, absent);
-  const YAML::Node node = state_->node.IsMap() ? state_->node[key] : YAML::Node(YAML::NodeType::Undefined);
-  if (!node.IsDefined()) return absent;
-  return yaml_on_one_line(chosen_node(node, state_->path_of(key), *state_->choices));
+  const YAML::Node node = state_->values.at(key);
+  return node.IsDefined() ? yaml_on_one_line(chosen_node(node, state_->path_of(key), *state_->choices)) : absent;
 }
 
 std::string Params::text_of_all() const {
@@ -387,10 +388,10 @@ void Params::reject_unread() const {
   if (!state_->node.IsMap()) return;
   for (const auto& item : state_->node) {
     const std::string& key = item.first.Scalar();
-    if (state_->seen->contains(key)) continue;
-    state_->fail_node(
-        item.first, state_->path_of(key),
-        "unknown key '" + key + "' in " + state_->owner + advice_on_unknown(key, state_->path, *state_->asked, *state_->seen));
+    if (!state_->seen->contains(key))
+      state_->fail_node(
+          item.first, state_->path_of(key),
+          "unknown key '" + key + "' in " + state_->owner + advice_on_unknown(key, state_->path, *state_->asked, *state_->seen));
   }
 }
 

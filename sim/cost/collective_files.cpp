@@ -108,18 +108,17 @@ std::vector<CollectiveTable> read_file_of_tables(Params& p, const std::string& f
   return read_tables(*config, config->root["tables"]);
 }
 
-}  // namespace
-
 std::string find_card_collectives(const ConfigFile& hardware, const std::string& named) {
   const std::string own = find_named_file(hardware, named);
   std::error_code error;
   return find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
 }
 
-CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card) {
-  CardCollectives found;
-  CollectiveTables& all = found.tables;
-  if (!hardware.has("collectives")) return found;
+}  // namespace
+
+CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card) {
+  CollectiveTables all;
+  if (!hardware.has("collectives")) return all;
   Params p = hardware.child_or_text("collectives", "file", "collectives");
   require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   all.falls_back = p.choice("missing", {{"error", false}, {"datasheet", true}}, false, "for ranks that an operation has no table of");
@@ -127,10 +126,9 @@ CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config
     p.text("source", "where the figures come from");
     all.tables = read_tables(config, config.root["collectives"]["tables"]);
   } else {
-    found.named = p.text("file", "a name in profiles/collectives, or a file");
-    all.tables = read_file_of_tables(p, find_card_collectives(config, found.named), card);
+    all.tables = read_file_of_tables(p, find_card_collectives(config, p.text("file", "a name in profiles/collectives, or a file")), card);
   }
-  return found;
+  return all;
 }
 
 void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables) {

@@ -47,7 +47,7 @@ EngineTimes read_engine_times(Params& experiment, const std::string& folder) {
       experiment.fail_at("engine", e.what());
     }
   }();
-  Params p(load_config(file), std::make_shared<Choices>(), "engine '" + file + "'");
+  Params p(shared_config(file), std::make_shared<Choices>(), "engine '" + file + "'");
   Params versions = p.child("versions", "versions");
   const std::vector<int> wanted = version_numbers(version);
   std::optional<std::vector<int>> best;

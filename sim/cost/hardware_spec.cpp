@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
+#include "base/file_memo.h"
 #include "base/read_file.h"
 #include "base/text.h"
 #include "sim/cost/collectives.h"
@@ -217,8 +217,6 @@ void read_hardware_keys(Params& p, HardwareSpec& h) {
   }
 }
 
-constexpr const char* kYaml = "a YAML file";
-
 // Both optional.
 void read_power_and_price(Params& p, HardwareSpec& h) {
   constexpr double kMostWatts = 1e5, kMostDollars = 1e6;
@@ -257,23 +255,8 @@ void read_experts(Params& p, HardwareSpec& h) {
   h.mxfp4_experts = read("mxfp4_experts", h.fp4_flops > 0 ? h.experts : h.unpacked_experts);
 }
 
-// With the texts read.
-struct ReadCard {
-  std::string text;
-  ConfigFile config;                                  // without its tree
-  std::string collectives, tables_file, tables_text;  // collectives: the named file; "": inline or none
-  HardwareSpec spec;
-
-  // False: files have changed.
-  [[nodiscard]] bool is_current(const std::string& text_now) const {
-    if (text != text_now) return false;
-    return collectives.empty() ||
-           (find_card_collectives(config, collectives) == tables_file && read_file(tables_file, kYaml) == tables_text);
-  }
-};
-
-ReadCard read_card(const std::string& file, std::string text) {
-  const auto config = parse_config(text, file);
+HardwareSpec read_card(const std::string& file) {
+  const auto config = load_config(file);
   Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
   HardwareSpec h;
   h.file = file;
@@ -285,15 +268,10 @@ ReadCard read_card(const std::string& file, std::string text) {
   h.has_peer_access = p.flag("pcie_peer_access", true, "over PCIe, GPUs read each other's memory; false: through the host alone");
   read_experts(p, h);
   read_power_and_price(p, h);
-  CardCollectives collectives = read_card_collectives(p, *config, h.name);
-  h.collectives = std::make_shared<const CollectiveTables>(std::move(collectives.tables));
+  h.collectives = std::make_shared<const CollectiveTables>(read_card_collectives(p, *config, h.name));
   for (const LintFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
   p.reject_unread();
-  ReadCard card{std::move(text), {config->name, {}, {}, config->folders}, std::move(collectives.named), "", "", std::move(h)};
-  if (card.collectives.empty()) return card;
-  card.tables_file = find_card_collectives(card.config, card.collectives);
-  card.tables_text = read_file(card.tables_file, kYaml);
-  return card;
+  return h;
 }
 
 // A file, a name in `folder`, or another name of a card. Throws InputError with the cards if ambiguous.
@@ -381,16 +359,13 @@ std::string likely_cause_of(const HardwareSpec& h) {
                      h.file);
 }
 
-// Cached by process: sweeps reread few cards.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
-  static std::mutex mutex;
-  static std::map<std::string, ReadCard> read;
+  static FileMemo<HardwareSpec> known;
   const std::string file = find_hardware(name_or_path, hardware_folder);
-  std::string text = read_file(file, kYaml);
-  const std::lock_guard lock(mutex);
-  const auto known = read.find(file);
-  if (known != read.end() && known->second.is_current(text)) return known->second.spec;
-  return read.insert_or_assign(file, read_card(file, std::move(text))).first->second.spec;
+  return *known.get(file + "\n" + profiles_folder(), [&](SeenFiles& seen) {
+    seen.add(file);
+    return read_card(file);
+  });
 }
 
 }  // namespace kvlab

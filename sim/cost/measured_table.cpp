@@ -67,14 +67,17 @@ SampleGrid MeasuredTable::grid(const std::vector<std::string>& axes, const std::
   for (const std::string& axis : axes) columns.push_back(column(axis));
   const std::size_t time_column = column(time), spread_column = spread.empty() ? 0 : column(spread);
   std::vector<SampleGrid::Sample> samples;
-  std::vector<std::string> places;
+  samples.reserve(rows.size());
   for (const std::size_t row : rows) {
     SampleGrid::Sample s{{}, this->time(row, time_column, unit), spread.empty() ? 0 : real(row, spread_column)};
     if (s.spread_frac < 0) throw InputError(place(row) + ": '" + spread + "' is below 0");
     for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = count(row, columns[i]);
     samples.push_back(s);
-    places.push_back(place(row));
   }
+  const auto belongs_later = [](const SampleGrid::Sample& a, const SampleGrid::Sample& b) { return !(a.at < b.at); };
+  if (std::adjacent_find(samples.begin(), samples.end(), belongs_later) == samples.end()) return {axes.size(), std::move(samples)};
+  std::vector<std::string> places;
+  for (const std::size_t row : rows) places.push_back(place(row));
   return checked_grid(axes.size(), std::move(samples), places);
 }
 

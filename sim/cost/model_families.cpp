@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
@@ -125,7 +126,7 @@ Family read_family(const std::string& name, Params& p) {
   return f;
 }
 
-Params model_types() { return {load_config(shipped_profiles("model_types.yaml")), std::make_shared<Choices>(), "model types"}; }
+Params model_types() { return {shared_config(shipped_profiles("model_types.yaml")), std::make_shared<Choices>(), "model types"}; }
 
 // The value of model_type in a mapping of names; "": none.
 std::string renamed(const char* mapping, const std::string& model_type) {

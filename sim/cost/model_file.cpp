@@ -29,7 +29,7 @@ std::string listed_name(const std::string& models_folder, Is&& is) {
   const fs::path table = fs::path(models_folder).parent_path() / "hugging_face.yaml";
   std::error_code error;
   if (!fs::exists(table, error)) return "";
-  const std::shared_ptr<const ConfigFile> config = load_config(table.string());
+  const std::shared_ptr<const ConfigFile> config = shared_config(table.string());
   for (const auto& model : config->root)
     for (const auto& known : model.second)
       if (is(known.Scalar())) return model.first.Scalar();
@@ -96,19 +96,15 @@ void group_quantized_layers(YAML::Node q) {
   q["quantized_layers"] = grouped;
 }
 
-// ModelOpt, AutoGPTQ and AutoAWQ may use a separate file.
 std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path& file) {
-  if (file.filename() != "config.json") return nullptr;
-  for (const auto& [name, method] :
-       {std::pair{"hf_quant_config.json", "modelopt"}, {"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}}) {
-    const fs::path sibling = file.parent_path() / name;
+  for (const auto& [sibling, method] : quantization_files(file)) {
     if (!is_file(sibling)) continue;
     const std::shared_ptr<const ConfigFile> whole = load_config(sibling.string());
     group_quantized_layers(whole->root);
     const std::shared_ptr<const ConfigFile> read = without_nulls(*whole);
     if (read->root["quant_method"].IsDefined()) return read;
     auto named = std::make_shared<ConfigFile>(*read);
-    named->root.reset(merged(YAML::Load(std::string("{quant_method: ") + method + "}"), read->root));
+    named->root.reset(merged(YAML::Load("{quant_method: " + method + "}"), read->root));
     return named;
   }
   return nullptr;
@@ -143,6 +139,12 @@ bool lists(const YAML::Node& list, const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<std::pair<fs::path, std::string>> quantization_files(const fs::path& model_file) {
+  if (model_file.filename() != "config.json") return {};
+  const fs::path folder = model_file.parent_path();
+  return {{folder / "hf_quant_config.json", "modelopt"}, {folder / "quantize_config.json", "gptq"}, {folder / "quant_config.json", "awq"}};
+}
 
 std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
   const std::string last = lower_case(last_name(named));

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/config/config_file.h"
@@ -37,6 +39,9 @@ FoundModel find_model_file(const std::string& name_or_path, const std::string& m
 
 // For a hub id, a path ending in an id or name, or a huggingface_hub cache folder. "": unknown.
 std::string shipped_model_of(const std::string& named, const std::string& models_folder);
+
+// Separate files that ModelOpt, AutoGPTQ and AutoAWQ may write for a config.json, with their method.
+std::vector<std::pair<std::filesystem::path, std::string>> quantization_files(const std::filesystem::path& model_file);
 
 // A mapping without nulls. Multimodal: the text part, completed by outer keys.
 struct ModelFile {

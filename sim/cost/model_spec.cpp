@@ -9,6 +9,7 @@
 
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
+#include "base/file_memo.h"
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "serving/attention_windows.h"
@@ -190,12 +191,10 @@ Dtype parse_dtype(const std::string& name, const std::string& place) {
   throw InputError(place + ": unknown type '" + name + "'" + suggestion(name, known));
 }
 
-ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme) {
-  std::error_code ignored;
-  std::string file = name_or_path;
-  if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
-  const FoundModel found = find_model_file(file, models_folder);
-  file = found.file;
+namespace {
+
+ModelSpec read_found(const FoundModel& found, const std::string& name_or_path, const std::string& scheme) {
+  const std::string& file = found.file;
   ModelFile read = load_model_file(file);
   std::optional<WeightScheme> weights;
   if (!found.scheme.empty()) weights = find_weight_scheme(found.scheme);
@@ -214,6 +213,21 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
     m.remarks.push_back(
         fmt::format("weights in {}: {}; embedding, head, norms and routers keep {}", weights->name, weights->means, dtype_name(m.dtype)));
   return m;
+}
+
+}  // namespace
+
+ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme) {
+  static FileMemo<ModelSpec> known;
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(name_or_path, ignored);
+  const FoundModel found = find_model_file(is_folder ? name_or_path + "/config.json" : name_or_path, models_folder);
+  return *known.get(join({found.file, found.scheme, name_or_path, scheme, profiles_folder()}, "\n"), [&](SeenFiles& seen) {
+    seen.add(found.file);
+    for (const auto& [file, method] : quantization_files(found.file)) seen.add(file.string());
+    seen.add(shipped_profiles("model_types.yaml"));
+    return read_found(found, name_or_path, scheme);
+  });
 }
 
 WeightFormat WeightFormat::of(Dtype dtype) {

@@ -4,9 +4,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "base/ceil_div.h"
+#include "base/file_memo.h"
 #include "base/usage.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/model_spec.h"
@@ -48,8 +51,18 @@ std::map<std::string, double> types_of(const WeightFormat& format) {
   return types;
 }
 
-std::string table_file(const Profile& p, const std::string& kind, const std::string& type) {
-  return p.file + "/" + kind + "_" + type + ".csv";
+std::string table_file(const std::string& folder, const std::string& kind, const std::string& type) {
+  return folder + "/" + kind + "_" + type + ".csv";
+}
+
+// nullopt: no such file.
+std::shared_ptr<const std::optional<GemmTable>> gemm_table(const std::string& file) {
+  static FileMemo<std::optional<GemmTable>> known;
+  return known.get(file, [&](SeenFiles& seen) {
+    seen.add(file);
+    const auto table = MeasuredTable::read_if_there(file);
+    return table ? std::optional<GemmTable>(table->grid({}, {"n", "k", "m"})) : std::nullopt;
+  });
 }
 
 class Products {
@@ -83,16 +96,13 @@ class Products {
 
  private:
   const GemmTable* table_of(const std::string& type) {
-    auto [known, is_new] = tables_.try_emplace(type);
-    if (is_new) {
-      const auto file = MeasuredTable::read_if_there(table_file(profile_, "gemm", type));
-      if (file) known->second.emplace(file->grid({}, {"n", "k", "m"}));
-    }
-    return known->second ? &*known->second : nullptr;
+    auto& table = tables_[type];
+    if (table == nullptr) table = gemm_table(table_file(profile_.file, "gemm", type));
+    return *table ? &**table : nullptr;
   }
 
   const Profile& profile_;
-  std::map<std::string, std::optional<GemmTable>> tables_;
+  std::map<std::string, std::shared_ptr<const std::optional<GemmTable>>> tables_;
 };
 
 void add_products(Profile& profile, const ModelSpec& m, const Parallel& p) {
@@ -122,7 +132,7 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
   if (!m.is_moe()) return;
   std::string type = types_of(m.expert_weights).begin()->first;
   if (m.quantization == "mxfp4") type = "w4a16_mxfp4";
-  const auto table = MeasuredTable::read_if_there(table_file(profile, "moe", type));
+  const auto table = MeasuredTable::read_if_there(table_file(profile.file, "moe", type));
   if (!table) return;
   const bool is_cut = p.ep == 1;
   const SampleGrid all = table->grid({{"hidden", m.hidden},
@@ -145,16 +155,22 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
                            SampleGrid(1, std::move(samples)), Footing::kInside});
 }
 
+struct HeadTimes {
+  SampleGrid attention, shared_call;  // as in Profile
+  std::int64_t longest_prompt = 0;
+  std::vector<std::string> notes;
+};
+
 class HeadTables {
  public:
-  HeadTables(const Profile& profile, const AttentionPrefillShape& heads)
-      : profile_(profile), shape_(heads), type_(heads.kv_bytes < 2 ? "fp8" : "bfloat16") {}
+  explicit HeadTables(const AttentionPrefillShape& heads) : shape_(heads) {}
 
-  void add_to(Profile& profile) {
-    const auto decode = read("decode"), prefill = read("prefill");
-    if (!decode || !prefill) return;
+  // nullopt: not in the tables.
+  std::optional<HeadTimes> read(const std::string& decode_file, const std::string& prefill_file) {
+    const auto decode = MeasuredTable::read_if_there(decode_file), prefill = MeasuredTable::read_if_there(prefill_file);
+    if (!decode || !prefill) return std::nullopt;
     const std::int64_t kv = nearest_kv_heads(*decode, 0), prompt_kv = nearest_kv_heads(*prefill, window_of(*prefill));
-    if (kv == 0 || prompt_kv == 0) return;
+    if (kv == 0 || prompt_kv == 0) return std::nullopt;
     const auto key = [&](std::int64_t window, std::int64_t kv_heads) {
       return MeasuredTable::Key{{"window", window}, {"head_dim", shape_.head_dim}, {"kv_heads", kv_heads}};
     };
@@ -167,22 +183,16 @@ class HeadTables {
     std::vector<SampleGrid::Sample> samples = decode_samples();
     const std::vector<SampleGrid::Sample> prompts = prompt_samples();
     samples.insert(samples.end(), prompts.begin(), prompts.end());
-    profile.attention = SampleGrid(4, std::move(samples));
-    profile.shared_call = SampleGrid(1, saved_samples());
-    profile.attention_at_best = Footing::kInterpolated;
-    profile.longest_prompt = lengths_.back();
+    HeadTimes times{SampleGrid(4, std::move(samples)), SampleGrid(1, saved_samples()), lengths_.back(), {}};
     if (kv != shape_.kv_heads)
-      profile.notes.push_back(fmt::format("attention of {} KV heads is taken from that of {} with {:.3g} times the decode rows",
-                                          shape_.kv_heads, kv, rows_scale_));
+      times.notes.push_back(fmt::format("attention of {} KV heads is taken from that of {} with {:.3g} times the decode rows",
+                                        shape_.kv_heads, kv, rows_scale_));
     if (shape_.window != measured_window_)
-      profile.notes.push_back(
-          fmt::format("prompts with a window of {} are full attention by their share of query-key pairs", shape_.window));
+      times.notes.push_back(fmt::format("prompts with a window of {} are full attention by their share of query-key pairs", shape_.window));
+    return times;
   }
 
  private:
-  std::optional<MeasuredTable> read(const std::string& kind) const {
-    return MeasuredTable::read_if_there(table_file(profile_, "attention_" + kind, type_));
-  }
   [[nodiscard]] double q_heads() const { return static_cast<double>(shape_.q_heads); }
 
   // The model's, or 0 if not in the table.
@@ -258,14 +268,30 @@ class HeadTables {
     return samples;
   }
 
-  const Profile& profile_;
   AttentionPrefillShape shape_;
-  std::string type_;
   SampleGrid rows_, one_, more_;  // q_heads, rows, context; q_heads, tokens; q_heads, tokens
   std::vector<std::int64_t> lengths_;
   std::int64_t measured_window_ = 0;
   double rows_scale_ = 1;  // model KV heads over the table's
 };
+
+void add_heads(Profile& profile, const AttentionPrefillShape& s) {
+  static FileMemo<std::optional<HeadTimes>> known;
+  const std::string type = s.kv_bytes < 2 ? "fp8" : "bfloat16";
+  const std::string decode = table_file(profile.file, "attention_decode", type),
+                    prefill = table_file(profile.file, "attention_prefill", type);
+  const auto times = known.get(fmt::format("{}\n{} {} {} {}", decode, s.q_heads, s.kv_heads, s.head_dim, s.window), [&](SeenFiles& seen) {
+    seen.add(decode);
+    seen.add(prefill);
+    return HeadTables(s).read(decode, prefill);
+  });
+  if (!*times) return;
+  profile.attention = (*times)->attention;
+  profile.shared_call = (*times)->shared_call;
+  profile.attention_at_best = Footing::kInterpolated;
+  profile.longest_prompt = (*times)->longest_prompt;
+  profile.notes.insert(profile.notes.end(), (*times)->notes.begin(), (*times)->notes.end());
+}
 
 std::string known_folders(const fs::path& folder) {
   std::vector<std::string> names;
@@ -302,6 +328,8 @@ std::string shape_tables_folder(Params& choice) {
                           dir.empty() ? "" : " --out " + dir, dir.empty() ? known_folders(by_name.parent_path()) : ""));
 }
 
+std::string collective_file(const std::string& folder, Collective op) { return fmt::format("{}/{}.csv", folder, collective_name(op)); }
+
 Profile read_shape_profile(const std::string& folder, int tp) {
   Params meta = read_profile_meta(folder);
   UsageLog::note_file(folder + "/meta.yaml");
@@ -317,7 +345,7 @@ Profile read_shape_profile(const std::string& folder, int tp) {
   if (meta.has("notes")) p.notes = meta.words("notes", "what the conversion had to decide");
   meta.reject_unread();
   for (const Collective op : kAllCollectives) {
-    const std::string file = fmt::format("{}/{}.csv", folder, collective_name(op));
+    const std::string file = collective_file(folder, op);
     if (std::error_code error; fs::exists(file, error)) UsageLog::note_file(file);
   }
   read_collective_tables(folder, 0, p.collectives);
@@ -330,7 +358,7 @@ void read_tables_of_model(Profile& profile, const ModelSpec& m, const Parallel& 
   add_experts(profile, m, p);
   // K and V per head, equal in all layers.
   if (m.latent.exists() || m.linear.exists() || m.compressed.exists() || m.index.exists() || !m.layer_shapes.empty()) return;
-  HeadTables(profile, AttentionWork(m, p, profiled_attention(m)).prompt_shape()).add_to(profile);
+  add_heads(profile, AttentionWork(m, p, profiled_attention(m)).prompt_shape());
 }
 
 class AiSimulateFormat final : public ProfileFormat {
@@ -340,7 +368,13 @@ class AiSimulateFormat final : public ProfileFormat {
   [[nodiscard]] std::string folder_key() const override { return "dir"; }
   [[nodiscard]] std::string read_folder(Params& p) const override { return shape_tables_folder(p); }
   [[nodiscard]] bool is_form_of(const std::string& folder) const override { return is_shape_folder(folder); }
-  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_shape_profile(folder, tp); }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override {
+    static FileMemo<Profile> known;
+    return *known.get(fmt::format("{}\n{}", folder, tp), [&](SeenFiles& seen) {
+      for (const Collective op : kAllCollectives) seen.add(collective_file(folder, op));
+      return read_shape_profile(folder, tp);
+    });
+  }
   void add_tables_of_model(Profile& profile, const ModelSpec& m, const Parallel& p) const override { read_tables_of_model(profile, m, p); }
   [[nodiscard]] std::string why_not_converted() const override {
     return "'profile convert --format aisimulate' needs Python: call it as ./kvlab, which runs profiles/aisimulate/convert.py";

@@ -1,15 +1,19 @@
 // A results folder keeps finished runs, and files that are not kvlab's.
 #include "app/results/results.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "app/results/run_files.h"
 #include "app/results/run_folder.h"
 #include "app/runs/plan/input_files.h"
 #include "app/runs/sweep/experiment.h"
+#include "app/runs/sweep/run_publisher.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
@@ -183,6 +187,32 @@ TEST_F(ResultsTest, CleanSaysWhatItRemovesAndRemovesIt) {
   EXPECT_EQ(read("results/small/partial/notes.txt"), "mine");
   EXPECT_EQ(done({"small.yaml"}), 0);
   EXPECT_THAT(call({"clean", "results/small"}).out, HasSubstr("holds nothing but its newest sweep"));
+}
+
+TEST_F(ResultsTest, FinishedRunsGetTheirNamesInTurnAndOneThatCannotHasAnError) {
+  fs::create_directories("runs");
+  fs::create_directory_symlink(".", "runs/r07");
+  std::vector<std::string> named, refused;
+  {
+    RunPublisher publisher("runs");
+    for (int i = 0; i < 150; ++i) {
+      const std::string id = fmt::format("r{:02}", i);
+      FreshRun run = RunFiles("runs", id, {}).finish({{"run", id}});
+      EXPECT_FALSE(fs::exists("runs/" + id + "/manifest.json"));
+      publisher.add(std::move(run), [&, id](const std::exception_ptr& error) { (error ? refused : named).push_back(id); });
+    }
+  }
+  EXPECT_EQ(refused, std::vector<std::string>{"r07"});
+  ASSERT_EQ(named.size(), 149U);
+  EXPECT_TRUE(std::is_sorted(named.begin(), named.begin() + 98));  // r00 to r99
+  for (const std::string& id : named) EXPECT_TRUE(fs::is_regular_file("runs/" + id + "/manifest.json"));
+  EXPECT_EQ(std::distance(fs::directory_iterator("runs"), fs::directory_iterator()), 150) << "the unnamed folder is removed";
+}
+
+TEST_F(ResultsTest, ARunThatIsNotPublishedIsRemoved) {
+  fs::create_directories("runs");
+  { const FreshRun run = RunFiles("runs", "abc", {}).finish({{"run", "abc"}}); }
+  EXPECT_TRUE(fs::is_empty("runs"));
 }
 
 TEST_F(ResultsTest, UnfinishedFilesOfKilledProgramsAreRemoved) {

@@ -10,9 +10,11 @@
 
 #include "base/config/spec_file.h"
 #include "base/data_root.h"
+#include "base/file_memo.h"
 #include "base/fresh_file.h"
 #include "base/message.h"
 #include "base/read_file.h"
+#include "base/usage.h"
 #include "tests/error_of.h"
 #include "tests/test_files.h"
 
@@ -51,6 +53,34 @@ TEST_F(FreshFileTest, TheFileIsOldOrNewAndTwoAtOnceDoNotShareOne) {
   EXPECT_EQ(read_file(path), "one");
   other.keep();
   EXPECT_EQ(read_file(path), "other");
+}
+
+TEST(FileMemo, AValueStaysWhileItsFilesAreUnchanged) {
+  const TempFolder folder;
+  const std::string link = folder.file("link"), absent = folder.file("absent");
+  fs::create_symlink(KVLAB_SOURCE_DIR "/README.md", link);
+  FileMemo<int> memo;
+  int made = 0;
+  const auto get = [&] {
+    return *memo.get("key", [&](SeenFiles& seen) {
+      seen.add(absent);
+      UsageLog::note_file(link);
+      return ++made;
+    });
+  };
+  EXPECT_EQ(get(), 1);
+  {
+    const UsageLog log;
+    EXPECT_EQ(get(), 1);
+    EXPECT_EQ(log.files(), std::set<std::string>{link});
+  }
+  fs::remove(link);
+  fs::create_symlink(KVLAB_SOURCE_DIR "/LICENSE", link);
+  EXPECT_EQ(get(), 2);
+  EXPECT_EQ(get(), 2);
+  folder.write("absent", "x");
+  EXPECT_EQ(get(), 3);
+  EXPECT_EQ(get(), 4) << "a file of this moment may change again and keep its times";
 }
 
 TEST_F(FreshFileTest, FilesOfKilledProcessesAreRemoved) {

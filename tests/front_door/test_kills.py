@@ -27,6 +27,9 @@ trace: {generate: {requests: 400, arrival: {poisson: {rate_per_s: 8}}, prompt_to
 SWEEPS = ([], ["--set", "scheduler=[sarathi, fastgen]"], ["--set", "seeds=5", "--set", "scheduler=orca"], ["--set", "memory.num_blocks=[500, 600]"])
 
 
+MANY = EXPERIMENT.replace("[vllm_v1, sarathi, orca]", "vllm_v1").replace("seeds: 3", "seeds: 300").replace("requests: 400", "requests: 40")
+
+
 def start(folder, options):
     return subprocess.Popen([PROGRAM, "run", "exp.yaml", "--quiet", "--jobs", "2", "--out", folder.name, *options], cwd=folder.parent, stderr=subprocess.PIPE,
                             env={**os.environ, "KVLAB_PROFILES": str(ROOT / "profiles"), "KVLAB_RECIPES": str(ROOT / "policies" / "kv" / "recipes")})
@@ -93,6 +96,63 @@ class Kills(unittest.TestCase):
             self.assertEqual(list((folder / "runs").glob(".*")), [])
             shutil.rmtree(folder)
         print(f"{killed} kills, {len(self.runs)} runs in {len(SWEEPS)} sweeps that share them: every byte is as undisturbed")
+
+
+@unittest.skipUnless(PROGRAM.exists(), f"{PROGRAM} is not built")
+class ManyShortRuns(unittest.TestCase):
+    """They get their names together, after one sync."""
+
+    def setUp(self):
+        self.place = Path(tempfile.mkdtemp(prefix="kvlab_kills_"))
+        self.addCleanup(shutil.rmtree, self.place)
+        (self.place / "exp.yaml").write_text(MANY)
+        began = time.monotonic()
+        self.assertEqual(self.sweep("calm"), (0, b""))
+        self.seconds = time.monotonic() - began
+        self.runs = {name: bytes_of(run) for name, run in finished(self.place / "calm").items()}
+        self.assertEqual(len(self.runs), 300)
+
+    def sweep(self, name, options=()):
+        run = start(self.place / name, options)
+        _, heard = run.communicate(timeout=120)
+        return run.returncode, heard
+
+    def test_a_kill_leaves_whole_runs_or_none(self):
+        chance = random.Random(int(os.environ.get("KVLAB_KILLS_SEED", "1")))
+        folder, before, partly = self.place / "rough", 0, 0
+        for _ in range(2 * KILLS):
+            sweep = start(folder, ["--force"] if chance.random() < 0.3 else [])
+            time.sleep(chance.uniform(0, 0.7 * self.seconds))
+            sweep.kill()
+            sweep.communicate()
+            there = finished(folder)
+            self.assertGreaterEqual(len(there), before)
+            for name, run in there.items():
+                self.assertEqual(bytes_of(run), self.runs[name])
+            before = len(there)
+            partly += 0 < before < 300
+            if before == 300:
+                shutil.rmtree(folder)
+                before = 0
+        self.assertGreater(partly, 0, "no kill fell between two syncs")
+        self.assertEqual(self.sweep("rough"), (0, b""))
+        self.assertEqual({name: bytes_of(run) for name, run in finished(folder).items()}, self.runs)
+        self.assertEqual(list((folder / "runs").glob(".*")), [])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "a small disk is mounted")
+    def test_a_full_disk_is_reported_for_each_run_that_it_hits(self):
+        (self.place / "full").mkdir()
+        script = f"mount -t tmpfs -o size=1m tmpfs full && {{ {PROGRAM} run exp.yaml --quiet --jobs 2 --out full; echo status $?; cp -r full/runs kept; }}"
+        done = subprocess.run(["unshare", "-m", "bash", "-c", script], cwd=self.place, capture_output=True, text=True,
+                              env={**os.environ, "KVLAB_PROFILES": str(ROOT / "profiles"), "KVLAB_RECIPES": str(ROOT / "policies" / "kv" / "recipes")})
+        self.assertNotIn("status 0", done.stdout)
+        self.assertRegex(done.stderr, r"run \d{4} .* failed: .*cannot be written: No space left on device")
+        kept = {run.name: run for run in (self.place / "kept").glob("[!.]*")}
+        self.assertGreater(len(kept), 0)
+        self.assertLess(len(kept), 300)
+        for name, run in kept.items():
+            self.assertEqual(bytes_of(run), self.runs[name])
+        self.assertEqual(list((self.place / "kept").glob(".*")), [])
 
 
 if __name__ == "__main__":

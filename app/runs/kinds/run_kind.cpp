@@ -141,7 +141,7 @@ void execute_prepared(PreparedRun& prepared, const RunTask& task, const RunOptio
   files.add_file("resolved.yaml", task.experiment.resolved_in(task.runs / run.id, run) + (p != nullptr ? defaults_in_force(*p) : ""));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - task.began;
   task.is_valid();
-  files.commit(full_manifest(task, findings, wall.count()));
+  task.publish(files.finish(full_manifest(task, findings, wall.count())));
 }
 
 void execute_run(RunKinds& kinds, const RunTask& task, const RunOptions& options) {

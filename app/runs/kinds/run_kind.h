@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "app/results/code_version.h"
+#include "app/results/run_files.h"
 #include "app/runs/report/summary_row.h"
 #include "app/runs/sweep/experiment.h"
 #include "base/config/params.h"
@@ -28,7 +29,6 @@ namespace kvlab {
 
 class InputFiles;
 class ResultsFolder;
-class RunFiles;
 class RunKind;
 struct SweepReport;
 
@@ -167,6 +167,7 @@ struct RunTask {
   std::filesystem::path runs;
   RunOrigin origin;
   std::function<void()> is_valid;  // called before publishing; may throw
+  std::function<void(FreshRun run)> publish = publish_at_once;
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 

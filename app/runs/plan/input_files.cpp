@@ -1,7 +1,6 @@
 #include "app/runs/plan/input_files.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -174,12 +173,8 @@ void InputFiles::add_named(const std::string& key, const std::string& text, Inpu
 
 InputFiles::Stamps InputFiles::stamps_of(const InputFile& file) {
   Stamps stamps;
-  for (const fs::path& path : files_of(file)) {
-    struct stat s {};
-    if (::stat(path.c_str(), &s) != 0) continue;
-    const auto ns = [](const timespec& t) { return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };
-    stamps.emplace_back(path.string(), Stamp{s.st_dev, s.st_ino, s.st_size, ns(s.st_mtim), ns(s.st_ctim)});
-  }
+  for (const fs::path& path : files_of(file))
+    if (const std::optional<FileStamp> stamp = stamp_of(path)) stamps.emplace_back(path.string(), *stamp);
   return stamps;
 }
 

@@ -7,12 +7,12 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "app/runs/sweep/experiment.h"
 #include "base/config/params.h"
+#include "base/file_memo.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -43,9 +43,7 @@ class InputFiles {
   void require_unchanged(const RunSpec& run) const;
 
  private:
-  // Device, inode, size, mtime, ctime.
-  using Stamp = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t>;
-  using Stamps = std::vector<std::pair<std::string, Stamp>>;
+  using Stamps = std::vector<std::pair<std::string, FileStamp>>;
   static Stamps stamps_of(const InputFile& file);
   void look_at(const InputFile& file);
   void visit(const YAML::Node& node, const std::string& key, InputList& found) const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/runs/plan/serving_plan.h"
+#include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 
@@ -41,7 +42,7 @@ ServingSystem::Layer read_layer(Params parts) {
 }
 
 Params open_system(const std::string& file, const std::string& name) {
-  return {load_config(file), std::make_shared<Choices>(), "system '" + name + "'"};
+  return {shared_config(file), std::make_shared<Choices>(), "system '" + name + "'"};
 }
 
 SystemCard read_card(Params& file, const std::string& name) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/text.h"
 #include "traces/row_reader.h"
@@ -220,7 +221,7 @@ std::vector<LatencyLimit> read_latency_limits(Params& p) {
 std::string slo_folder() { return profiles_folder() + "/slo"; }
 
 Params read_slo_file(const std::string& file) {
-  Params preset(load_config(file), std::make_shared<const Choices>(), "SLO '" + file + "'");
+  Params preset(shared_config(file), std::make_shared<const Choices>(), "SLO '" + file + "'");
   if (!names_limit(preset)) preset.fail("an SLO needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms'");
   read_target(preset);
   preset.text("summary", "", "one line");

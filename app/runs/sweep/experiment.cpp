@@ -106,10 +106,16 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
   return config;
 }
 
-void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& folder) {
+using Folders = std::pair<std::string, std::string>;  // working folder, experiment's
+
+Folders folders_from(const fs::path& folder, const ConfigFile& config) {
+  return {seen_from(folder, config.folders.at(0)), seen_from(folder, config.folders.at(1))};
+}
+
+void set_folders(YAML::Node& root, const Folders& folders) {
   YAML::Node paths(YAML::NodeType::Map);
-  paths["working_folder"] = seen_from(folder, config.folders.at(0));
-  paths["experiment_folder"] = seen_from(folder, config.folders.at(1));
+  paths["working_folder"] = folders.first;
+  paths["experiment_folder"] = folders.second;
   root[kPathsFrom] = paths;
 }
 
@@ -199,11 +205,12 @@ class RunMaker {
 struct OwnTrees {
   std::shared_ptr<const ConfigFile> config;  // of their experiment
   std::shared_ptr<const ConfigFile> raw, expanded;
+  std::map<fs::path, Folders> folders;  // by the folder that holds runs: the same from each of them
 };
 
-const OwnTrees& own_trees(const Experiment& e) {
+OwnTrees& own_trees(const Experiment& e) {
   thread_local OwnTrees own;
-  if (own.config != e.config) own = {e.config, parse_config(e.text, e.file, e.overrides), parse_expanded(e.text, e.file, e.overrides)};
+  if (own.config != e.config) own = {e.config, parse_config(e.text, e.file, e.overrides), parse_expanded(e.text, e.file, e.overrides), {}};
   return own;
 }
 
@@ -265,7 +272,9 @@ std::string Experiment::resolved(const RunSpec& run) const { return YAML::Dump(r
 std::string Experiment::resolved_in(const fs::path& folder, const RunSpec& run) const {
   YAML::Node root = resolved_tree(run);
   root["name"] = run.id;  // other experiments may share the run
-  set_folders(root, *config, folder);
+  const auto [seen, is_new] = own_trees(*this).folders.try_emplace(folder.parent_path());
+  if (is_new) seen->second = folders_from(folder, *config);
+  set_folders(root, seen->second);
   return YAML::Dump(root) + "\n";
 }
 
@@ -273,7 +282,7 @@ std::string Experiment::resolved_in(const fs::path& folder) const {
   YAML::Node root = YAML::Clone(own_trees(*this).raw->root);
   root.remove(kPathsFrom);
   root["name"] = name;
-  set_folders(root, *config, folder);
+  set_folders(root, folders_from(folder, *config));
   return YAML::Dump(root) + "\n";
 }
 

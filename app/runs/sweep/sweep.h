@@ -23,6 +23,7 @@
 #include "app/runs/sweep/chosen_runs.h"
 #include "app/runs/sweep/experiment.h"
 #include "app/runs/sweep/progress.h"
+#include "app/runs/sweep/run_publisher.h"
 
 namespace kvlab {
 
@@ -112,6 +113,7 @@ class Sweep {
   std::map<std::string, std::size_t> stale_;  // changed code -> runs
   std::vector<std::size_t> todo_;
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<RunPublisher> publisher_;  // null: each run is published at once
   std::mutex report_;
   std::chrono::steady_clock::time_point synced_;
 };

@@ -100,7 +100,10 @@ void Sweep::run_batches() {
                  stop_requested(),
                  options_.quiet ? nullptr : &out_,
                  [this](std::size_t i) { return origin_of(i); },
-                 [this](std::size_t i, const std::exception_ptr& error, double wall_s) { finish(i, state_of(error, wall_s)); }};
+                 [this](std::size_t i, const std::exception_ptr& error, double wall_s) {
+                   finish(i, state_of(error, wall_s));
+                   sync_runs(std::chrono::seconds(1));
+                 }};
   std::set<RunKind*> asked, together;
   for (const std::size_t i : todo_) {
     RunKind* const kind = plan_.kinds[i];
@@ -129,6 +132,7 @@ void Sweep::run_singly() {
   const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
   const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
   std::atomic<std::size_t> next{0};  // grid order, so that an interruption leaves the front
+  if (todo_.size() > 1) publisher_ = std::make_unique<RunPublisher>(folder_.runs());
   const auto work = [&](int) {
     for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
   };
@@ -140,6 +144,7 @@ void Sweep::run_singly() {
     tbb::task_arena arena(jobs, 1);
     arena.execute([&] { tbb::parallel_for(0, jobs, 1, work); });
   }
+  publisher_.reset();
 }
 
 RunState Sweep::state_of(const std::exception_ptr& error, double wall_s) {
@@ -166,16 +171,23 @@ std::function<void(const std::string&)> Sweep::line_printer() {
 
 void Sweep::run_one(std::size_t i) {
   const auto began = std::chrono::steady_clock::now();
+  const auto wall_s = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  bool is_waiting = false;
+  const auto publish = [&](FreshRun run) {
+    if (publisher_ == nullptr) return publish_at_once(std::move(run));
+    publisher_->add(std::move(run), [this, i, wall = wall_s()](const std::exception_ptr& error) { finish(i, state_of(error, wall)); });
+    is_waiting = true;
+  };
   std::exception_ptr error;
   try {
     const auto require_unchanged = [&] { inputs_.require_unchanged(experiment_.runs[i]); };
     require_unchanged();
-    execute_run(kinds_, {experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged},
+    execute_run(kinds_, {experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged, publish},
                 {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress});
   } catch (...) {
     error = std::current_exception();
   }
-  finish(i, state_of(error, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()));
+  if (!is_waiting) finish(i, state_of(error, wall_s()));
 }
 
 void Sweep::finish(std::size_t i, RunState state) {
@@ -188,13 +200,13 @@ void Sweep::finish(std::size_t i, RunState state) {
                         state.wall_s)
          << std::flush;
   }
-  if (state.outcome == RunState::kDone) sync_runs(std::chrono::seconds(1));
   progress_->run_done();
   states_[i] = std::move(state);
 }
 
 // If the last sync is older than `after`.
 void Sweep::sync_runs(std::chrono::steady_clock::duration after) {
+  const std::lock_guard lock(report_);
   const auto now = std::chrono::steady_clock::now();
   if (now - synced_ < after) return;
   synced_ = now;

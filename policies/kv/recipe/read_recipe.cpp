@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "base/config/config_file.h"
 #include "base/config/spec_file.h"
 #include "base/read_file.h"
 #include "base/text.h"
@@ -172,8 +173,7 @@ Recipe read_recipe(Params& p) {
   } catch (const InputError& e) {
     p.fail_at("recipe", e.what());
   }
-  const auto config = load_config(path);
-  Params file(config, std::make_shared<Choices>(), "recipe '" + name + "'");
+  Params file(shared_config(path), std::make_shared<Choices>(), "recipe '" + name + "'");
   Recipe recipe = read_from(p, file, std::filesystem::path(path).stem().string());
   recipe.text = p.text_of_all();
   p.reject_unread();
