@@ -157,6 +157,10 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens);
   [[nodiscard]] std::int64_t untouched_bytes(std::int32_t tokens);
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
+  struct LayerPages {
+    std::int64_t now = 0, appended = 0, after = 0;
+  };
+  [[nodiscard]] LayerPages layer_pages(const ShapeRun::Seq& shape, const ShapeRun::Result& result, std::size_t layer) const;
   void charge_prompts(std::span<SeqState> batch, PolicyWork& work);
   void add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const;
   void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
@@ -207,7 +211,7 @@ class RecipeFootprint final : public Footprint {
   Trail& trail_of(const SeqState& seq);
   FootprintStep step_on(Trail& trail, const SeqState& seq);
   std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
-  static constexpr std::size_t kTrails = 512;
+  static constexpr std::uint32_t kTrails = 2048;
   std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
   std::vector<StepOps::Walk> walks_;
   struct Recent {

@@ -48,22 +48,29 @@ StepOps::Seq StepOps::Cursor::seq() const {
 
 StepOps::Trail& StepOps::trail_at(Unit& unit, std::int32_t prompt, std::int32_t number) {
   const std::uint32_t hash = (static_cast<std::uint32_t>(prompt) * 0x9E3779B1U ^ static_cast<std::uint32_t>(number)) * 0x85EBCA77U;
-  return unit.trails[hash >> 23];
+  return unit.trails[(hash >> 16) % kTrails];
 }
 
-void StepOps::look_up(Unit& unit, Cursor& c, std::size_t step) {
+// Places are known until then.
+void StepOps::Cursor::stay(std::size_t step) {
+  until = lasts;
+  if (grows == 0) return;
+  std::int64_t on = grows == 1 ? alone.left() : 1;
+  if (company != 0) on = std::min(on, joint.left());
+  until = std::min(until, step + static_cast<std::size_t>(on));
+}
+
+void StepOps::look_up(Unit& unit, Cursor& c, std::size_t step, Line* before) {
   const Seq seq = c.seq();
   const Member member = c.member(seq);
   const Standing at = standing(unit, member);
-  c.alone = find(unit, member, at, 0);
-  const std::int64_t on_line = c.alone.line->slope.empty() ? 1 : at.range.end - at.length;
+  c.alone = find(unit, member, at, 0, before);
   c.grows = at.only_whole_grow ? 1 : c.cut;
-  const std::int64_t holds = c.grows == 0 ? StepKey::kForEver : c.grows == 1 ? on_line : 1;
-  c.until = step + static_cast<std::size_t>(std::min(at.key.lasts(), holds));
-  if (c.num_rows > 1) return;
+  c.lasts = step + static_cast<std::size_t>(at.key.lasts());
+  if (c.num_rows > 1 || step > 0) return;
   const std::int32_t held = member.rows.front();
   c.trail = &trail_at(unit, seq.prompt_tokens, at.is_cut && held < seq.seen_tokens ? held : held - seq.seen_tokens);
-  *c.trail = {seq.prompt_tokens, seq.seen_tokens, held, at.key.lasts(), on_line, c.alone, {}, 0};
+  *c.trail = {seq.prompt_tokens, seq.seen_tokens, held, at.key.lasts(), c.alone, {}, 0};
 }
 
 void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
@@ -72,36 +79,45 @@ void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
   c.trail = nullptr;
   c.cut = step + 1 < c.walk->grown.size() ? c.walk->grown[step + 1] - c.walk->grown[step] : 1;
   const std::int32_t prompt = c.walk->seq.prompt_tokens, seen = c.seen(), held = c.held(c.first_row);
+  Line* before = nullptr;
   for (const std::int32_t number : {held - seen, held}) {
     if (c.num_rows > 1) break;
     Trail& trail = trail_at(unit, prompt, number);
     if (!trail.holds(prompt, seen, held)) continue;
-    c.trail = &trail;
-    const std::int32_t more = held - trail.held;
-    c.alone = {trail.alone.line, trail.alone.further + more};
+    c.alone = {trail.alone.line, trail.alone.further + held - trail.held};
+    const bool is_known = held == trail.held || c.alone.follow();
+    if (!is_known) {
+      before = c.alone.line;
+      break;
+    }
     c.grows = c.cut;
-    const std::int64_t holds = c.grows == 0 ? StepKey::kForEver : c.grows == 1 ? trail.on_line - more : 1;
-    c.until = step + static_cast<std::size_t>(std::min(trail.lasts - (seen - trail.seen), holds));
+    c.lasts = step + static_cast<std::size_t>(trail.lasts - (seen - trail.seen));
+    if (step > 0) return;
+    trail.move(seen, held);
+    trail.alone = c.alone;
+    c.trail = &trail;
     return;
   }
-  look_up(unit, c, step);
+  look_up(unit, c, step, before);
 }
 
-// False: no sum. Its trail may have been reused.
+// False: no sum.
 bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
+  if (c.company == company) return true;
   const std::int32_t held = c.held(c.first_row);
-  Trail* const trail = c.trail != nullptr && c.trail->holds(c.walk->seq.prompt_tokens, c.seen(), held) ? c.trail : nullptr;
-  const std::int32_t more = trail != nullptr ? held - trail->held : 0;
-  if (trail != nullptr && trail->company == company && (more == 0 || !trail->joint.line->slope.empty())) {
-    c.joint = {trail->joint.line, trail->joint.further + more};
-  } else {
+  // Another sequence may have taken the trail.
+  Trail* const trail =
+      c.trail != nullptr && c.trail->prompt == c.walk->seq.prompt_tokens && c.trail->seen == c.seen() && c.trail->held == held ? c.trail
+                                                                                                                               : nullptr;
+  const bool has_joint = trail != nullptr && trail->company == company;
+  if (has_joint) c.joint = trail->joint;
+  if (!has_joint || !c.joint.follow()) {
     const Seq seq = c.seq();
     const Member member = c.member(seq);
-    c.joint = find(unit, member, standing(unit, member), company);
+    c.joint = find(unit, member, standing(unit, member), company, has_joint ? c.joint.line : nullptr);
     if (c.joint.line == nullptr) return false;
-    if (trail != nullptr && (more == 0 || !c.joint.line->slope.empty()))
-      trail->joint = {c.joint.line, c.joint.further - more}, trail->company = company;
   }
+  if (trail != nullptr) trail->joint = c.joint, trail->company = company;
   c.company = company;
   return true;
 }
@@ -113,21 +129,31 @@ bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
     if (c.company == company) continue;
     if (c.at != step) put(unit, c, step);
     if (!join(unit, c, company)) return false;
-    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
+    c.stay(step);
   }
   return true;
 }
 
-// Appends sequences looked up again, with former places.
+// To the lines of the grown row.
+bool StepOps::move_on(Cursor& c, std::size_t step) const {
+  if (step >= c.lasts || c.grows != 1 || c.num_rows > 1 || !c.gains_as_before(step)) return false;
+  c.alone.further += 1, c.joint.further += 1;
+  if (!c.alone.follow() || (c.company != 0 && !c.joint.follow())) return false;
+  c.at = step;
+  return true;
+}
+
+// Collects sequences with other lines, with former places.
 void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   changed_.clear();
   for (Cursor& c : cursors) {
-    if (step > 0 && step < c.until && c.walk->grown[step] - c.walk->grown[step - 1] == c.cut) {
+    if (step > 0 && step < c.until && c.gains_as_before(step)) {
       c.alone.further += c.grows, c.joint.further += c.grows;
       continue;
     }
     changed_.push_back({&c, {c.joint.line, c.joint.further + c.grows}, c.grows});
-    put(unit, c, step);
+    if (step == 0 || !move_on(c, step)) put(unit, c, step);
+    c.stay(step);
   }
 }
 
@@ -145,71 +171,76 @@ void StepOps::add_reads(const Unit& unit, std::span<const Cursor> cursors, std::
 std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times,
                                             std::span<Read> reads) {
   std::vector<Calls> totals(steps);
-  Calls slope;
   bool is_sum = false, is_flat = false;
-  const auto adds_nothing = [](const OpCall& c) { return (c.rows | c.tokens | c.outputs | c.bytes | c.flops | c.shared_bytes) == 0; };
   for (std::size_t i = 0; i < steps; ++i) {
     advance(unit, cursors, i);
     if (!reads.empty()) add_reads(unit, cursors, times, reads.subspan(i * cursors.size(), cursors.size()));
-    if (is_sum && !shapes_.policy().reads_shares()) {
+    const bool follows = is_sum && !shapes_.policy().reads_shares();
+    if (follows && is_flat && changed_.empty()) {
       totals[i] = totals[i - 1];
-      if (!is_flat) add_times(totals[i], slope, 1);
-      if (changed_.empty()) continue;
-      is_flat = false;
-      if (exchange_lines(unit, cursors, i, totals[i], slope)) continue;
-    }
-    is_sum = join(unit, cursors, i);
-    if (is_sum) {
-      sum(unit, cursors, totals[i], slope);
-      is_flat = std::all_of(slope.begin(), slope.end(), adds_nothing);
       continue;
     }
-    std::vector<Seq> seqs;
-    for (Cursor& c : cursors) {
-      if (c.at != i) put(unit, c, i);
-      const Seq seq = c.seq();
-      seqs.push_back(seq_of(unit, c.member(seq)));
+    if (follows) total_.add(slope_, 1);
+    if (!follows || (!changed_.empty() && !exchange_lines(unit, cursors))) {
+      is_sum = join(unit, cursors, i);
+      if (!is_sum) {
+        totals[i] = run_all(unit, cursors, i);
+        continue;
+      }
+      sum(unit, cursors, i + 1 < steps);
+      is_flat = slope_.adds_nothing();
+    } else if (!changed_.empty()) {
+      is_flat = false;
     }
-    totals[i] = run(unit, seqs);
+    totals[i] = unit.names[static_cast<std::size_t>(cursors.front().joint.line->kind)];
+    total_.write(totals[i]);
   }
   return totals;
 }
 
+StepOps::Calls StepOps::run_all(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
+  std::vector<Seq> seqs;
+  for (Cursor& c : cursors) {
+    if (c.at != step) put(unit, c, step), c.stay(step);
+    const Seq seq = c.seq();
+    seqs.push_back(seq_of(unit, c.member(seq)));
+  }
+  return run(unit, seqs);
+}
+
 // For few changes. False: sum all again, as the company changed or calls share bytes.
-bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope) {
-  const auto shares = [](const OpCall& c) { return c.shared_bytes != 0; };
-  if (2 * changed_.size() > cursors.size() || std::any_of(total.begin(), total.end(), shares)) return false;
-  if (std::any_of(slope.begin(), slope.end(), shares) || company_of(unit, cursors) != company_) return false;
+bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors) {
+  if (2 * changed_.size() > cursors.size() || total_.shares() || slope_.shares()) return false;
+  if (company_of(unit, cursors) != company_) return false;
   for (const Changed& change : changed_) {
     Cursor& c = *change.cursor;
     if (company_ == 0)
       c.joint = c.alone;
     else if (!join(unit, c, company_))
       return false;
-    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
-    add_line(change.before, change.grows, -1, total, slope);
-    add_line(c.joint, c.grows, 1, total, slope);
+    c.stay(c.at);
+    add_line(change.before, change.grows, -1);
+    add_line(c.joint, c.grows, 1);
   }
   return true;
 }
 
-void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign, Calls& total, Calls& slope) {
-  add_times(total, at.line->base, sign);
+void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign) {
+  total_.add(at.line->base, sign);
   if (at.line->slope.empty()) return;
-  add_times(total, at.line->slope, sign * at.further);
-  add_times(slope, at.line->slope, sign * grows);
+  total_.add(at.line->slope, sign * at.further);
+  if (grows != 0) slope_.add(at.line->slope, sign * grows);
 }
 
-// And the increment per step.
-void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, Calls& total, Calls& slope) {
-  total.clear();
-  for (const OpCall& c : cursors.front().joint.line->base) total.push_back({c.op});
-  slope = total;
-  if (!shapes_.policy().reads_shares()) return sum_lines(cursors, total, slope);
-  for (const Cursor& c : cursors) add_times(total, calls_of(unit, c.joint), 1);
+// And the increment per step, if one follows.
+void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, bool goes_on) {
+  const std::size_t num_calls = cursors.front().joint.line->base.num_calls();
+  total_.clear(num_calls), slope_.clear(num_calls);
+  if (!shapes_.policy().reads_shares()) return sum_lines(cursors, goes_on);
+  for (const Cursor& c : cursors) total_.add(CallRow(calls_of(unit, c.joint)), 1);
 }
 
-void StepOps::sum_lines(std::span<const Cursor> cursors, Calls& total, Calls& slope) {
+void StepOps::sum_lines(std::span<const Cursor> cursors, bool goes_on) {
   summed_.clear();
   for (const Cursor& c : cursors) {
     Line& line = *c.joint.line;
@@ -221,10 +252,10 @@ void StepOps::sum_lines(std::span<const Cursor> cursors, Calls& total, Calls& sl
     line.gains += c.grows, line.grows |= c.grows != 0;
   }
   for (Line* line : summed_) {
-    add_times(total, line->base, std::exchange(line->count, 0));
+    total_.add(line->base, std::exchange(line->count, 0));
     if (line->slope.empty()) continue;
-    if (line->is_further) add_times(total, line->slope, line->further);
-    if (line->grows) add_times(slope, line->slope, line->gains);
+    if (line->is_further) total_.add(line->slope, line->further);
+    if (line->grows && goes_on) slope_.add(line->slope, line->gains);
   }
 }
 
