@@ -165,16 +165,6 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
   return shape;
 }
 
-void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const {
-  shape.seen_tokens = seq.seen_tokens, shape.new_tokens = seq.new_tokens;
-  shape.prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
-  if (seq.pattern == RowPatterns::kAlike)
-    shape.held.assign(1, seq.held_tokens);
-  else
-    shape.held = patterns_.lengths({seq.held_tokens, seq.pattern}, seq.seen_tokens);
-  shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
-}
-
 StepKey RecipeFootprint::key_of(const SeqState& seq) const {
   const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
   const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
@@ -312,6 +302,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
   done.leaves_hashed = is_cut(shape, result);
   done.ends_prompt = ends_prompt(seq);
   std::vector<LayerPages> pages;
+  pages.reserve(result.layers.size());
   std::int64_t sum = 0;
   for (std::size_t l = 0; l < result.layers.size(); ++l) {
     const auto first = uses_all_ ? l : static_cast<std::size_t>(kinds_.first[static_cast<std::size_t>(kinds_.of_layer[l])]);

@@ -151,6 +151,7 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
   void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
+  void fill_walk(const SeqState& seq, StepOps::Walk& walk) const;
   void use_layers(bool all);
   void expand(ShapeRun::Result& result) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
@@ -214,6 +215,7 @@ class RecipeFootprint final : public Footprint {
   static constexpr std::uint32_t kTrails = 2048;
   std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
   std::vector<StepOps::Walk> walks_;
+  std::vector<StepOps::Read> of_walks_;
   struct Recent {
     std::array<std::int32_t, 6> state{-1};
     FootprintStep done;

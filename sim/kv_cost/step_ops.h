@@ -127,10 +127,12 @@ class StepOps {
   };
   struct Cursor {
     const Walk* walk = nullptr;
-    std::size_t first_row = 0, num_rows = 0;  // of walk->seq.held
+    std::int32_t prompt = 0, seen_before = 0, held_before = 0;  // in the walk's first step
+    std::size_t first_row = 0, num_rows = 0;                    // of walk->seq.held
     std::size_t at = 0;
     Place alone, joint;
     std::size_t until = 0, lasts = 0;  // first step without these, or with another key
+    std::int32_t usual = 1;            // tokens per step where the walk does not tell
     std::int32_t grows = 0, cut = 0;   // tokens per step: the line's row, cut rows
     std::int32_t company = 0;
     Trail* trail = nullptr;  // null: rows differ, or a later step
@@ -138,8 +140,19 @@ class StepOps {
     [[nodiscard]] std::int32_t held(std::size_t row) const;
     [[nodiscard]] bool gains_as_before(std::size_t step) const { return walk->grown[step] - walk->grown[step - 1] == cut; }
     void stay(std::size_t step);
+    // From the step before, with its places.
+    [[nodiscard]] bool leads_to(const Walk& next) const {
+      return num_rows == 1 && prompt == next.seq.prompt_tokens && seen_before + 1 == next.seq.seen_tokens;
+    }
     [[nodiscard]] Seq seq() const;
     [[nodiscard]] Member member(const Seq& seq) const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
+  };
+  // The last step's sequences, and the sum of their lines.
+  struct Batch {
+    std::vector<Cursor> cursors, before;
+    CallRow total, slope;  // now, and per step
+    std::int32_t company = 0;
+    bool is_sum = false, is_flat = false;
   };
   struct Unit {
     std::vector<std::int32_t> layers;
@@ -156,7 +169,8 @@ class StepOps {
     std::unordered_map<StepKey, Line, StepKey::Hash> lines;
     std::vector<Trail> trails = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
     std::size_t calls_per_line = 0;
-    void forget() { lines.clear(), trails.assign(kTrails, {}); }
+    Batch batch;  // of single steps
+    void forget() { lines.clear(), trails.assign(kTrails, {}), batch = {}; }
   };
 
   [[nodiscard]] static Read read_of(const Calls& calls);
@@ -175,18 +189,21 @@ class StepOps {
   void look_up(Unit& unit, Cursor& c, std::size_t step, Line* before);
   bool join(Unit& unit, Cursor& c, std::int32_t company);
   void put(Unit& unit, Cursor& c, std::size_t step);
-  bool move_on(Cursor& c, std::size_t step) const;
-  void sum(const Unit& unit, std::span<const Cursor> cursors, bool goes_on);
-  void sum_lines(std::span<const Cursor> cursors, bool goes_on);
+  static bool move_on(Cursor& c, std::size_t step);
+  void take(Batch& batch, std::span<const Walk> walks);
+  void take_layer(Batch& batch, std::span<const Walk> walks, std::size_t layer);
+  void sum(const Unit& unit, Batch& batch);
+  void sum_lines(Batch& batch);
   [[nodiscard]] Calls calls_of(const Unit& unit, const Place& at) const;
   [[nodiscard]] Calls add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const;
-  bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  bool join(Unit& unit, Batch& batch, std::size_t step);
   void advance(Unit& unit, std::span<Cursor> cursors, std::size_t step);
   void add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const;
-  bool exchange_lines(Unit& unit, std::span<Cursor> cursors);
-  void add_line(const Place& at, std::int32_t grows, std::int64_t sign);
+  bool exchange_lines(Unit& unit, Batch& batch);
+  static void add_line(Batch& batch, const Place& at, std::int32_t grows, std::int64_t sign);
   Calls run_all(Unit& unit, std::span<Cursor> cursors, std::size_t step);
-  std::vector<Calls> decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
+  std::vector<Calls> decode(Unit& unit, Batch& batch, std::size_t steps, std::int64_t times, std::span<Read> reads);
+  [[nodiscard]] bool check(std::span<const Walk> batch) const;
 
   static constexpr std::uint32_t kTrails = 2048;
   ModelShape model_;
@@ -196,16 +213,14 @@ class StepOps {
   std::vector<Unit> units_;
   const Unit* running_ = nullptr;
   struct Changed {
-    Cursor* cursor;
-    Place before;
+    Cursor* cursor;  // null: it left
+    Place before;    // null line: it is new
     std::int32_t grows;
   };
   std::vector<Changed> changed_;
-  CallRow total_, slope_;  // of a batch: now, and per step
-  std::int32_t company_ = 0;
   std::vector<Line*> summed_;
   std::vector<std::int32_t> kinds_;
-  std::vector<Cursor> cursors_;
+  Batch passing_;  // of several steps, or of one layer
   std::int64_t runs_ = 0;
   std::map<std::vector<std::int32_t>, std::int32_t> patterns_;
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/error.h"
@@ -8,7 +9,11 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::size_t kMostLines = 1 << 16, kMostCalls = 1 << 19;
+constexpr std::size_t kMostLines = 1 << 16, kMostCalls = 1 << 19, kMostLeft = 8;
+
+bool is_even(std::span<const std::int32_t> rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
+}
 
 // Without the calls that begin layers.
 std::vector<std::vector<OpCall>> split(const std::vector<OpCall>& calls) {
@@ -77,7 +82,7 @@ void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
   c.at = step;
   c.company = 0;
   c.trail = nullptr;
-  c.cut = step + 1 < c.walk->grown.size() ? c.walk->grown[step + 1] - c.walk->grown[step] : 1;
+  c.cut = step + 1 < c.walk->grown.size() ? c.walk->grown[step + 1] - c.walk->grown[step] : c.usual;
   const std::int32_t prompt = c.walk->seq.prompt_tokens, seen = c.seen(), held = c.held(c.first_row);
   Line* before = nullptr;
   for (const std::int32_t number : {held - seen, held}) {
@@ -104,6 +109,7 @@ void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
 // False: no sum.
 bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
   if (c.company == company) return true;
+  c.company = 0;
   const std::int32_t held = c.held(c.first_row);
   // Another sequence may have taken the trail.
   Trail* const trail =
@@ -122,21 +128,21 @@ bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
   return true;
 }
 
-bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
-  const std::int32_t company = company_ = company_of(unit, cursors);
-  for (Cursor& c : cursors) {
-    if (company == 0) c.joint = c.alone, c.company = 0;
-    if (c.company == company) continue;
+bool StepOps::join(Unit& unit, Batch& batch, std::size_t step) {
+  batch.company = company_of(unit, batch.cursors);
+  for (Cursor& c : batch.cursors) {
+    if (batch.company == 0) c.joint = c.alone, c.company = 0;
+    if (c.company == batch.company) continue;
     if (c.at != step) put(unit, c, step);
-    if (!join(unit, c, company)) return false;
+    if (!join(unit, c, batch.company)) return false;
     c.stay(step);
   }
   return true;
 }
 
 // To the lines of the grown row.
-bool StepOps::move_on(Cursor& c, std::size_t step) const {
-  if (step >= c.lasts || c.grows != 1 || c.num_rows > 1 || !c.gains_as_before(step)) return false;
+bool StepOps::move_on(Cursor& c, std::size_t step) {
+  if (step >= c.lasts || c.grows != 1 || c.num_rows > 1 || (step > 0 && !c.gains_as_before(step))) return false;
   c.alone.further += 1, c.joint.further += 1;
   if (!c.alone.follow() || (c.company != 0 && !c.joint.follow())) return false;
   c.at = step;
@@ -145,15 +151,65 @@ bool StepOps::move_on(Cursor& c, std::size_t step) const {
 
 // Collects sequences with other lines, with former places.
 void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
-  changed_.clear();
+  if (step > 0) changed_.clear();
   for (Cursor& c : cursors) {
-    if (step > 0 && step < c.until && c.gains_as_before(step)) {
+    if (step < c.until && (step == 0 || c.gains_as_before(step))) {
       c.alone.further += c.grows, c.joint.further += c.grows;
       continue;
     }
     changed_.push_back({&c, {c.joint.line, c.joint.further + c.grows}, c.grows});
-    if (step == 0 || !move_on(c, step)) put(unit, c, step);
+    if (!move_on(c, step)) put(unit, c, step);
     c.stay(step);
+  }
+}
+
+// Sequences that are a token further keep their places, though some before them left.
+void StepOps::take(Batch& batch, std::span<const Walk> walks) {
+  changed_.clear();
+  std::vector<Cursor>& before = batch.before;
+  before.swap(batch.cursors);
+  batch.cursors.clear();
+  std::size_t from = 0;
+  const auto leave = [&](const Cursor& c) { changed_.push_back({nullptr, {c.joint.line, c.joint.further + c.grows}, c.grows}); };
+  for (const Walk& walk : walks) {
+    const std::vector<std::int32_t>& held = walk.seq.held;
+    const std::size_t num_rows = is_even(held) ? 1 : held.size();
+    std::size_t at = from;
+    const std::size_t end = num_rows > 1 ? from : std::min(before.size(), from + kMostLeft);
+    while (at < end && !before[at].leads_to(walk)) ++at;
+    Cursor& c = batch.cursors.emplace_back();
+    if (at < end) {
+      for (; from < at; ++from) leave(before[from]);
+      ++from;
+      const std::int32_t gains = held.front() - before[at].held_before;
+      if (gains == before[at].grows) {
+        c = before[at];
+        c.at = SIZE_MAX;  // not put in this step
+        c.until -= 1, c.lasts -= 1;
+        c.trail = nullptr;
+      } else {
+        leave(before[at]);
+        c.usual = gains == 0 ? 0 : 1;
+      }
+    }
+    c.walk = &walk;
+    c.num_rows = num_rows;
+    c.prompt = walk.seq.prompt_tokens, c.seen_before = walk.seq.seen_tokens, c.held_before = held.front();
+  }
+  for (; from < before.size(); ++from) leave(before[from]);
+}
+
+void StepOps::take_layer(Batch& batch, std::span<const Walk> walks, std::size_t layer) {
+  changed_.clear();
+  batch.cursors.clear();
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  for (const Walk& walk : walks) {
+    Cursor& c = batch.cursors.emplace_back();
+    c.walk = &walk;
+    c.num_rows = 1;
+    if (is_even(walk.seq.held)) continue;
+    c.first_row = layer * heads;
+    c.num_rows = is_even(std::span(walk.seq.held).subspan(c.first_row, heads)) ? 1 : heads;
   }
 }
 
@@ -168,32 +224,29 @@ void StepOps::add_reads(const Unit& unit, std::span<const Cursor> cursors, std::
   }
 }
 
-std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times,
-                                            std::span<Read> reads) {
+std::vector<StepOps::Calls> StepOps::decode(Unit& unit, Batch& batch, std::size_t steps, std::int64_t times, std::span<Read> reads) {
   std::vector<Calls> totals(steps);
-  bool is_sum = false, is_flat = false;
+  const std::span<Cursor> cursors = batch.cursors;
   for (std::size_t i = 0; i < steps; ++i) {
     advance(unit, cursors, i);
     if (!reads.empty()) add_reads(unit, cursors, times, reads.subspan(i * cursors.size(), cursors.size()));
-    const bool follows = is_sum && !shapes_.policy().reads_shares();
-    if (follows && is_flat && changed_.empty()) {
+    const bool follows = batch.is_sum && !shapes_.policy().reads_shares();
+    if (follows && batch.is_flat && changed_.empty() && i > 0) {
       totals[i] = totals[i - 1];
       continue;
     }
-    if (follows) total_.add(slope_, 1);
-    if (!follows || (!changed_.empty() && !exchange_lines(unit, cursors))) {
-      is_sum = join(unit, cursors, i);
-      if (!is_sum) {
+    if (follows && !batch.is_flat) batch.total.add(batch.slope, 1);
+    if (!follows || (!changed_.empty() && !exchange_lines(unit, batch))) {
+      batch.is_sum = join(unit, batch, i);
+      if (!batch.is_sum) {
         totals[i] = run_all(unit, cursors, i);
         continue;
       }
-      sum(unit, cursors, i + 1 < steps);
-      is_flat = slope_.adds_nothing();
-    } else if (!changed_.empty()) {
-      is_flat = false;
+      sum(unit, batch);
     }
+    if (!follows || !changed_.empty()) batch.is_flat = batch.slope.adds_nothing();
     totals[i] = unit.names[static_cast<std::size_t>(cursors.front().joint.line->kind)];
-    total_.write(totals[i]);
+    batch.total.write(totals[i]);
   }
   return totals;
 }
@@ -209,40 +262,41 @@ StepOps::Calls StepOps::run_all(Unit& unit, std::span<Cursor> cursors, std::size
 }
 
 // For few changes. False: sum all again, as the company changed or calls share bytes.
-bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors) {
-  if (2 * changed_.size() > cursors.size() || total_.shares() || slope_.shares()) return false;
-  if (company_of(unit, cursors) != company_) return false;
+bool StepOps::exchange_lines(Unit& unit, Batch& batch) {
+  if (2 * changed_.size() > batch.cursors.size() || batch.total.shares() || batch.slope.shares()) return false;
+  if (company_of(unit, batch.cursors) != batch.company) return false;
   for (const Changed& change : changed_) {
+    if (change.before.line != nullptr) add_line(batch, change.before, change.grows, -1);
+    if (change.cursor == nullptr) continue;
     Cursor& c = *change.cursor;
-    if (company_ == 0)
+    if (batch.company == 0)
       c.joint = c.alone;
-    else if (!join(unit, c, company_))
+    else if (!join(unit, c, batch.company))
       return false;
     c.stay(c.at);
-    add_line(change.before, change.grows, -1);
-    add_line(c.joint, c.grows, 1);
+    add_line(batch, c.joint, c.grows, 1);
   }
   return true;
 }
 
-void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign) {
-  total_.add(at.line->base, sign);
+void StepOps::add_line(Batch& batch, const Place& at, std::int32_t grows, std::int64_t sign) {
+  batch.total.add(at.line->base, sign);
   if (at.line->slope.empty()) return;
-  total_.add(at.line->slope, sign * at.further);
-  if (grows != 0) slope_.add(at.line->slope, sign * grows);
+  batch.total.add(at.line->slope, sign * at.further);
+  if (grows != 0) batch.slope.add(at.line->slope, sign * grows);
 }
 
-// And the increment per step, if one follows.
-void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, bool goes_on) {
-  const std::size_t num_calls = cursors.front().joint.line->base.num_calls();
-  total_.clear(num_calls), slope_.clear(num_calls);
-  if (!shapes_.policy().reads_shares()) return sum_lines(cursors, goes_on);
-  for (const Cursor& c : cursors) total_.add(CallRow(calls_of(unit, c.joint)), 1);
+// And the increment per step.
+void StepOps::sum(const Unit& unit, Batch& batch) {
+  const std::size_t num_calls = batch.cursors.front().joint.line->base.num_calls();
+  batch.total.clear(num_calls), batch.slope.clear(num_calls);
+  if (!shapes_.policy().reads_shares()) return sum_lines(batch);
+  for (const Cursor& c : batch.cursors) batch.total.add(CallRow(calls_of(unit, c.joint)), 1);
 }
 
-void StepOps::sum_lines(std::span<const Cursor> cursors, bool goes_on) {
+void StepOps::sum_lines(Batch& batch) {
   summed_.clear();
-  for (const Cursor& c : cursors) {
+  for (const Cursor& c : batch.cursors) {
     Line& line = *c.joint.line;
     if (line.count++ == 0) {
       summed_.push_back(&line);
@@ -252,10 +306,10 @@ void StepOps::sum_lines(std::span<const Cursor> cursors, bool goes_on) {
     line.gains += c.grows, line.grows |= c.grows != 0;
   }
   for (Line* line : summed_) {
-    total_.add(line->base, std::exchange(line->count, 0));
+    batch.total.add(line->base, std::exchange(line->count, 0));
     if (line->slope.empty()) continue;
-    if (line->is_further) total_.add(line->slope, line->further);
-    if (line->grows && goes_on) slope_.add(line->slope, line->gains);
+    if (line->is_further) batch.total.add(line->slope, line->further);
+    if (line->grows) batch.slope.add(line->slope, line->gains);
   }
 }
 
@@ -265,34 +319,38 @@ LayerCalls StepOps::decode(std::span<const Seq> batch) {
   return std::move(decode(walks, 1).front());
 }
 
-std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads) {
-  for (Unit& unit : units_)
-    if (unit.lines.size() > std::min(kMostLines, kMostCalls / std::max<std::size_t>(1, unit.calls_per_line))) unit.forget();
-  std::vector<LayerCalls> all(steps, {unit_of_layer_, {}});
-  if (batch.empty()) return std::vector<LayerCalls>(steps, {std::vector<std::int32_t>(unit_of_layer_.size(), 0), {{}}});
-  const auto is_even = [](std::span<const std::int32_t> rows) {
-    return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
-  };
-  std::vector<Cursor>& cursors = cursors_;
-  cursors.clear();
+// True: each sequence has equal rows.
+bool StepOps::check(std::span<const Walk> batch) const {
   bool alike = true;
   for (const Walk& walk : batch) {
     const Seq& seq = walk.seq;
     if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.inputs.pass.empty())
       throw InternalError("a decode step has one new token per sequence, and tokens held before it");
-    Cursor& c = cursors.emplace_back();
-    c.walk = &walk;
-    c.num_rows = is_even(seq.held) ? 1 : seq.held.size();
-    alike = alike && c.num_rows == 1;
+    alike = alike && is_even(seq.held);
   }
+  return alike;
+}
+
+std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads) {
+  for (Unit& unit : units_)
+    if (unit.lines.size() > std::min(kMostLines, kMostCalls / std::max<std::size_t>(1, unit.calls_per_line))) unit.forget();
+  std::vector<LayerCalls> all(steps, {unit_of_layer_, {}});
+  if (batch.empty()) return std::vector<LayerCalls>(steps, {std::vector<std::int32_t>(unit_of_layer_.size(), 0), {{}}});
+  const bool alike = check(batch);
+  const auto run_unit = [&](Unit& unit) {
+    Batch& of = steps == 1 ? unit.batch : passing_;
+    if (steps > 1) of.cursors.clear(), of.is_sum = false;
+    take(of, batch);
+    return decode(unit, of, steps, unit.times, reads);
+  };
   if (is_joint_) {
-    const std::vector<Calls> calls = decode(units_[0], cursors, steps, 1, reads);
+    const std::vector<Calls> calls = run_unit(units_[0]);
     for (std::size_t i = 0; i < steps; ++i) all[i] = i > 0 && calls[i] == calls[i - 1] ? all[i - 1] : classes(split(calls[i]));
     return all;
   }
   if (alike) {
     for (Unit& unit : units_) {
-      std::vector<Calls> calls = decode(unit, cursors, steps, unit.times, reads);
+      std::vector<Calls> calls = run_unit(unit);
       for (std::size_t i = 0; i < steps; ++i) {
         calls[i].erase(calls[i].begin());  // of its only layer
         all[i].calls.push_back(std::move(calls[i]));
@@ -301,15 +359,10 @@ std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t
     return all;
   }
   std::vector<std::vector<Calls>> layers(steps);
-  const auto heads = static_cast<std::size_t>(model_.kv_heads);
   for (std::size_t l = 0; l < unit_of_layer_.size(); ++l) {
-    std::vector<Cursor> of_layer = cursors;
-    for (Cursor& c : of_layer) {
-      if (c.num_rows == 1) continue;
-      c.first_row = l * heads;
-      c.num_rows = is_even(std::span(c.walk->seq.held).subspan(c.first_row, heads)) ? 1 : heads;
-    }
-    const std::vector<Calls> calls = decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], of_layer, steps, 1, reads);
+    passing_.is_sum = false;
+    take_layer(passing_, batch, l);
+    const std::vector<Calls> calls = decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], passing_, steps, 1, reads);
     for (std::size_t i = 0; i < steps; ++i) layers[i].push_back(std::move(split(calls[i]).front()));
   }
   for (std::size_t i = 0; i < steps; ++i) all[i] = classes(layers[i]);
