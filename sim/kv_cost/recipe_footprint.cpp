@@ -124,10 +124,29 @@ std::int64_t RecipeFootprint::untouched_bytes(std::int32_t tokens) {
 std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const {
   std::int64_t tokens = 0, pages = 0;
   for (const std::int32_t n : len) tokens += n;
-  for (const std::int32_t n : len)
-    if (n > 0)
-      pages +=
+  std::int32_t length = 0;
+  std::int64_t of_length = 0;
+  for (const std::int32_t n : len) {
+    if (n != length)
+      of_length =
           static_cast<std::int64_t>(std::ceil(static_cast<double>(gpu_bytes) * n / (static_cast<double>(tokens) * page_bytes_) - 1e-9));
+    length = n;
+    if (n > 0) pages += of_length;
+  }
+  return pages;
+}
+
+RecipeFootprint::LayerPages RecipeFootprint::layer_pages(const ShapeRun::Seq& shape, const ShapeRun::Result& result,
+                                                         std::size_t layer) const {
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  const ShapeRun::Result::LayerBytes& bytes = result.layers[layer];
+  std::vector<std::int32_t> len(heads, shape.held.front());
+  if (shape.held.size() > 1) std::copy_n(shape.held.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads, len.begin());
+  LayerPages pages;
+  pages.now = layer_pages(bytes.before, len);
+  for (std::int32_t& n : len) n += shape.new_tokens;
+  pages.appended = layer_pages(bytes.appended, len);
+  pages.after = layer_pages(bytes.after, std::span(result.held).subspan(layer * heads, heads));
   return pages;
 }
 
@@ -144,13 +163,6 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
   ShapeRun::Seq shape;
   fill_shape(seq, shape);
   return shape;
-}
-
-void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const {
-  shape.seen_tokens = seq.seen_tokens, shape.new_tokens = seq.new_tokens;
-  shape.prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
-  shape.held = patterns_.lengths({seq.held_tokens, seq.pattern}, seq.seen_tokens);
-  shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
 }
 
 StepKey RecipeFootprint::key_of(const SeqState& seq) const {
@@ -199,7 +211,7 @@ RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
   const auto at = [&](std::int32_t number) -> Trail& {
     const std::uint32_t hash =
         (static_cast<std::uint32_t>(seq.prompt_tokens) * 0x9E3779B1U ^ static_cast<std::uint32_t>(number)) * 0x85EBCA77U;
-    return trails_[hash >> 23];
+    return trails_[(hash >> 16) % kTrails];
   };
   Trail &gains = at(seq.held_tokens - seq.seen_tokens), &is_cut = at(seq.held_tokens);
   if (gains.holds(seq, state)) return gains;
@@ -284,31 +296,26 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
   shapes_.forget();
   ShapeRun::Result result = expected_.step(shape);
   expand(result);
-  const auto heads = static_cast<std::size_t>(model_.kv_heads);
   FootprintStep done;
   const RowPatterns::Rows rows = patterns_.note(result.held, shape.seen_tokens + seq.new_tokens);
   done.held_tokens = rows.tokens, done.pattern = rows.pattern;
   done.leaves_hashed = is_cut(shape, result);
   done.ends_prompt = ends_prompt(seq);
-  std::vector<std::int64_t> now, appended, after;
-  std::vector<std::int32_t> len(heads);
+  std::vector<LayerPages> pages;
+  pages.reserve(result.layers.size());
+  std::int64_t sum = 0;
   for (std::size_t l = 0; l < result.layers.size(); ++l) {
-    const ShapeRun::Result::LayerBytes& bytes = result.layers[l];
-    const auto held = [&](std::size_t h) { return shape.held.size() > 1 ? shape.held[l * heads + h] : shape.held.front(); };
-    for (std::size_t h = 0; h < heads; ++h) len[h] = held(h);
-    now.push_back(layer_pages(bytes.before, len));
-    for (std::size_t h = 0; h < heads; ++h) len[h] = held(h) + seq.new_tokens;
-    appended.push_back(layer_pages(bytes.appended, len));
-    after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
+    const auto first = uses_all_ ? l : static_cast<std::size_t>(kinds_.first[static_cast<std::size_t>(kinds_.of_layer[l])]);
+    pages.push_back(first < l ? pages[first] : layer_pages(shape, result, l));
+    sum += pages.back().now;
+    done.kept_pages += pages.back().after;
   }
-  std::int64_t sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
   done.peak_pages = sum;
-  for (std::size_t l = 0; l < now.size(); ++l) {
-    sum += appended[l] - now[l];
+  for (const LayerPages& layer : pages) {
+    sum += layer.appended - layer.now;
     done.peak_pages = std::max(done.peak_pages, sum);
-    if (!shares_layers_) sum += after[l] - appended[l];
+    if (!shares_layers_) sum += layer.after - layer.appended;
   }
-  for (const std::int64_t n : after) done.kept_pages += n;
   finish(seq, result.after.gpu, done);
   return done;
 }
@@ -341,14 +348,14 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
 std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) {
   if (!decodes(seq)) return 0;
   SeqState now = seq;
-  Trail* trail = nullptr;
+  Trail trail;  // a copy: the next step begins where this one does
   std::int64_t kept = 0;
   for (std::int64_t i = 0, key_until = 0; i < most; ++i) {
     if (i >= key_until) {
-      trail = &trail_of(now);
-      key_until = i + trail->until - now.seen_tokens;
+      trail = trail_of(now);
+      key_until = i + trail.until - now.seen_tokens;
     }
-    const FootprintStep done = step_on(*trail, now);
+    const FootprintStep done = step_on(trail, now);
     if (done.leaves_hashed || done.ends_prompt || done.pattern != now.pattern) return i;
     if (now.left_hashed && done.kept_pages < kept) return i;  // until then separate pages stay
     if (done.held_tokens != now.held_tokens && done.held_tokens != now.held_tokens + 1) key_until = i + 1;

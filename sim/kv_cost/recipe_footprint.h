@@ -151,12 +151,17 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
   void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
+  void fill_walk(const SeqState& seq, StepOps::Walk& walk) const;
   void use_layers(bool all);
   void expand(ShapeRun::Result& result) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens);
   [[nodiscard]] std::int64_t untouched_bytes(std::int32_t tokens);
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
+  struct LayerPages {
+    std::int64_t now = 0, appended = 0, after = 0;
+  };
+  [[nodiscard]] LayerPages layer_pages(const ShapeRun::Seq& shape, const ShapeRun::Result& result, std::size_t layer) const;
   void charge_prompts(std::span<SeqState> batch, PolicyWork& work);
   void add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const;
   void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
@@ -207,9 +212,10 @@ class RecipeFootprint final : public Footprint {
   Trail& trail_of(const SeqState& seq);
   FootprintStep step_on(Trail& trail, const SeqState& seq);
   std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
-  static constexpr std::size_t kTrails = 512;
+  static constexpr std::uint32_t kTrails = 2048;
   std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
   std::vector<StepOps::Walk> walks_;
+  std::vector<StepOps::Read> of_walks_;
   struct Recent {
     std::array<std::int32_t, 6> state{-1};
     FootprintStep done;

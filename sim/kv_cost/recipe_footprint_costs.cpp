@@ -50,6 +50,23 @@ std::int32_t RecipeFootprint::attended(const StepOps::Read& all) const {
   return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
 }
 
+void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const {
+  shape.seen_tokens = seq.seen_tokens, shape.new_tokens = seq.new_tokens;
+  shape.prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
+  if (seq.pattern == RowPatterns::kAlike)
+    shape.held.assign(1, seq.held_tokens);
+  else
+    shape.held = patterns_.lengths({seq.held_tokens, seq.pattern}, seq.seen_tokens);
+  shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
+}
+
+// A decode step. Of a walk with the prompt, only lengths change.
+void RecipeFootprint::fill_walk(const SeqState& seq, StepOps::Walk& walk) const {
+  if (seq.pattern != RowPatterns::kAlike || walk.seq.prompt_tokens != seq.prompt_tokens) return fill_shape(seq, walk.seq);
+  walk.seq.seen_tokens = seq.seen_tokens;
+  walk.seq.held.assign(1, seq.held_tokens);
+}
+
 void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
   charge_decodes(batch, work);
   charge_prompts(batch, work);
@@ -61,14 +78,14 @@ void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work
     if (!decodes(s)) continue;
     if (rows == walks_.size()) walks_.emplace_back();
     StepOps::Walk& walk = walks_[rows++];
-    fill_shape(s, walk.seq);
+    fill_walk(s, walk);
     walk.grown.clear();
     if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, walk.seq);
   }
   if (rows == 0) return;
-  std::vector<StepOps::Read> reads(rows);
-  add_decodes(decodes_.decode(std::span(walks_).first(rows), 1, reads).front(), work.ops);
-  auto read = reads.begin();
+  of_walks_.assign(rows, {});
+  add_decodes(decodes_.decode(std::span(walks_).first(rows), 1, of_walks_).front(), work.ops);
+  auto read = of_walks_.begin();
   for (SeqState& s : batch)
     if (decodes(s)) s.attended_tokens = attended(*read++);
   if (unpacking_) unpacking_->take(work.ops);
@@ -138,14 +155,14 @@ void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<co
   if (walks_.size() < batch.size()) walks_.resize(batch.size());
   for (std::size_t s = 0; s < batch.size(); ++s) {
     StepOps::Walk& walk = walks_[s];
-    fill_shape(batch[s], walk.seq);
+    fill_walk(batch[s], walk);
     walk.grown.assign(1, 0);
     for (std::int64_t i = 1; i < steps; ++i)
       walk.grown.push_back(runs[s][static_cast<std::size_t>(i - 1)].held_tokens - batch[s].held_tokens);
   }
   const auto count = static_cast<std::size_t>(steps);
-  std::vector<StepOps::Read> reads(count * batch.size());
-  const std::vector<LayerCalls> calls = decodes_.decode(std::span(walks_).first(batch.size()), count, reads);
+  of_walks_.assign(count * batch.size(), {});
+  const std::vector<LayerCalls> calls = decodes_.decode(std::span(walks_).first(batch.size()), count, of_walks_);
   ahead.ops.assign(count, {}), ahead.attended.assign(count, {});
   for (std::size_t i = 0; i < count; ++i) {
     if (i > 0 && calls[i] == calls[i - 1])
@@ -154,8 +171,8 @@ void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<co
       add_decodes(calls[i], ahead.ops[i]);
     ahead.attended[i].reserve(batch.size());
     for (std::size_t s = 0; s < batch.size(); ++s) {
-      const StepOps::Read& read = reads[i * batch.size() + s];
-      const bool same = i > 0 && read == reads[(i - 1) * batch.size() + s];
+      const StepOps::Read& read = of_walks_[i * batch.size() + s];
+      const bool same = i > 0 && read == of_walks_[(i - 1) * batch.size() + s];
       ahead.attended[i].push_back(same ? ahead.attended[i - 1][s] : attended(read));
     }
   }

@@ -19,12 +19,6 @@ bool keeps_state(const Recipe& recipe) {
 
 SeqStep step_of(const ShapeRun::Seq& seq) { return {0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1}; }
 
-TierBytes sum_of(const std::vector<TierBytes>& layers) {
-  TierBytes all;
-  for (const TierBytes& b : layers) all += b;
-  return all;
-}
-
 void raise(TierBytes& peak, const TierBytes& now) {
   peak = {std::max(peak.gpu, now.gpu), std::max(peak.host, now.host), std::max(peak.disk, now.disk)};
 }
@@ -39,20 +33,24 @@ InputSizes input_sizes(const Needs& needs, const SeqStep& seq) {
   return inputs;
 }
 
-ShapeObserver::ShapeObserver(const Needs& needs, std::span<const SeqStep> seqs, std::span<const InputSizes> inputs)
-    : needs_(needs), no_floats_(seqs.size(), nullptr), no_ints_(seqs.size(), nullptr) {
+void ShapeObserver::clear() {
+  for (auto* queries : {&step_, &window_, &pre_rope_queries_, &future_}) queries->clear();
+  no_floats_.clear(), no_ints_.clear(), pass_.clear(), pass_spans_.clear();
+}
+
+void ShapeObserver::add(const SeqStep& seq, const InputSizes& inputs) {
   const auto range = [](std::int32_t begin, std::int32_t end) { return Queries{nullptr, std::max(0, end - begin), begin}; };
-  for (std::size_t s = 0; s < seqs.size(); ++s) {
-    const std::int32_t end = seqs[s].end(), prompt_end = std::min(end, seqs[s].prompt_tokens);
-    step_.push_back(range(seqs[s].seen_tokens, end));
-    window_.push_back(range(std::max(0, prompt_end - needs.window_queries), prompt_end));
-    pre_rope_queries_.push_back(range(0, prompt_end));
-    future_.push_back(range(end, end + inputs[s].future_tokens));
-    pass_.emplace_back();
-    for (const PassShape& c : inputs[s].pass)
-      pass_.back().push_back({{nullptr, c.count, c.first_position}, nullptr, c.ctx_begin, c.ctx_end});
-  }
-  for (const auto& chunks : pass_) pass_spans_.emplace_back(chunks);
+  const std::int32_t end = seq.end(), prompt_end = std::min(end, seq.prompt_tokens);
+  if (needs_.step_queries) step_.push_back(range(seq.seen_tokens, end));
+  if (needs_.window_queries > 0) window_.push_back(range(std::max(0, prompt_end - needs_.window_queries), prompt_end));
+  if (needs_.pre_rope_queries) pre_rope_queries_.push_back(range(0, prompt_end));
+  if (needs_.future_queries) future_.push_back(range(end, end + inputs.future_tokens));
+  if (needs_.pre_rope_keys || needs_.hidden || needs_.guessed_query) no_floats_.push_back(nullptr);
+  if (needs_.token_ids) no_ints_.push_back(nullptr);
+  if (needs_.pass.empty()) return;
+  std::vector<PassQueries>& chunks = pass_.emplace_back();
+  for (const PassShape& c : inputs.pass) chunks.push_back({{nullptr, c.count, c.first_position}, nullptr, c.ctx_begin, c.ctx_end});
+  pass_spans_.emplace_back(chunks);
 }
 
 Observed ShapeObserver::observe(std::int32_t) {
@@ -75,7 +73,8 @@ ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* c
       policy_(recipe, model),
       runs_(static_cast<std::size_t>(model.num_layers), true),
       counts_(counts),
-      ops_(Ops::Backend::kShapes) {
+      ops_(Ops::Backend::kShapes),
+      bytes_(static_cast<std::size_t>(model.num_layers)) {
   if (!recipe.runs_in("cost"))
     throw InputError(fmt::format("recipe '{}' has no costs on shapes alone; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   const auto trigger = recipe.make_trigger();
@@ -83,72 +82,73 @@ ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* c
   slack_tokens_ = trigger->slack_tokens();
   scope_ = recipe.make_allocator()->scope();
   keeps_state_ = keeps_state(recipe);
+  for (int g = 0; g < 3; ++g) {
+    Group& group = groups_.emplace_back(policy_.needs());
+    for (std::int32_t l = 0; l < model.num_layers; ++l) group.layers.push_back(store_for(0));
+  }
 }
 
 void ShapeRun::run_only(std::span<const std::int32_t> layers) {
+  for (Group& group : groups_)
+    for (std::int32_t l = 0; l < model_.num_layers; ++l)
+      if (runs(l)) group.layers[static_cast<std::size_t>(l)] = store_for(0);
   runs_.assign(runs_.size(), false);
+  bytes_.assign(bytes_.size(), {});
+  sum_ = {};
   for (const std::int32_t l : layers) runs_[static_cast<std::size_t>(l)] = true;
   forget();
 }
 
-std::vector<std::int32_t> ShapeRun::held_of(const Seq& seq) const {
-  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
-  if (seq.held.size() == rows) return seq.held;
-  if (seq.held.size() > 1) throw InternalError("tokens held are given for each layer and KV head, or once for all");
-  return std::vector<std::int32_t>(rows, seq.held.empty() ? 0 : seq.held.front());
-}
-
-ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) const {
-  Group group;
+void ShapeRun::fill(Group& group, std::span<const Seq> batch, bool decoding) {
+  group.place.clear(), group.seqs.clear();
+  group.observer.clear();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Seq& s = batch[i];
     const SeqStep step = s.as_step(static_cast<std::int32_t>(i));
     if (step.decoding() != decoding) continue;
+    if (s.held.size() > 1 && s.held.size() != num_rows())
+      throw InternalError("tokens held are given for each layer and KV head, or once for all");
     if (!policy_.needs().pass.empty() && step.completes_prompt() && s.inputs.pass.empty())
       throw InputError(
           fmt::format("recipe '{}' observes the extra pass '{}': its chunks must be given", recipe_.name, policy_.needs().pass));
     group.place.push_back(i);
     group.seqs.push_back(step);
-    group.inputs.push_back(s.inputs);
+    group.observer.add(step, s.inputs);
   }
-  if (group.seqs.empty()) return group;
-  group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.inputs);
-  group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
-  for (std::int32_t l = 0; l < model_.num_layers; ++l)
-    group.layers.emplace_back(model_, runs(l) ? static_cast<std::int32_t>(group.seqs.size()) : 0, policy_.num_words(), false);
-  for (std::size_t g = 0; g < group.seqs.size(); ++g) {
-    const std::vector<std::int32_t> held = held_of(batch[group.place[g]]);
-    for (std::int32_t l = 0; l < model_.num_layers; ++l)
-      for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
-        group.layers[static_cast<std::size_t>(l)].assume(static_cast<std::int32_t>(g) * model_.kv_heads + h,
-                                                         held[static_cast<std::size_t>(l * model_.kv_heads + h)]);
+  for (std::int32_t l = 0; l < model_.num_layers && !group.seqs.empty(); ++l) {
+    if (!runs(l)) continue;
+    KvStore& store = group.layers[static_cast<std::size_t>(l)];
+    store = store_for(group.seqs.size());
+    std::int32_t row = 0;
+    for (const std::size_t place : group.place)
+      for (std::int32_t h = 0; h < model_.kv_heads; ++h) store.assume(row++, held_in(batch[place], l, h));
   }
-  return group;
 }
 
-void ShapeRun::run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result) {
-  const PolicyStep step{ops_, model_, group.seqs, group.layers, *group.observer, 0, keeper};
+void ShapeRun::run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, double& attended_tokens) {
+  const PolicyStep step{ops_, model_, group.seqs, group.layers, group.observer, 0, keeper};
   const bool decoding = group.seqs.front().decoding();
   if (decoding) {
     const Ops::Frame frame(ops_);
     policy_.before_attention(step, layer, segments_);
-    std::vector<Queries> queries;
-    for (const SeqStep& seq : group.seqs) queries.push_back({nullptr, seq.new_tokens, seq.seen_tokens});
-    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), queries.data()});
+    group.queries.clear();
+    for (const SeqStep& seq : group.seqs) group.queries.push_back({nullptr, seq.new_tokens, seq.seen_tokens});
+    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), group.queries.data()});
     for (const Segment& s : segments_)
-      for (std::int32_t r = 0; r < s.kv.num_rows; ++r) result.attended_tokens += static_cast<double>(s.tokens(r));
+      for (std::int32_t r = 0; r < s.kv.num_rows; ++r) attended_tokens += static_cast<double>(s.tokens(r));
   }
   for (std::size_t s = 0; !decoding && s < group.seqs.size() && policy_.selects_in_prompts(layer); ++s)
     if (group.seqs[s].new_tokens > 1) policy_.attend_prompt({ops_, model_, layer, group.seqs[s]});
   policy_.after_attention(step, layer);
 }
 
-TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) const {
-  TierBytes all;
-  if (!runs(layer)) return all;
-  for (Group& g : groups)
-    if (!g.seqs.empty()) all += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
-  return all;
+void ShapeRun::renew_bytes(std::int32_t layer) {
+  TierBytes& now = bytes_[static_cast<std::size_t>(layer)];
+  sum_ = {sum_.gpu - now.gpu, sum_.host - now.host, sum_.disk - now.disk};
+  now = {};
+  for (Group& g : std::span(groups_).first(2))
+    if (!g.seqs.empty()) now += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
+  sum_ += now;
 }
 
 ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
@@ -157,43 +157,52 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
   ops_.take_counts_from(counts_);
   if (counts_ != nullptr) counts_->begin_step(steps_);
   ++steps_;
-  Group groups[] = {group_of(batch, true), group_of(batch, false)};
-  Result result;
+  for (const std::size_t g : {0, 1}) fill(groups_[g], batch, g == 0);
   ops_.clear_log();
   policy_.take_traffic();
-  std::vector<TierBytes> bytes;
-  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l));
-  result.before = result.peak = sum_of(bytes);
-  for (const TierBytes& b : bytes) result.layers.push_back({b.gpu, 0, 0});
+  const auto num_layers = static_cast<std::size_t>(model_.num_layers);
+  Result result;
+  result.layers.resize(num_layers), result.fetched.resize(num_layers), result.disk.resize(num_layers);
+  result.first_call.reserve(num_layers + 1);
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    if (runs(l)) renew_bytes(l);
+    result.layers[static_cast<std::size_t>(l)].before = bytes_[static_cast<std::size_t>(l)].gpu;
+  }
+  result.before = result.peak = sum_;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     result.first_call.push_back(ops_.log().size());
-    result.fetched.push_back(0);
-    result.disk.push_back(0);
-    if (!runs(l)) continue;
-    for (Group& g : groups)
-      for (std::size_t s = 0; s < g.seqs.size(); ++s)
-        g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, policy_.step_tokens(g.seqs[s], l),
-                                                     g.seqs[s].seen_tokens);
-    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
-    result.layers[static_cast<std::size_t>(l)].appended = bytes[static_cast<std::size_t>(l)].gpu;
-    raise(result.peak, sum_of(bytes));
-    for (Group& g : groups)
-      if (!g.seqs.empty()) run_layer(g, l, keeper, result);
-    const Traffic traffic = policy_.take_traffic();
-    result.fetched.back() = traffic.fetched_bytes - traffic.in_place_bytes;
-    result.disk.back() = traffic.disk_bytes;
-    result.traffic += traffic;
-    const bool cuts_others = scope_ == Allocator::Scope::kCascade || (scope_ == Allocator::Scope::kModel && l == model_.num_layers - 1);
-    for (std::int32_t e = cuts_others ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
+    if (runs(l)) step_layer(l, keeper, result);
   }
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
-    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
-    result.layers[static_cast<std::size_t>(l)].after = bytes[static_cast<std::size_t>(l)].gpu;
+    if (!runs(l)) continue;
+    renew_bytes(l);
+    result.layers[static_cast<std::size_t>(l)].after = bytes_[static_cast<std::size_t>(l)].gpu;
   }
-  result.after = sum_of(bytes);
+  result.after = sum_;
   raise(result.peak, result.after);
-  finish(groups, result);
+  finish(result);
   return result;
+}
+
+// Appends and evicts.
+void ShapeRun::step_layer(std::int32_t l, KvKeeper* keeper, Result& result) {
+  const auto at = static_cast<std::size_t>(l);
+  const std::span<Group> groups = std::span(groups_).first(2);
+  for (Group& g : groups)
+    for (std::size_t s = 0; s < g.seqs.size(); ++s)
+      g.layers[at].append(static_cast<std::int32_t>(s), nullptr, nullptr, policy_.step_tokens(g.seqs[s], l), g.seqs[s].seen_tokens);
+  renew_bytes(l);
+  result.layers[at].appended = bytes_[at].gpu;
+  raise(result.peak, sum_);
+  for (Group& g : groups)
+    if (!g.seqs.empty()) run_layer(g, l, keeper, result.attended_tokens);
+  const Traffic traffic = policy_.take_traffic();
+  result.fetched[at] = traffic.fetched_bytes - traffic.in_place_bytes;
+  result.disk[at] = traffic.disk_bytes;
+  result.traffic += traffic;
+  const bool cuts_others = scope_ == Allocator::Scope::kCascade || (scope_ == Allocator::Scope::kModel && l == model_.num_layers - 1);
+  for (std::int32_t e = cuts_others ? 0 : l; e <= l; ++e)
+    if (runs(e)) renew_bytes(e);
 }
 
 ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
@@ -211,44 +220,52 @@ ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
   return all;
 }
 
-std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) const {
-  Group groups[] = {group_of(std::span(&seq, 1), seq.seen_tokens >= seq.prompt_tokens)};
+std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) {
+  const bool decoding = seq.seen_tokens >= seq.prompt_tokens;
+  for (const std::size_t g : {0, 1}) fill(groups_[g], {&seq, (g == 0) == decoding ? 1U : 0U}, decoding);
   std::vector<std::int64_t> bytes;
-  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l).gpu);
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    if (runs(l)) renew_bytes(l);
+    bytes.push_back(bytes_[static_cast<std::size_t>(l)].gpu);
+  }
   return bytes;
 }
 
-void ShapeRun::finish(std::span<Group> groups, Result& result) {
+void ShapeRun::finish(Result& result) {
   result.first_call.push_back(ops_.log().size());
   result.calls = ops_.log();
   result.attended_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
-  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
-  result.held.resize(progress_.size() * rows);
-  for (const Group& g : groups) {
+  result.held.resize(ends_.size() * num_rows());
+  for (const Group& g : std::span(groups_).first(2)) {
     for (std::size_t s = 0; s < g.seqs.size(); ++s) {
-      const std::vector<std::int32_t> held = lengths(g, s);
-      std::copy(held.begin(), held.end(), result.held.begin() + static_cast<std::ptrdiff_t>(g.place[s] * rows));
-      progress_[g.place[s]] = {g.seqs[s].end(), held};
+      ends_[g.place[s]] = g.seqs[s].end();
+      for (std::int32_t l = 0; l < model_.num_layers; ++l)
+        for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+          result.held[g.place[s] * num_rows() + static_cast<std::size_t>(l * model_.kv_heads + h)] =
+              g.layers[static_cast<std::size_t>(l)].len(static_cast<std::int32_t>(s) * model_.kv_heads + h);
     }
   }
+  held_ = result.held;
 }
 
-std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) const {
-  std::vector<std::int32_t> held;
-  for (const KvStore& store : group.layers)
+bool ShapeRun::continues(const Seq& seq, std::size_t place) const {
+  if (seq.seen_tokens == 0 || ends_[place] != seq.seen_tokens || (seq.held.size() > 1 && seq.held.size() != num_rows())) return false;
+  const std::int32_t* held = held_.data() + place * num_rows();
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (std::int32_t h = 0; h < model_.kv_heads; ++h)
-      held.push_back(store.num_rows() == 0 ? 0 : store.len(static_cast<std::int32_t>(s) * model_.kv_heads + h));
-  return held;
+      if (*held++ != held_in(seq, l, h)) return false;
+  return true;
 }
 
 // For sequences that do not continue.
 void ShapeRun::put_before(std::span<const Seq> batch) {
-  for (std::size_t i = batch.size(); i < progress_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
-  progress_.resize(batch.size());
+  for (std::size_t i = batch.size(); i < ends_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
+  ends_.resize(batch.size(), -1);
+  held_.resize(batch.size() * num_rows());
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Seq& s = batch[i];
     const auto index = static_cast<std::int32_t>(i);
-    if (s.seen_tokens > 0 && progress_[i].end == s.seen_tokens && progress_[i].held == held_of(s)) continue;
+    if (continues(s, i)) continue;
     policy_.forget(index);
     if (s.seen_tokens == 0 || !keeps_state_) continue;
     if (s.seen_tokens <= s.prompt_tokens) {
@@ -271,22 +288,22 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   Seq earlier = seq;
   earlier.seen_tokens = seen;
   earlier.new_tokens = seq.seen_tokens - seen;
-  earlier.held = held_of(seq);
   for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
-  if (earlier.inputs.pass.empty()) earlier.inputs.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: calls are not used
-  Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
+  if (!policy_.needs().pass.empty() && earlier.inputs.pass.empty())
+    earlier.inputs.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: calls are not used
+  Group& group = groups_[2];
+  fill(group, std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
   group.seqs.front().index = index;
-  Result unused;
-  const std::vector<std::int32_t> held = held_of(seq);
-  bool leads_here = true;
+  double unused = 0;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     if (!runs(l)) continue;
     group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, policy_.step_tokens(group.seqs.front(), l), seen);
     run_layer(group, l, nullptr, unused);
   }
+  bool leads_here = true;
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
-      leads_here &= group.layers[static_cast<std::size_t>(l)].len(h) == held[static_cast<std::size_t>(l * model_.kv_heads + h)];
+      leads_here &= group.layers[static_cast<std::size_t>(l)].len(h) == held_in(seq, l, h);
   ops_.clear_log();
   if (!leads_here && delta >= 0 && seen > 0) policy_.forget(index);
   return leads_here;

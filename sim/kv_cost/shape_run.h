@@ -81,8 +81,9 @@ InputSizes input_sizes(const Needs& needs, const SeqStep& seq);
 // Counts and positions; data pointers are null.
 class ShapeObserver final : public Observer {
  public:
-  // The spans outlive this.
-  ShapeObserver(const Needs& needs, std::span<const SeqStep> seqs, std::span<const InputSizes> inputs);
+  explicit ShapeObserver(const Needs& needs) : needs_(needs) {}
+  void clear();
+  void add(const SeqStep& seq, const InputSizes& inputs);
   Observed observe(std::int32_t layer) override;
 
  private:
@@ -134,31 +135,40 @@ class ShapeRun {
   };
   [[nodiscard]] Targets targets(const Seq& seq) const;
   // Per layer with seq.held; runs nothing.
-  [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
+  [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq);
   void forget() { put_before({}); }
 
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
 
  private:
+  // Reused by each step.
   struct Group {
+    explicit Group(const Needs& needs) : observer(needs) {}
     std::vector<std::size_t> place;
     std::vector<SeqStep> seqs;
-    std::vector<InputSizes> inputs;
+    std::vector<Queries> queries;
     std::vector<KvStore> layers;
-    std::unique_ptr<ShapeObserver> observer;  // null: none
+    ShapeObserver observer;
   };
-  struct Progress {
-    std::int32_t end = -1;
-    std::vector<std::int32_t> held;
-  };
-  [[nodiscard]] Group group_of(std::span<const Seq> batch, bool decoding) const;
+  void fill(Group& group, std::span<const Seq> batch, bool decoding);
   void put_before(std::span<const Seq> batch);
   bool precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta);
-  void run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result);
-  [[nodiscard]] TierBytes layer_bytes(std::span<Group> groups, std::int32_t layer) const;
-  void finish(std::span<Group> groups, Result& result);
-  [[nodiscard]] std::vector<std::int32_t> held_of(const Seq& seq) const;
-  [[nodiscard]] std::vector<std::int32_t> lengths(const Group& group, std::size_t s) const;
+  void run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, double& attended_tokens);
+  void step_layer(std::int32_t layer, KvKeeper* keeper, Result& result);
+  void renew_bytes(std::int32_t layer);
+  void finish(Result& result);
+  [[nodiscard]] std::size_t num_rows() const {
+    return static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
+  }
+  [[nodiscard]] KvStore store_for(std::size_t sequences) const {
+    return {model_, static_cast<std::int32_t>(sequences), policy_.num_words(), false};
+  }
+  // Before the step.
+  [[nodiscard]] std::int32_t held_in(const Seq& seq, std::int32_t layer, std::int32_t head) const {
+    if (seq.held.size() <= 1) return seq.held.empty() ? 0 : seq.held.front();
+    return seq.held[static_cast<std::size_t>(layer) * static_cast<std::size_t>(model_.kv_heads) + static_cast<std::size_t>(head)];
+  }
+  [[nodiscard]] bool continues(const Seq& seq, std::size_t place) const;
   [[nodiscard]] bool runs(std::int32_t layer) const { return runs_[static_cast<std::size_t>(layer)]; }
 
   Recipe recipe_;
@@ -170,7 +180,11 @@ class ShapeRun {
   std::vector<bool> runs_;  // [num_layers]
   CountSource* counts_;
   Ops ops_;
-  std::vector<Progress> progress_;
+  std::vector<Group> groups_;       // decoding, in prompts; a step before
+  std::vector<TierBytes> bytes_;    // [num_layers]
+  TierBytes sum_;                   // of bytes_
+  std::vector<std::int32_t> ends_;  // [batch] tokens seen after the last step,
+  std::vector<std::int32_t> held_;  // and held [batch, num_layers * kv_heads]
   std::vector<Segment> segments_;
   std::int64_t steps_ = 0;
 };

@@ -9,21 +9,17 @@ namespace kvlab {
 
 namespace {
 
-// To each count; shared bytes count once.
-template <class F>
-OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
-  const std::int64_t shared = std::max(a.shared_bytes, b.shared_bytes), own = f(a.bytes - a.shared_bytes, b.bytes - b.shared_bytes);
-  return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), own + shared, f(a.flops, b.flops), shared};
-}
-
 using Calls = std::vector<OpCall>;
 
 bool same_operations(const Calls& a, const Calls& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const OpCall& x, const OpCall& y) { return x.op == y.op; });
 }
 
+// a + times * b, of equal operations.
 Calls plus(Calls a, const Calls& b, std::int64_t times) {
-  add_times(a, b, times);
+  CallRow sum(a);
+  sum.add(CallRow(b), times);
+  sum.write(a);
   return a;
 }
 
@@ -36,8 +32,40 @@ StepOps::Read StepOps::read_of(const Calls& calls) {
   return read;
 }
 
-void add_times(std::vector<OpCall>& a, const std::vector<OpCall>& b, std::int64_t times) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = combined(a[i], b[i], [times](std::int64_t x, std::int64_t y) { return x + times * y; });
+CallRow::CallRow(std::span<const OpCall> calls) {
+  for (const OpCall& c : calls) numbers_.insert(numbers_.end(), {c.rows, c.tokens, c.outputs, c.bytes - c.shared_bytes, c.flops});
+  if (std::all_of(calls.begin(), calls.end(), [](const OpCall& c) { return c.shared_bytes == 0; })) return;
+  for (const OpCall& c : calls) shared_.push_back(c.shared_bytes);
+}
+
+void CallRow::clear(std::size_t num_calls) {
+  numbers_.assign(num_calls * kNumbers, 0);
+  shared_.clear();
+}
+
+void CallRow::add(const CallRow& more, std::int64_t times) {
+  std::int64_t* const to = numbers_.data();
+  const std::int64_t* const from = more.numbers_.data();
+  const std::size_t count = numbers_.size();
+  if (times == 1)
+    for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
+  else
+    for (std::size_t i = 0; i < count; ++i) to[i] += times * from[i];
+  if (!more.shares()) return;
+  shared_.resize(num_calls());
+  for (std::size_t i = 0; i < shared_.size(); ++i) shared_[i] = std::max(shared_[i], more.shared_[i]);
+}
+
+void CallRow::write(std::vector<OpCall>& calls) const {
+  const std::int64_t* n = numbers_.data();
+  for (std::size_t i = 0; i < calls.size(); ++i, n += kNumbers) {
+    const std::int64_t shared = shares() ? shared_[i] : 0;
+    calls[i] = {calls[i].op, n[0], n[1], n[2], n[3] + shared, n[4], shared};
+  }
+}
+
+bool CallRow::adds_nothing() const {
+  return !shares() && std::all_of(numbers_.begin(), numbers_.end(), [](std::int64_t n) { return n == 0; });
 }
 
 void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times, FetchBeside beside) {
@@ -146,10 +174,11 @@ std::optional<StepOps::Seq> StepOps::moved(const Unit& unit, const Member& m, co
 // Numbers a set of operations; a sequence that calls only it becomes a member.
 std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company) {
   std::vector<std::string_view> names;
-  for (const OpCall& c : calls) names.push_back(c.op);
+  Calls bare;
+  for (const OpCall& c : calls) names.push_back(c.op), bare.push_back({c.op});
   const auto kind =
       static_cast<std::size_t>(unit.kinds.try_emplace(std::move(names), static_cast<std::int32_t>(unit.kinds.size())).first->second);
-  if (kind == unit.member.size()) unit.member.emplace_back();
+  if (kind == unit.member.size()) unit.member.emplace_back(), unit.names.push_back(std::move(bare));
   if (company == 0 && !unit.member[kind]) unit.member[kind] = seq;
   return static_cast<std::int32_t>(kind);
 }
@@ -167,23 +196,25 @@ std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, s
 
 // Through this length and a neighbor, or only this length.
 StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls) {
-  Line line{at.length, kind_of(unit, calls, seq_of(unit, m), company), std::move(calls), {}, {}, {}};
-  line.read = read_of(line.base);
+  Line line{at.length, at.length + 1, kind_of(unit, calls, seq_of(unit, m), company), {}, {}, read_of(calls), {}};
   for (const std::int32_t by : {1, -1}) {
     if (at.length + by >= at.range.end || at.length + by < at.range.begin) continue;
     const std::optional<Seq> beside = moved(unit, m, at, at.length + by);
     std::optional<Calls> there = beside ? added(unit, *beside, company) : std::nullopt;
-    if (!there || !same_operations(*there, line.base)) continue;
-    line.base = add_stored(unit, std::move(line.base), at.length, -1);
-    line.slope = plus(add_stored(unit, std::move(*there), at.length + by, -1), line.base, -1);
-    if (by < 0) line.slope = plus(Calls(line.slope), line.slope, -2);
-    line.read = read_of(line.base), line.read_slope = read_of(line.slope);
+    if (!there || !same_operations(*there, calls)) continue;
+    calls = add_stored(unit, std::move(calls), at.length, -1);
+    Calls slope = plus(add_stored(unit, std::move(*there), at.length + by, -1), calls, -1);
+    if (by < 0) slope = plus(Calls(slope), slope, -2);
+    line.end = at.range.end;
+    line.slope = CallRow(slope);
+    line.read = read_of(calls), line.read_slope = read_of(slope);
     break;
   }
+  line.base = CallRow(calls);
   return line;
 }
 
-StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, std::int32_t company) {
+StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Line* before) {
   StepKey key = at.key;
   key.add(company);
   key.add(at.range.begin);
@@ -199,9 +230,20 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
     Standing here = at;
     if (is_point) here.range = Lengths::only(at.length);
     known = unit.lines.emplace(key, make(unit, m, here, company, std::move(*calls))).first;
-    unit.calls_per_line = std::max(unit.calls_per_line, known->second.base.size() + known->second.slope.size());
+    unit.calls_per_line = std::max(unit.calls_per_line, known->second.base.num_calls() + known->second.slope.num_calls());
   }
-  return {&known->second, at.length - known->second.begin};
+  Line& line = known->second;
+  if (before != nullptr && before->end == at.length) before->next = &line;
+  return {&line, at.length - line.begin};
+}
+
+bool StepOps::Place::follow() {
+  while (left() <= 0) {
+    if (line->next == nullptr) return false;
+    further += line->begin - line->next->begin;
+    line = line->next;
+  }
+  return true;
 }
 
 // Encoded rows that attention reads.
@@ -216,8 +258,12 @@ StepOps::Calls StepOps::add_stored(const Unit& unit, Calls calls, std::int32_t l
 }
 
 StepOps::Calls StepOps::calls_of(const Unit& unit, const Place& at) const {
-  if (at.line->slope.empty()) return at.line->base;
-  return add_stored(unit, plus(at.line->base, at.line->slope, at.further), at.line->begin + static_cast<std::int32_t>(at.further), 1);
+  Calls calls = unit.names[static_cast<std::size_t>(at.line->kind)];
+  CallRow row = at.line->base;
+  if (!at.line->slope.empty()) row.add(at.line->slope, at.further);
+  row.write(calls);
+  if (at.line->slope.empty()) return calls;
+  return add_stored(unit, std::move(calls), at.line->begin + static_cast<std::int32_t>(at.further), 1);
 }
 
 std::int32_t StepOps::company_of(Unit& unit, std::span<const Cursor> cursors) {

@@ -177,8 +177,9 @@ ShapeRun::Seq before_step(const StepOps::Walk& walk, std::size_t step) {
   return seq;
 }
 
-// Many steps at once are those of the parts, over pages, blocks of codes and cuts. Left out are formats in which one sequence may encode
-// keys alone and another one values alone: alone both make calls of the same names, together twice as many, which are found as one.
+// Many steps at once are those of the parts, over pages, blocks of codes and cuts, and so are the same steps one by one. Left out are
+// formats in which one sequence may encode keys alone and another one values alone: alone both make calls of the same names, together twice
+// as many, which are found as one.
 TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
   if (GetParam().find("kivi") != std::string::npos) GTEST_SKIP() << "calls for keys and for values have the same names";
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
@@ -197,8 +198,11 @@ TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
     for (std::size_t i = 0; i < steps; ++i) {
       std::vector<ShapeRun::Seq> batch;
       for (const StepOps::Walk& walk : walks) batch.push_back(before_step(walk, i));
-      ASSERT_EQ(text(calls[i]), text(run_parts(run, batch))) << "batch " << draw << ", step " << i;
+      const std::vector<std::string> of_parts = text(run_parts(run, batch));
+      ASSERT_EQ(text(calls[i]), of_parts) << "batch " << draw << ", step " << i;
+      ASSERT_EQ(text(ops.decode(batch)), of_parts) << "batch " << draw << ", step " << i << " again, after those ahead";
     }
+    ASSERT_EQ(ops.decode(walks, steps), calls) << "batch " << draw << ", on known lines";
   }
 }
 
