@@ -161,10 +161,10 @@ class RunningWalk {
   RequestId last_ = kNoRequest;
 };
 
-using View = LentPlanning;
+using PythonView = LentPlanning;
 using R = PythonRequest;
 
-nb::list running_requests(const View& v) {
+nb::list running_requests(const PythonView& v) {
   nb::list all;
   for (const RequestId r : v.view().running()) all.append(nb::cast(v.get().request(r)));
   return all;
@@ -187,38 +187,39 @@ const char* name_of_readiness(Readiness readiness) {
   return readiness == Readiness::kLater ? "later" : "no_room";
 }
 
-void bind_memory(nb::class_<View>& c) {
-  c.def_prop_ro("max_model_len", [](const View& v) { return v.view().max_model_len(); });
-  c.def_prop_ro("block_tokens", [](const View& v) { return v.view().block_tokens(); });
-  c.def_prop_ro("num_blocks", [](const View& v) { return v.view().num_blocks(); });
-  c.def_prop_ro("free_blocks", [](const View& v) { return v.view().free_blocks(); });
-  c.def("blocks_for", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_for(v.id(r), tokens); });
-  c.def("blocks_needed", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_needed(v.id(r), tokens); });
-  c.def("peak_blocks", [](const View& v, const R& r) { return v.view().peak_blocks(v.id(r)); });
-  c.def("lookup", [](const View& v, const R& r) { return v.view().lookup(v.id(r)); });
+void bind_memory(nb::class_<PythonView>& c) {
+  c.def_prop_ro("max_model_len", [](const PythonView& v) { return v.view().max_model_len(); });
+  c.def_prop_ro("block_tokens", [](const PythonView& v) { return v.view().block_tokens(); });
+  c.def_prop_ro("num_blocks", [](const PythonView& v) { return v.view().num_blocks(); });
+  c.def_prop_ro("free_blocks", [](const PythonView& v) { return v.view().free_blocks(); });
+  c.def("blocks_for", [](const PythonView& v, const R& r, std::int32_t tokens) { return v.view().blocks_for(v.id(r), tokens); });
+  c.def("blocks_needed", [](const PythonView& v, const R& r, std::int32_t tokens) { return v.view().blocks_needed(v.id(r), tokens); });
+  c.def("peak_blocks", [](const PythonView& v, const R& r) { return v.view().peak_blocks(v.id(r)); });
+  c.def("lookup", [](const PythonView& v, const R& r) { return v.view().lookup(v.id(r)); });
   c.def(
       "try_allocate",
-      [](const View& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(v.id(r), tokens, ahead); },
+      [](const PythonView& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(v.id(r), tokens, ahead); },
       nb::arg("request"), nb::arg("tokens"), nb::arg("ahead") = 0);
-  c.def("allocate_or_preempt", [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(v.id(r), tokens); });
+  c.def("allocate_or_preempt",
+        [](const PythonView& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(v.id(r), tokens); });
 }
 
-void bind_queues(nb::class_<View>& c) {
-  c.def_prop_ro("now", [](const View& v) { return to_s(v.view().now() - kStart); });
-  c.def_prop_ro("num_waiting", [](const View& v) { return v.view().num_waiting(); });
-  c.def_prop_ro("num_running", [](const View& v) { return v.view().running().size(); });
-  c.def("waiting", [](const View& v, std::int64_t position) { return v.get().waiting(position); });
+void bind_queues(nb::class_<PythonView>& c) {
+  c.def_prop_ro("now", [](const PythonView& v) { return to_s(v.view().now() - kStart); });
+  c.def_prop_ro("num_waiting", [](const PythonView& v) { return v.view().num_waiting(); });
+  c.def_prop_ro("num_running", [](const PythonView& v) { return v.view().running().size(); });
+  c.def("waiting", [](const PythonView& v, std::int64_t position) { return v.get().waiting(position); });
   c.def("running", &running_requests);
-  c.def("each_running", [](const View& v) { return RunningWalk(v); });
-  c.def("needed_tokens", [](const View& v, const R& r) { return v.get().needed_tokens(v.id(r)); });
-  c.def("predicted_tokens", [](const View& v, const R& r) { return v.view().predicted_output(v.id(r)); });
-  c.def("precedes", [](const View& v, const R& a, const R& b) { return v.view().precedes(v.id(a), v.id(b)); });
-  c.def("readiness", [](const View& v, const R& r) { return name_of_readiness(v.get().readiness(v.id(r))); });
-  c.def("admit", [](const View& v, const R& r) { v.get().admit(v.id(r)); });
-  c.def("reject", [](const View& v, const R& r, const std::string& reason) { v.get().reject(v.id(r), reason); });
+  c.def("each_running", [](const PythonView& v) { return RunningWalk(v); });
+  c.def("needed_tokens", [](const PythonView& v, const R& r) { return v.get().needed_tokens(v.id(r)); });
+  c.def("predicted_tokens", [](const PythonView& v, const R& r) { return v.view().predicted_output(v.id(r)); });
+  c.def("precedes", [](const PythonView& v, const R& a, const R& b) { return v.view().precedes(v.id(a), v.id(b)); });
+  c.def("readiness", [](const PythonView& v, const R& r) { return name_of_readiness(v.get().readiness(v.id(r))); });
+  c.def("admit", [](const PythonView& v, const R& r) { v.get().admit(v.id(r)); });
+  c.def("reject", [](const PythonView& v, const R& r, const std::string& reason) { v.get().reject(v.id(r), reason); });
   c.def(
       "preempt",
-      [](const View& v, const R& r, const std::string& mode, const std::string& end) {
+      [](const PythonView& v, const R& r, const std::string& mode, const std::string& end) {
         v.get().preempt(v.id(r), mode_named(mode), end_named(end));
       },
       nb::arg("request"), nb::arg("mode") = "recompute", nb::arg("end") = "front");
@@ -251,7 +252,7 @@ class PythonScheduler final : public Scheduler {
 }  // namespace
 
 void bind_planning(nb::module_& m) {
-  nb::class_<View> view(m, "ReplicaView", "One replica while its scheduler plans a step.");
+  nb::class_<PythonView> view(m, "ReplicaView", "One replica while its scheduler plans a step.");
   bind_queues(view);
   bind_memory(view);
   nb::class_<LentPlan> plan(m, "StepPlan", "The work of one step.");
