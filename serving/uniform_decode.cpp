@@ -4,6 +4,8 @@
 #include <limits>
 #include <tuple>
 
+#include "serving/decode_group.h"
+
 namespace kvlab {
 
 // Iteration, from 1, with a plan that needs another block: it computes token number blocks * block_tokens.
@@ -103,6 +105,17 @@ void UniformDecode::collect(std::int64_t iterations) {
   std::sort(replays_.begin(), replays_.end(), [](const Replay& a, const Replay& b) {
     return std::tie(a.phase, a.order, a.publishes) < std::tie(b.phase, b.order, b.publishes);
   });
+}
+
+void UniformDecode::carry_out(const Replay& replay) {
+  Request& r = table_.without_counts(queues_.running()[replay.order]);
+  if (replay.publishes) {
+    memory_.publish_up_to(r, (r.published + 1) * block_tokens());
+    if (!group_.is_empty()) group_.note_publication(replay.order);
+  } else {
+    memory_.take_block(r);
+    if (!group_.is_empty()) group_.note_block(replay.order);
+  }
 }
 
 void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, StepRing& steps, LogHistogram& itl) {

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "policies/scheduler/scheduler.h"
-#include "serving/decode_group.h"
 #include "serving/histogram.h"
 #include "serving/kv_memory.h"
 #include "serving/rank_queues.h"
 
 namespace kvlab {
+
+class DecodeGroup;
+class StepRing;
 
 // `iterations` times (process the oldest output, plan one token per running request), with the effects of single steps.
 class UniformDecode {
@@ -41,6 +43,7 @@ class UniformDecode {
   template <class Visit>
   void each(Visit&& visit) const;
   void collect(std::int64_t iterations);
+  void carry_out(const Replay& replay);
   [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
   [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
   [[nodiscard]] std::int64_t first_publication(const Request& r) const;
@@ -62,15 +65,8 @@ void UniformDecode::advance(std::int64_t iterations, Taken taken) {
     for (const Replay& replay : replays_) {
       const std::int64_t at = base + replay.phase + 1;
       if (at < replay.first || at > iterations) continue;
-      Request& r = table_.without_counts(queues_.running()[replay.order]);
-      if (replay.publishes) {
-        memory_.publish_up_to(r, (r.published + 1) * block_tokens());
-        if (!group_.is_empty()) group_.note_publication(replay.order);
-      } else {
-        memory_.take_block(r);
-        if (!group_.is_empty()) group_.note_block(replay.order);
-        taken(at);
-      }
+      carry_out(replay);
+      if (!replay.publishes) taken(at);
     }
   }
   memory_.forget_hits();
