@@ -157,7 +157,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
   ops_.take_counts_from(counts_);
   if (counts_ != nullptr) counts_->begin_step(steps_);
   ++steps_;
-  for (const std::size_t g : {0, 1}) fill(groups_[g], batch, g == 0);
+  for (std::size_t g = 0; g < 2; ++g) fill(groups_[g], batch, g == 0);
   ops_.clear_log();
   policy_.take_traffic();
   const auto num_layers = static_cast<std::size_t>(model_.num_layers);
@@ -222,7 +222,7 @@ ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
 
 std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) {
   const bool decoding = seq.seen_tokens >= seq.prompt_tokens;
-  for (const std::size_t g : {0, 1}) fill(groups_[g], {&seq, (g == 0) == decoding ? 1U : 0U}, decoding);
+  for (std::size_t g = 0; g < 2; ++g) fill(groups_[g], {&seq, (g == 0) == decoding ? 1U : 0U}, decoding);
   std::vector<std::int64_t> bytes;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     if (runs(l)) renew_bytes(l);
