@@ -69,7 +69,7 @@ void DecodeGroup::end(std::size_t place) {
   m.has_ended = true;
   table_[m.id];  // its counts are written while the clock shows its last step
   count(m, -1);
-  if (!m.publishes) events_[place] = std::numeric_limits<std::int64_t>::max();
+  events_[place] = kNoStep;
 }
 
 void DecodeGroup::allocate_due() {
@@ -77,7 +77,7 @@ void DecodeGroup::allocate_due() {
   for (const std::size_t place : due_) {
     const Member& m = members_[place];
     const bool needs_block = m.next_block == next;
-    if (!m.publishes) {
+    if (m.next_publication > next) {
       memory_.take_planned_block(table_.without_counts(m.id));
       note_block(place);
       continue;
@@ -120,10 +120,10 @@ void DecodeGroup::take_in(const StepPlan& step) {
     const bool decodes = entry.emits && r.known_tokens() == r.computed_tokens + 1 && r.computed_tokens >= r.most_computed;
     if (!decodes || left <= 0) return;
     const std::int64_t base = r.computed_tokens - latest;
-    const Member& m = members_.emplace_back(Member{entry.request, r.published < r.num_hashes, r.is_counted, false, base, latest,
-                                                   latest + left, std::ssize(r.blocks) * block_tokens() - base + 1});
-    events_.push_back(m.event(latest));
-    first_end_ = members_.size() == 1 ? 0 : std::min(first_end_, m.publishes ? 0 : m.last);
+    const Member& m = members_.emplace_back(Member{entry.request, r.is_counted, false, base, latest, latest + left,
+                                                   std::ssize(r.blocks) * block_tokens() - base + 1, publication_of(r, base)});
+    events_.push_back(m.event());
+    first_event_ = members_.size() == 1 ? m.output_event() : std::min(first_event_, m.output_event());
     table_.follow(m.id, m.last);
     count(m, 1);
   }
@@ -131,14 +131,13 @@ void DecodeGroup::take_in(const StepPlan& step) {
 
 void DecodeGroup::note_publication(std::size_t place) {
   Member& m = members_[place];
-  const Request& r = table_.without_counts(m.id);
-  m.publishes = r.published < r.num_hashes;
-  events_[place] = m.event(table_.clock().planned);
+  m.next_publication = publication_of(table_.without_counts(m.id), m.base);
+  if (!m.has_ended) events_[place] = m.event();
 }
 
 void DecodeGroup::note_block(std::size_t place) {
   members_[place].next_block += block_tokens();
-  events_[place] = members_[place].event(table_.clock().planned);
+  events_[place] = members_[place].event();
 }
 
 void DecodeGroup::separate() {

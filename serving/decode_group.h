@@ -15,12 +15,14 @@
 
 namespace kvlab {
 
+inline constexpr std::int64_t kNoStep = std::numeric_limits<std::int64_t>::max();
+
 // A running request in coming steps of one token each.
 struct DecodeOutlook {
   RequestId id{};
-  std::int64_t left = 0;        // tokens to plan
-  std::int64_t next_block = 0;  // plans until one needs another block, that one included
-  bool publishes = false;       // has blocks to publish
+  std::int64_t left = 0;                    // tokens to plan
+  std::int64_t next_block = 0;              // plans until one needs another block, that one included
+  std::int64_t next_publication = kNoStep;  // plans until one publishes a block
   bool has_emitted = true;
 };
 
@@ -69,15 +71,18 @@ class DecodeGroup {
  private:
   struct Member {
     RequestId id{};
-    bool publishes = false, is_counted = true;
-    bool has_ended = false;       // a plan was after its last step
-    std::int64_t base = 0;        // computed tokens after step s: base + s
-    std::int64_t joined = 0;      // its latest step with an entry
-    std::int64_t last = 0;        // its last step
-    std::int64_t next_block = 0;  // the first step that needs another block
+    bool is_counted = true;
+    bool has_ended = false;             // a plan was after its last step
+    std::int64_t base = 0;              // computed tokens after step s: base + s
+    std::int64_t joined = 0;            // its latest step with an entry
+    std::int64_t last = 0;              // its last step
+    std::int64_t next_block = 0;        // the first step that needs another block
+    std::int64_t next_publication = 0;  // the first whose plan, or output, can publish a block
     [[nodiscard]] bool is_in(std::int64_t step) const { return joined < step && step <= last; }
-    // The next plan that looks at it: one after its last step.
-    [[nodiscard]] std::int64_t event(std::int64_t now) const { return publishes ? now : std::min(next_block, last + 1); }
+    // The next plan that looks at it; also that after its last step.
+    [[nodiscard]] std::int64_t event() const { return std::min({next_block, next_publication, last + 1}); }
+    // The next output that looks at it.
+    [[nodiscard]] std::int64_t output_event() const { return std::min(next_publication, last); }
   };
   [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
   [[nodiscard]] bool find_due(std::int32_t most);
@@ -85,6 +90,9 @@ class DecodeGroup {
   void count(const Member& m, int sign);
   void end(std::size_t place);
   void find_extremes();
+  [[nodiscard]] std::int64_t publication_of(const Request& r, std::int64_t base) const {
+    return r.published < r.num_hashes ? (std::int64_t{r.published} + 1) * block_tokens() - base : kNoStep;
+  }
 
   SlotTable& table_;
   const RankQueues& queues_;
@@ -97,15 +105,15 @@ class DecodeGroup {
   std::int32_t rows_ = 0, counted_ = 0;            // members with steps to plan; of them counted
   std::uint64_t base_sum_ = 0, base_squares_ = 0;  // of these, modulo 2^64
   std::int64_t base_min_ = 0, base_max_ = 0;
-  std::int64_t first_end_ = 0;  // no member ends before
-  StepPlan* asked_ = nullptr;   // the plan, until its commit
+  std::int64_t first_event_ = 0;  // no output looks at a member before
+  StepPlan* asked_ = nullptr;     // the plan, until its commit
 };
 
 template <class Finish>
 void DecodeGroup::process_output(Finish&& finish) {
   const std::int64_t step = table_.clock().output;
-  if (step < first_end_) return;
-  first_end_ = std::numeric_limits<std::int64_t>::max();
+  if (step < first_event_) return;
+  first_event_ = kNoStep;
   for (std::size_t i = 0; i < members_.size();) {
     const Member m = members_[i];
     if (m.last == step) {
@@ -116,12 +124,12 @@ void DecodeGroup::process_output(Finish&& finish) {
       finish(m.id);
       continue;
     }
-    if (m.publishes && m.is_in(step)) {
+    if (m.next_publication <= step && m.is_in(step)) {
       Request& r = table_[m.id];
       memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
       note_publication(i);
     }
-    first_end_ = std::min(first_end_, members_[i].publishes ? step : m.last);
+    first_event_ = std::min(first_event_, members_[i].output_event());
     ++i;
   }
 }
@@ -139,7 +147,9 @@ void DecodeGroup::each(Visit&& visit) const {
   const StepClock& clock = table_.clock();
   for (const Member& m : members_) {
     const bool has_emitted = m.joined < clock.output || table_[m.id].has_emitted();
-    visit(DecodeOutlook{m.id, m.last - clock.planned, m.next_block - clock.planned, m.publishes, has_emitted});
+    const std::int64_t publication =
+        m.next_publication == kNoStep ? kNoStep : m.next_publication - std::min(clock.planned, clock.output + 1);
+    visit(DecodeOutlook{m.id, m.last - clock.planned, m.next_block - clock.planned, publication, has_emitted});
   }
 }
 

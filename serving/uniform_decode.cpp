@@ -1,7 +1,6 @@
 #include "serving/uniform_decode.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
 #include "serving/decode_group.h"
@@ -24,8 +23,9 @@ void UniformDecode::each(Visit&& visit) const {
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];
     const std::int64_t left = r.output_limit - r.output_tokens - r.in_flight_tokens;
-    const std::int64_t next_block = r.left_hashed ? std::numeric_limits<std::int64_t>::max() : first_allocation(r);
-    visit(DecodeOutlook{id, left, next_block, !r.left_hashed && r.published < r.num_hashes, r.has_emitted()});
+    const std::int64_t next_block = r.left_hashed ? kNoStep : first_allocation(r);
+    const bool publishes = !r.left_hashed && r.published < r.num_hashes;
+    visit(DecodeOutlook{id, left, next_block, publishes ? first_publication(r) : kNoStep, r.has_emitted()});
   }
 }
 
@@ -43,7 +43,7 @@ std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
   each([&](const DecodeOutlook& row) {
     if (!row.has_emitted) iterations = 0;
     iterations = std::min(iterations, row.left);
-    if (others_wait && row.publishes) iterations = std::min(iterations, first_publication(table_[row.id]) - 1);
+    if (others_wait) iterations = std::min(iterations, row.next_publication - 1);
   });
   if (iterations > 1 && memory_.looks_ahead()) return iterations_ahead(iterations, depth, others_wait && horizon.ends_with_hits);
   if (iterations <= 0 || memory_.is_contiguous()) return iterations;
@@ -98,7 +98,7 @@ void UniformDecode::collect(std::int64_t iterations) {
       if (first <= iterations) replays_.push_back({first, (first - 1) % block_tokens(), order, publishes});
     };
     add(row.next_block, false);
-    if (row.publishes) add(first_publication(table_[row.id]), true);
+    add(row.next_publication, true);
     ++order;
   });
   if (replays_.size() < 2) return;
