@@ -111,7 +111,7 @@ bool DecodeGroup::begin_commit() {
 void DecodeGroup::take_in(const StepPlan& step) {
   const std::vector<RequestId>& running = queues_.running();
   if (members_.size() == running.size()) return;
-  if (memory_.free_blocks() < std::ssize(running)) return separate();  // joining and leaving costs more than a walk
+  if (memory_.free_blocks() * block_tokens() < std::ssize(running)) return separate();  // the next steps lack blocks
   const std::int64_t latest = table_.clock().planned;
   for (const StepEntry& entry : step.entries) {
     if (members_.size() == running.size() || entry.request != running[members_.size()]) return;
