@@ -16,7 +16,8 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = limits.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;
-  limits.groups_decodes = setup.fast_forward && traits.takes_decode_rows && traits.num_stages == 1 && !wants_steps;
+  limits.groups_decodes =
+      setup.fast_forward && traits.takes_decode_rows && traits.num_stages == 1 && !wants_steps && !scheduler.plans_layers();
   limits.lists_rows = traits.wants_each_row;
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;

@@ -12,9 +12,9 @@ PROGRAM = Path(os.environ.get("KVLAB_PROGRAM", ROOT / "build/release/kvlab"))
 class LargeSweep(unittest.TestCase):
     @unittest.skipUnless(PROGRAM.exists(), f"{PROGRAM} is not built: ./kvlab build")
     def test_shards_merge_to_the_same_bytes(self):
-        done = subprocess.run([str(ROOT / "tests/app/large_sweep.sh"), "240"], capture_output=True, text=True, timeout=600)
+        done = subprocess.run([str(ROOT / "tests/app/large_sweep.sh"), "960"], capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("equal: 240 runs of one program and of four shards", done.stdout)
+        self.assertIn("equal: 960 runs of one program and of four shards", done.stdout)
 
 
 if __name__ == "__main__":
