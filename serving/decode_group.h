@@ -77,7 +77,7 @@ class DecodeGroup {
     std::int64_t joined = 0;            // its latest step with an entry
     std::int64_t last = 0;              // its last step
     std::int64_t next_block = 0;        // the first step that needs another block
-    std::int64_t next_publication = 0;  // the first whose plan, or output, can publish a block
+    std::int64_t next_publication = 0;  // the first with a plan or an output that can publish one
     [[nodiscard]] bool is_in(std::int64_t step) const { return joined < step && step <= last; }
     // The next plan that looks at it; also that after its last step.
     [[nodiscard]] std::int64_t event() const { return std::min({next_block, next_publication, last + 1}); }

@@ -135,7 +135,7 @@ void name_stages_of(YAML::Node arrival, const std::string& file) {
 
 // Stages are data, not a sweep axis: in each `arrival` below `root`, `stages: [{...}, {...}]` becomes `stages: {stage 1: {...}, stage 2:
 // {...}}`; `name` replaces the key. InputError for equal names.
-void name_stages(YAML::Node root, const std::string& file) {
+void name_stages(const YAML::Node& root, const std::string& file) {
   if (root.IsSequence())
     for (const auto& item : root) name_stages(item, file);
   if (!root.IsMap()) return;
@@ -144,7 +144,7 @@ void name_stages(YAML::Node root, const std::string& file) {
     if (item.first.IsScalar() && item.first.Scalar() == "arrival") {
       name_stages_of(value, file);
       if (value.IsSequence())
-        for (const auto& one : value) name_stages_of(one, file);
+        for (std::size_t i = 0; i < value.size(); ++i) name_stages_of(value[i], file);
     }
     name_stages(value, file);
   }
@@ -273,8 +273,8 @@ class NoEvents final : public YAML::EventHandler {
 
 // A block mapping from column 0 ends at the end of the text, or at a mark.
 bool is_one_block(const std::string& text) {
-  std::size_t content = text.find_first_not_of("\n");
-  while (content < text.size() && text[content] == '#') content = text.find_first_not_of("\n", text.find('\n', content));
+  std::size_t content = text.find_first_not_of('\n');
+  while (content < text.size() && text[content] == '#') content = text.find_first_not_of('\n', text.find('\n', content));
   const bool begins_with_word = content < text.size() && std::isalnum(static_cast<unsigned char>(text[content])) != 0;
   return begins_with_word && text.find('\r') == std::string::npos && text.find("\n---") == std::string::npos &&
          text.find("\n...") == std::string::npos;

@@ -9,6 +9,6 @@ void fail_unknown(const Params& p, const std::string& kind, const std::string& n
   p.fail("unknown " + kind + " '" + name + "'" + suggestion(name, known));
 }
 
-void note_registered_source(const std::string& source) { UsageLog::note_source(source.c_str()); }
+void note_registered_source(const std::string& source) { UsageLog::note_source(source); }
 
 }  // namespace kvlab

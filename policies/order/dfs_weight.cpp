@@ -37,7 +37,7 @@ class DfsWeight final : public ListedOrder {
   void walk() const {
     nodes_.assign(1, Node{});
     node_of_.clear();
-    for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));
+    for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));  // NOLINT(bugprone-parent-virtual-call): by key
     list_.clear();
     take_walk();
     is_listed_ = true;

@@ -58,7 +58,7 @@ class ListedOrder : public KeyedOrder {
     KeyedOrder::erase(r);
     if (is_listed_) std::erase(list_, r);
   }
-  [[nodiscard]] bool precedes(RequestId a, RequestId b) const final { return Order::precedes(a, b); }
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const final { return Order::precedes(a, b); }  // NOLINT
   [[nodiscard]] RequestId victim(RequestId usual) const final { return usual; }
 
  protected:
