@@ -29,7 +29,7 @@ struct ReplicaLimits : RankMemory {
   std::int32_t max_model_len = 1 << 20;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
-  bool groups_decodes = false, lists_rows = false;  // Device::Traits
+  bool groups_decodes = false, lists_rows = false;  // of DecodeGroup
   bool unnamed_rest = false;                        // Footprint::unnamed_rest, if known to the host
   Time count_from{};                                // earlier arrivals are not counted (Request::is_counted)
   bool scheduler_predicts = false;                  // Scheduler::uses_predictor()

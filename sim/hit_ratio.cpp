@@ -157,7 +157,7 @@ void HitRatioTraceBuilder::check_distinct(std::span<const std::uint64_t> hashes)
   sorted_.assign(hashes.begin(), hashes.end());
   std::sort(sorted_.begin(), sorted_.end());
   if (std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end()) return;
-  throw InputError(fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix",
+  throw InputError(fmt::format("request {} of the trace (from 1) names the same content twice: each hash must identify the whole prefix",
                                trace.num_requests() + 1));
 }
 

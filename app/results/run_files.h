@@ -27,7 +27,6 @@ class FreshRun {
   FreshRun& operator=(FreshRun&&) = delete;
   ~FreshRun();
   [[nodiscard]] const std::string& id() const { return id_; }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   // Path of a file, which is removed with the folder.
   std::filesystem::path add(const std::string& name);
   void rename(const std::string& from, const std::string& to);
