@@ -59,6 +59,7 @@ void read_kv_scheme(Params& q, const char* key, ModelSpec& m) {
 
 Plan read_groups(Params& q, const ModelSpec& m) {
   Plan plan;
+  std::vector<Rule> defaults;
   Params groups = q.child("config_groups", "config_groups");
   for (const std::string& name : groups.keys()) {
     Params group = groups.child(name, name);
@@ -66,10 +67,11 @@ Plan read_groups(Params& q, const ModelSpec& m) {
     const bool is_all = targets->empty() || std::find(targets->begin(), targets->end(), "Linear") != targets->end();
     const Scheme scheme = read_group_scheme(group, m);
     if (ModulePatterns(*targets).matches("lm_head")) plan.head = scheme;
-    plan.rules.push_back({is_all ? std::nullopt : targets, scheme});
+    if (is_all) targets.reset();
+    (is_all ? defaults : plan.rules).push_back({std::move(targets), scheme});
   }
   // Groups with named modules precede the default.
-  std::stable_sort(plan.rules.begin(), plan.rules.end(), [](const Rule& a, const Rule& b) { return a.targets && !b.targets; });
+  for (Rule& rule : defaults) plan.rules.push_back(std::move(rule));
   return plan;
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/device/cuda/events.h"
-#include "kernels/device/cuda/row_tools.cuh"
+#include "kernels/device/cuda/upload.h"
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/cuda/emulator_kernels.h"
 
