@@ -11,6 +11,7 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
     : cache_(std::move(cache)),
       orders_blank_(cache_->orders_blank_blocks()),
       prefers_runs_(cache_->prefers_runs()),
+      ignores_insertions_(cache_->ignores_insertions()),
       pages_per_block_(pages_per_block),
       num_blocks_(num_blocks),
       num_begun_(orders_blank_ ? num_blocks : 0),
@@ -75,7 +76,7 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   const bool have_keys = num_cached_ > 0;
   for (std::size_t i = 0; i < victims_.size(); ++i) {
     if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
-    if (have_keys && i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].key);
+    if (have_keys && i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].place);
     State& state = states_[index(victims_[i])];
     if (have_keys) forget(state, victims_[i]);
     state.count = 1;
@@ -86,15 +87,17 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   blocks.insert(blocks.end(), victims_.begin(), victims_.end());
 }
 
-void BlockPool::publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) {
-  State& state = states_[index(block)];
-  if (state.has_key || state.count == 0)
-    throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
-  state.has_key = 1;
-  state.key = key;
-  index_.insert(key, block);
-  cache_->on_insert(block, key, depth, cost_s);
-  ++operations_;
+void BlockPool::publish(std::span<const BlockId> blocks, std::uint64_t key, std::uint32_t depth, double cost_s) {
+  BlockIndex::Place place = index_.insert(key, blocks);
+  for (const BlockId block : blocks) {
+    State& state = states_[index(block)];
+    if (state.has_key || state.count == 0)
+      throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
+    state.has_key = 1;
+    state.place = place++;
+  }
+  operations_ += blocks.size();
+  for (std::uint32_t i = 0; !ignores_insertions_ && i < blocks.size(); ++i) cache_->on_insert(blocks[i], key + i, depth + i, cost_s);
 }
 
 void BlockPool::release(BlockId block) {

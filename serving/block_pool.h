@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -68,8 +69,9 @@ class BlockPool {
     if (prefers_runs_) return take(1, blocks);
     blocks.push_back(take());
   }
-  // A referenced block becomes visible to lookups.
-  void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
+  // Referenced blocks become visible to lookups, with keys that follow each other in one group of the index.
+  void publish(std::span<const BlockId> blocks, std::uint64_t key, std::uint32_t depth, double cost_s);
+  void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) { publish(std::span(&block, 1), key, depth, cost_s); }
   // A block without references is free and keeps its key.
   void release(BlockId block);
   // Evicts the deepest block of a prefix first.
@@ -88,7 +90,7 @@ class BlockPool {
 
  private:
   struct State {                   // 16 bytes, for one cache line per operation
-    std::uint64_t key = 0;         // valid if has_key
+    BlockIndex::Place place = 0;   // valid if has_key
     std::uint32_t count = 0;       // references
     std::uint32_t takes : 30 = 0;  // detects changed content
     std::uint32_t has_key : 1 = 0;
@@ -103,7 +105,7 @@ class BlockPool {
   // A victim of the cache becomes a blank block and loses its hash.
   void forget(State& victim, BlockId block) {
     if (victim.has_key == 0) return;
-    index_.erase(victim.key, block);
+    index_.erase(victim.place, block);
     victim.has_key = 0;
     --num_cached_;
     ++evictions_;
@@ -117,7 +119,7 @@ class BlockPool {
   std::vector<BlockId> blank_;                           // free, without a key, taken before; unused if the cache orders them
   std::vector<BlockId> victims_, released_;              // of the current call
   std::vector<BlockId> split_;                           // with loose or private pages
-  bool orders_blank_ = false, prefers_runs_ = false;
+  bool orders_blank_ = false, prefers_runs_ = false, ignores_insertions_ = false;
   std::int32_t pages_per_block_;
   std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, unless the cache orders them
   std::int64_t num_free_ = 0, num_cached_ = 0;

@@ -1,6 +1,5 @@
 #include "serving/kv_memory.h"
 
-#include <array>
 #include <string>
 
 #include "base/error.h"
@@ -188,23 +187,21 @@ void KvMemory::log_uses(const Request& r) {
 
 // At allocation, up to tokens that have values.
 void KvMemory::publish_blocks(Request& r, std::int32_t tokens) {
-  const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
-  std::array<std::uint64_t, 32> keys;  // to prefetch together
-  BlockHashes all = keys_from(r, r.published);
-  while (r.published < full) {
-    const std::int32_t first = r.published, end = std::min(full, first + static_cast<std::int32_t>(keys.size()));
-    for (std::int32_t i = first; i < end; ++i) {
-      const std::uint64_t key = all.next();
-      keys[static_cast<std::size_t>(i - first)] = key;
-      pool_->prefetch(key);
-    }
-    for (std::int32_t i = first; i < end; ++i) {
-      const double cost_s = recompute_seconds ? recompute_seconds(limits_.block_tokens, i * limits_.block_tokens) : 0;
-      const auto depth = static_cast<std::uint32_t>(i);
-      pool_->publish(r.blocks[depth], keys[static_cast<std::size_t>(i - first)], depth, cost_s);
-    }
-    r.published = end;
+  const auto full = static_cast<std::uint32_t>(std::min(tokens / limits_.block_tokens, r.num_hashes));
+  auto depth = static_cast<std::uint32_t>(r.published);
+  BlockHashes keys = keys_from(r, r.published);
+  KeyRun next = keys.next_run(recompute_seconds ? 1 : full - depth);
+  while (next.count > 0) {
+    const KeyRun run = next;
+    const std::uint32_t left = full - depth - run.count;
+    next = left == 0 ? KeyRun{} : keys.next_run(recompute_seconds ? 1 : left);
+    if (left > 0) pool_->prefetch(next.first);
+    const double cost_s =
+        recompute_seconds ? recompute_seconds(limits_.block_tokens, static_cast<std::int32_t>(depth) * limits_.block_tokens) : 0;
+    pool_->publish(std::span(r.blocks).subspan(depth, run.count), run.first, depth, cost_s);
+    depth += run.count;
   }
+  r.published = static_cast<std::int32_t>(full);
 }
 
 bool KvMemory::try_reserve(Request& r, std::int32_t tokens) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -51,6 +52,12 @@ inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::u
   return hashes[(i + std::size_t{1}) * chunks - 1];
 }
 
+// Keys first, first + 1, ... that differ only in their last three bits.
+struct KeyRun {
+  std::uint64_t first = 0;
+  std::uint32_t count = 0;
+};
+
 // Consecutive block_hash() from `first`. Without hashes next() must not be called.
 class BlockHashes {
  public:
@@ -73,17 +80,27 @@ class BlockHashes {
       at_ += chunks_;
       return hash;
     }
-    if (part_ % kGroup == 0) begin_group();
-    const std::uint64_t hash = group_ | (part_ % kGroup);
-    if (++part_ == parts_) {
-      part_ = 0;
-      ++at_;
-    }
-    return hash;
+    return next_parts(1).first;
+  }
+  // At most `most` hashes, at least one.
+  KeyRun next_run(std::uint32_t most) {
+    if (parts_ == 0) return {next(), 1};
+    return next_parts(std::min({most, kRun - part_ % kRun, parts_ - part_}));
   }
 
  private:
-  static constexpr std::uint32_t kGroup = 32;
+  static constexpr std::uint32_t kGroup = 32, kRun = 8;
+  // Of one group.
+  KeyRun next_parts(std::uint32_t count) {
+    if (part_ % kGroup == 0) begin_group();
+    const KeyRun run{group_ | (part_ % kGroup), count};
+    part_ += count;
+    if (part_ == parts_) {
+      part_ = 0;
+      ++at_;
+    }
+    return run;
+  }
   void begin_group() { group_ = hash_combine(hashes_[at_], part_ / kGroup) & ~std::uint64_t{kGroup - 1}; }
 
   std::span<const std::uint64_t> hashes_;

@@ -23,6 +23,8 @@ class BlockCache {
   [[nodiscard]] virtual bool orders_blank_blocks() const { return false; }
   // `block` holds `key` and is referenced. depth: position in its chain, from 0. cost_s: seconds to recompute it (0: unknown).
   virtual void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) = 0;
+  // True: on_insert() does nothing and need not be called.
+  [[nodiscard]] virtual bool ignores_insertions() const { return false; }
   // Referenced or not. Called before on_acquire.
   virtual void on_hit(BlockId block) = 0;
   virtual void on_acquire(BlockId block) = 0;  // a hit took a candidate

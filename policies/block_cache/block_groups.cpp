@@ -25,6 +25,7 @@ class BlockGroups final : public BlockCache {
   [[nodiscard]] bool orders_blank_blocks() const override { return true; }
   [[nodiscard]] bool prefers_runs() const override { return true; }
   void on_insert(BlockId, std::uint64_t, std::uint32_t, double) override {}
+  [[nodiscard]] bool ignores_insertions() const override { return true; }
   void on_hit(BlockId) override {}
   void on_acquire(BlockId block) override {
     const auto run = std::prev(runs_.upper_bound(index(block)));

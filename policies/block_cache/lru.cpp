@@ -16,6 +16,7 @@ class Lru final : public BlockCache {
   }
   [[nodiscard]] bool orders_blank_blocks() const override { return true; }
   void on_insert(BlockId, std::uint64_t, std::uint32_t, double) override {}
+  [[nodiscard]] bool ignores_insertions() const override { return true; }
   void on_hit(BlockId) override {}
   void on_acquire(BlockId block) override { free_.remove(index(block)); }
   void on_release(BlockId block) override { free_.push_back(0, index(block)); }
