@@ -1,6 +1,8 @@
 """Look of every figure: one column wide, 8 pt, readable in grey, fonts embedded."""
 
+import contextlib
 import functools
+import os
 from pathlib import Path
 
 import matplotlib
@@ -192,18 +194,48 @@ def _set_axes(figure, own):
         artist.remove()
 
 
-def _write(figure, folder, name, formats):
+def _write_one(figure, path, form):
     """No dates inside: the same results give the same bytes."""
+    with whole_file.replacing(path) as fresh:
+        if form == "pgf":
+            fresh.write_text(pgf.text_of(figure, f"{path.stem}.pdf"))
+        else:
+            figure.savefig(fresh, format=form, metadata={"CreationDate": None, "ModDate": None} if form == "pdf" else {"Software": None})
+
+
+def _begin(write, *arguments):
+    """The number of a process that writes, for _end()."""
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
+                write(*arguments)
+            status = 0
+        finally:
+            os._exit(status)
+    return process
+
+
+def _end(process, write, *arguments):
+    """Writes here what the process could not, for the error."""
+    if os.waitpid(process, 0)[1] != 0:
+        write(*arguments)
+
+
+def _write(figure, folder, name, formats):
+    """Another process writes the first format at the same time as this one the others."""
     folder.mkdir(parents=True, exist_ok=True)
     if "pgf" in formats and pgf.has_image(figure):
         formats = dict.fromkeys(("pdf", *formats))
-    for form in formats:
-        path = written.note(folder / f"{name}.{form}")
-        with whole_file.replacing(path) as fresh:
-            if form == "pgf":
-                fresh.write_text(pgf.text_of(figure, f"{name}.pdf"))
-            else:
-                figure.savefig(fresh, format=form, metadata={"CreationDate": None, "ModDate": None} if form == "pdf" else {"Software": None})
+    first, *others = [(written.note(folder / f"{name}.{form}"), form) for form in formats]
+    process = _begin(_write_one, figure, *first) if others and hasattr(os, "fork") else None
+    try:
+        for path, form in others if process else [first, *others]:
+            _write_one(figure, path, form)
+    finally:
+        if process:
+            _end(process, _write_one, figure, *first)
 
 
 def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note="", place=None, least_in=None):

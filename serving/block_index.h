@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "base/config/key_map.h"
@@ -13,10 +14,12 @@
 namespace kvlab {
 
 // Blocks by content `key`. As vLLM v1 does not deduplicate, blocks may have equal content; a lookup returns the oldest entry. Keys that
-// differ only in their last bits, such as the parts of a hashed chunk, share a group. Constant time; memory follows the entries.
+// differ only in their last bits, such as the parts of a hashed chunk, share a group. Constant time
+// on average; memory follows the entries.
 class BlockIndex {
  public:
-  using Place = std::uint64_t;  // of a key
+  using Place = std::uint32_t;  // of a key; below kEnd
+  static constexpr Place kEnd = ~Place{0} - 7;
 
   // Blocks are 0 .. num_blocks - 1.
   void reset(std::uint32_t num_blocks) {
@@ -63,7 +66,7 @@ class BlockIndex {
       }
     }
     num_entries_ += static_cast<std::uint32_t>(blocks.size());
-    return Place{latest_} << kPartBits | part;
+    return latest_ << kPartBits | static_cast<Place>(part);
   }
 
   // `block` must be in the index at `place`.
@@ -73,7 +76,7 @@ class BlockIndex {
     if ((group.shared & bit_of(place)) == 0) {
       assert(first == block);
       first = kNoBlock;
-      if (--group.parts == 0) drop_group(place >> kPartBits);
+      --group.parts;
     } else if (unlink(first, block)) {
       group.shared &= static_cast<std::uint8_t>(~bit_of(place));
     }
@@ -84,10 +87,11 @@ class BlockIndex {
   static constexpr unsigned kPartBits = 3;
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no group's key
   struct Group {
-    std::uint64_t key = 0;                         // without the parts' bits
-    std::array<BlockId, 1U << kPartBits> first{};  // by part, the oldest
-    std::uint8_t parts = 0;                        // present; 0: unused
-    std::uint8_t shared = 0;                       // a bit for each part with several blocks, which have links
+    std::uint64_t key = 0;  // without the parts' bits
+    std::array<BlockId, 1U << kPartBits> first = {kNoBlock, kNoBlock, kNoBlock, kNoBlock,
+                                                  kNoBlock, kNoBlock, kNoBlock, kNoBlock};  // by part, the oldest
+    std::uint8_t parts = 0;                                                                 // present; 0: unused
+    std::uint8_t shared = 0;  // a bit for each part with several blocks, which have links
   };
   struct GroupNumber {  // from 1
     std::uint32_t number = 0;
@@ -104,25 +108,32 @@ class BlockIndex {
 
   std::uint32_t add_group(std::uint64_t key) {
     latest_key_ = key;
-    map_.grow_towards(num_blocks_);
+    if (map_.size() == map_.max_keys()) make_room();
     GroupNumber& number = map_.add(key).value;
     if (number == GroupNumber{}) {
       if (unused_.empty()) {
+        if (groups_.size() >= kEnd >> kPartBits) throw std::length_error("too many blocks have a key");
         unused_.push_back(static_cast<std::uint32_t>(groups_.size()));
         groups_.emplace_back();
       }
       number.number = unused_.back() + 1;
       unused_.pop_back();
-      Group& group = groups_[number.number - 1];
-      group.key = key;
-      group.first.fill(kNoBlock);
+      groups_[number.number - 1].key = key;
     }
     return number.number - 1;
   }
-  void drop_group(std::size_t group) {
-    if (groups_[group].key == latest_key_) latest_key_ = kNone;
-    map_.erase(*map_.find(groups_[group].key));
-    unused_.push_back(static_cast<std::uint32_t>(group));
+  // Groups without entries leave the map only here. At least half of it is free after.
+  void make_room() {
+    const auto live = static_cast<std::size_t>(std::ranges::count_if(groups_, [](const Group& group) { return group.parts > 0; }));
+    const std::size_t most = 2 * std::size_t{num_blocks_};
+    map_.reset(live > map_.max_keys() / 2 ? std::min(most, 4 * map_.max_keys()) : map_.max_keys());
+    unused_.clear();
+    for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].parts == 0)
+        unused_.push_back(i);
+      else
+        map_.add(groups_[i].key).value.number = i + 1;
+    }
   }
 
   Links& link(BlockId block) { return links_[index(block)]; }
@@ -146,7 +157,7 @@ class BlockIndex {
     return link(first).prev == first;
   }
 
-  KeyMap<GroupNumber, 4> map_;
+  KeyMap<GroupNumber> map_;
   std::vector<Group> groups_;
   std::vector<std::uint32_t> unused_;
   std::vector<Links> links_;  // up to the highest block of equal content

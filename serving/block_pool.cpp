@@ -22,7 +22,7 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
 
 void BlockPool::grow_to(BlockId block) {
   const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
-  states_.resize(std::min(all, std::max({needed, std::size_t{16}, 2 * states_.size()})));
+  states_.resize(std::min(all, std::max({needed, std::size_t{16}, states_.size() + states_.size() / 4})));
 }
 
 // Without split blocks; the block has no key and no references.
@@ -48,7 +48,7 @@ BlockId BlockPool::take_free() {
 BlockId BlockPool::join_loose_pages() {
   const BlockId block = split_.back();
   split_.pop_back();
-  states_[index(block)].is_split = 0;
+  states_[index(block)].place = kNoKey;
   loose_pages_ -= pages_per_block_;
   ++operations_;
   return block;
@@ -71,8 +71,7 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
     cache_->victims_after(blocks.empty() ? kNoBlock : blocks.back(), static_cast<std::size_t>(count), victims_);
   else
     cache_->victims(static_cast<std::size_t>(count), victims_);
-  if (states_.size() < static_cast<std::size_t>(num_blocks_))
-    for (const BlockId victim : victims_) make_room(victim);
+  if (states_.size() < static_cast<std::size_t>(num_blocks_)) make_room(*std::ranges::max_element(victims_));
   const bool have_keys = num_cached_ > 0;
   for (std::size_t i = 0; i < victims_.size(); ++i) {
     if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
@@ -91,9 +90,8 @@ void BlockPool::publish(std::span<const BlockId> blocks, std::uint64_t key, std:
   BlockIndex::Place place = index_.insert(key, blocks);
   for (const BlockId block : blocks) {
     State& state = states_[index(block)];
-    if (state.has_key || state.count == 0)
+    if (state.has_key() || state.count == 0)
       throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
-    state.has_key = 1;
     state.place = place++;
   }
   operations_ += blocks.size();
@@ -105,8 +103,8 @@ void BlockPool::release(BlockId block) {
   ++operations_;
   if (--state.count > 0) return;
   ++num_free_;
-  num_cached_ += state.has_key;
-  if (state.has_key || orders_blank_) {
+  num_cached_ += state.has_key() ? 1 : 0;
+  if (state.has_key() || orders_blank_) {
     cache_->on_release(block);
   } else {
     blank_.push_back(block);
@@ -124,8 +122,9 @@ void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
     if (i >= kAhead) __builtin_prefetch(&states[index(blocks[i - kAhead])]);
     State& state = states[index(blocks[i])];
     if (--state.count > 0) continue;
-    cached += state.has_key;
-    if (state.has_key || orders_blank) {
+    const bool has_key = state.has_key();
+    cached += has_key ? 1 : 0;
+    if (has_key || orders_blank) {
       released_[released++] = blocks[i];
     } else {
       blank_.push_back(blocks[i]);
@@ -146,7 +145,7 @@ std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {
 
 void BlockPool::split_one() {
   const BlockId block = take_free();
-  states_[index(block)].is_split = 1;
+  states_[index(block)].place = kSplit;
   ++states_[index(block)].takes;
   split_.push_back(block);
   if (split_log != nullptr) split_log->push_back(block);
@@ -171,12 +170,12 @@ void BlockPool::return_pages(std::int64_t pages) {
 void BlockPool::check() const {
   std::int64_t free = num_blocks_ - static_cast<std::int64_t>(states_.size()), cached = 0, split = 0;
   for (const State& state : states_) {
-    if (state.is_split)
+    if (state.place == kSplit)
       ++split;
     else if (state.count == 0)
       ++free;
-    if (!state.is_split && state.count == 0 && state.has_key) ++cached;
-    if (state.is_split && (state.count != 0 || state.has_key)) throw InternalError("a split block is referenced or hashed");
+    if (state.count == 0 && state.has_key()) ++cached;
+    if (state.place == kSplit && state.count != 0) throw InternalError("a split block is referenced");
   }
   if (free != num_free_ || cached != num_cached_) throw InternalError("free or cached blocks are miscounted");
   if (static_cast<std::int64_t>(split_.size()) != split) throw InternalError("split blocks are miscounted");

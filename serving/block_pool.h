@@ -48,7 +48,7 @@ class BlockPool {
   }
   [[nodiscard]] bool is_referenced(BlockId block) const { return states_[index(block)].count > 0; }
   [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
-  [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key; }
+  [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key(); }
 
   // A free block with an unchanged count still holds its last owner's tokens; it can be acquired if remembers_blank().
   [[nodiscard]] std::uint32_t takes(BlockId block) const { return states_[index(block)].takes; }
@@ -58,7 +58,7 @@ class BlockPool {
     ++operations_;
     if (states_[index(block)].count++ == 0) {
       --num_free_;
-      if (states_[index(block)].has_key) --num_cached_;
+      if (states_[index(block)].has_key()) --num_cached_;
       cache_->on_acquire(block);
     }
   }
@@ -89,12 +89,12 @@ class BlockPool {
   void check() const;
 
  private:
-  struct State {                   // 16 bytes, for one cache line per operation
-    BlockIndex::Place place = 0;   // valid if has_key
-    std::uint32_t count = 0;       // references
-    std::uint32_t takes : 30 = 0;  // detects changed content
-    std::uint32_t has_key : 1 = 0;
-    std::uint32_t is_split : 1 = 0;
+  static constexpr BlockIndex::Place kSplit = BlockIndex::kEnd, kNoKey = BlockIndex::kEnd + 1;
+  struct State {
+    BlockIndex::Place place = kNoKey;
+    std::uint32_t count = 0;  // references
+    std::uint32_t takes = 0;  // detects changed content
+    [[nodiscard]] bool has_key() const { return place < kSplit; }
   };
   BlockId take_free();
   void make_room(BlockId block) {
@@ -104,9 +104,9 @@ class BlockPool {
   void grow_to(BlockId block);
   // A victim of the cache becomes a blank block and loses its hash.
   void forget(State& victim, BlockId block) {
-    if (victim.has_key == 0) return;
+    if (!victim.has_key()) return;
     index_.erase(victim.place, block);
-    victim.has_key = 0;
+    victim.place = kNoKey;
     --num_cached_;
     ++evictions_;
   }

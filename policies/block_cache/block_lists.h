@@ -22,7 +22,7 @@ class BlockLists {
   // For items 0 .. item.
   void make_room(std::uint32_t item) {
     const std::size_t needed = std::size_t{item} + num_lists_ + 1;
-    if (needed > links_.size()) links_.resize(std::max(needed, 2 * links_.size()));
+    if (needed > links_.size()) links_.resize(std::max(needed, links_.size() + links_.size() / 4));
   }
   [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[list].next == list; }
   [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // not empty

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "base/ceil_div.h"
@@ -45,8 +46,7 @@ class Sarathi final : public Scheduler {
     StepBuilder step{view, plan};
     prefills_ = 0;
     make_way(view, {max_num_seqs_ - num_running(view), watermark_.blocks(view)});
-    run_decodes(step);
-    continue_prefills(step);
+    continue_prefills(step, run_decodes(step));
     admit_waiting(step);
   }
 
@@ -66,19 +66,23 @@ class Sarathi final : public Scheduler {
     return static_cast<std::int32_t>(std::lround((high_tokens_ - fall) / 32)) * 32;
   }
 
-  static void run_decodes(StepBuilder& step) {
-    each_running(step.view, [&](RequestId r) {
+  // Returns how many of the first running requests decode.
+  static std::size_t run_decodes(StepBuilder& step) {
+    const std::size_t done = step.plan_decodes(std::numeric_limits<std::int32_t>::max());
+    const auto run = [&](RequestId r) {
       if (!is_decode(step.view, r)) return true;
       if (!allocate_or_preempt(step, r, 1)) return false;
       step.add(r, 1);
       return true;
-    });
+    };
+    each_running(step.view, run, done);
+    return step.num_preempted == 0 ? done : 0;
   }
 
   [[nodiscard]] bool has_no_chunk() const { return one_prefill_ && prefills_ > 0; }
 
-  void continue_prefills(StepBuilder& step) {
-    each_running(step.view, [&](RequestId r) {
+  void continue_prefills(StepBuilder& step, std::size_t first) {
+    const auto proceed = [&](RequestId r) {
       if (is_decode(step.view, r)) return true;
       if (has_no_chunk()) return false;
       const std::int32_t m = std::min(tokens_at_rest(step.view, r), budget_at(step.view.info(r).computed_tokens) - step.tokens);
@@ -86,7 +90,8 @@ class Sarathi final : public Scheduler {
       if (!allocate_or_preempt(step, r, m)) return false;
       take(step, r, m);
       return true;
-    });
+    };
+    each_running(step.view, proceed, first);
   }
 
   void admit_waiting(StepBuilder& step) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -250,7 +251,8 @@ class SgLang final : public Scheduler {
 
   void decode(StepBuilder& step) {
     ReplicaView& view = step.view;
-    order_.assign(view.running().begin(), view.running().end());
+    const auto done = static_cast<std::ptrdiff_t>(step.plan_decodes(std::numeric_limits<std::int32_t>::max()));
+    order_.assign(view.running().begin() + done, view.running().end());
     for (const RequestId r : order_) {
       if (!view.info(r).is_running || !is_decoding(view, r) || needed(view, r) != 1) continue;
       if (allocate_or_retract(step, r)) step.add(r, 1);
@@ -305,8 +307,8 @@ class SgLang final : public Scheduler {
     const RequestId begun = last_begun(view);
     if (decoding == 1 && begun != kNoRequest) worst = begun;
     const RequestId victim = view.victim(worst);
-    step.drop(victim);
     view.preempt(victim, Preemption::kRecompute, QueueEnd::kBack);
+    step.drop(victim);
     ++step.num_preempted;
   }
 

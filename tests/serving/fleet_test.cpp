@@ -164,7 +164,11 @@ struct RowsRun {
   std::int64_t grouped = 0;
 };
 
-RowsRun run_rows(Rows rows, const std::string& parameters, std::int64_t blocks, bool has_hashes) {
+struct SchedulerText {
+  std::string name, parameters;
+};
+
+RowsRun run_rows(Rows rows, const SchedulerText& scheduler, std::int64_t blocks, bool has_hashes) {
   std::vector<TraceRequest> requests;
   std::vector<std::uint64_t> hashes(40);
   std::iota(hashes.begin(), hashes.end(), 1);
@@ -175,7 +179,7 @@ RowsRun run_rows(Rows rows, const std::string& parameters, std::int64_t blocks, 
     requests.back().hashes = std::span(hashes).first(static_cast<std::size_t>(20 + i % 7 * 30 + i % 9 * 11) / 16);
   }
   VectorTrace trace(requests);
-  HostSetup setup = host_setup("vllm_v1", parameters, {});
+  HostSetup setup = host_setup(scheduler.name, scheduler.parameters, {});
   setup.memory.num_blocks = blocks;
   setup.memory.prefix_caching = has_hashes;
   RowsRun result;
@@ -190,16 +194,24 @@ RowsRun run_rows(Rows rows, const std::string& parameters, std::int64_t blocks, 
 
 // With and without preemptions, at depth 1 and 2; tokens of the output have hashes or none.
 TEST(Fleet, RowsOfTheDecodeGroupAreThoseOfEntries) {
-  for (const std::string parameters :
-       {"{}", "{async_scheduling: false}", "{budget_tokens: 32, max_num_seqs: 9}", "{long_prefill_tokens: 24}"}) {
+  for (const SchedulerText& scheduler : std::initializer_list<SchedulerText>{{"vllm_v1", "{}"},
+                                                                             {"vllm_v1", "{async_scheduling: false}"},
+                                                                             {"vllm_v1", "{budget_tokens: 32, max_num_seqs: 9}"},
+                                                                             {"vllm_v1", "{long_prefill_tokens: 24}"},
+                                                                             {"sarathi", "{budget_tokens: 96}"},
+                                                                             {"sarathi", "{budget_tokens: 48, version: decode_maximal}"},
+                                                                             {"sglang", "{clip_tokens: 8, init_ratio: 0.1}"},
+                                                                             {"sglang", "{overlap: false, clip_tokens: 1, init_ratio: 0}"},
+                                                                             {"sglang", "{chunk_tokens: 64, mixed_chunk: true}"}}) {
+    SCOPED_TRACE(scheduler.name + " " + scheduler.parameters);
     for (const std::int64_t blocks : {34, 60, 2000}) {
       for (const bool has_hashes : {false, true}) {
-        const RowsRun entries = run_rows(Rows::kEntries, parameters, blocks, has_hashes);
+        const RowsRun entries = run_rows(Rows::kEntries, scheduler, blocks, has_hashes);
         EXPECT_EQ(entries.grouped, 0);
         for (const Rows rows : {Rows::kSums, Rows::kListed}) {
-          const RowsRun grouped = run_rows(rows, parameters, blocks, has_hashes);
-          EXPECT_GT(grouped.grouped, 20) << parameters;
-          EXPECT_EQ(grouped.log, entries.log) << parameters << ' ' << blocks << ' ' << has_hashes;
+          const RowsRun grouped = run_rows(rows, scheduler, blocks, has_hashes);
+          EXPECT_GT(grouped.grouped, 20);
+          EXPECT_EQ(grouped.log, entries.log) << blocks << ' ' << has_hashes;
           ASSERT_EQ(grouped.requests.size(), entries.requests.size());
           for (std::size_t i = 0; i < entries.requests.size(); ++i)
             EXPECT_EQ(std::tuple(grouped.requests[i].last_token, grouped.requests[i].preemptions, grouped.requests[i].hit_tokens),
