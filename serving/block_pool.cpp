@@ -9,6 +9,7 @@ namespace kvlab {
 
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
     : cache_(std::move(cache)),
+      states_(num_blocks),
       orders_blank_(cache_->orders_blank_blocks()),
       prefers_runs_(cache_->prefers_runs()),
       ignores_insertions_(cache_->ignores_insertions()),
@@ -20,11 +21,6 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
   index_.reset(num_blocks);
 }
 
-void BlockPool::grow_to(BlockId block) {
-  const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
-  states_.resize(std::min(all, std::max({needed, std::size_t{16}, states_.size() + states_.size() / 4})));
-}
-
 // Without split blocks; the block has no key and no references.
 BlockId BlockPool::take_free() {
   BlockId block;
@@ -33,10 +29,8 @@ BlockId BlockPool::take_free() {
     blank_.pop_back();
   } else if (num_begun_ < num_blocks_) {
     block = BlockId{static_cast<std::uint32_t>(num_begun_++)};
-    make_room(block);
   } else {
     block = cache_->victim(0);
-    make_room(block);
     forget(states_[index(block)], block);
   }
   --num_free_;
@@ -71,11 +65,13 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
     cache_->victims_after(blocks.empty() ? kNoBlock : blocks.back(), static_cast<std::size_t>(count), victims_);
   else
     cache_->victims(static_cast<std::size_t>(count), victims_);
-  if (states_.size() < static_cast<std::size_t>(num_blocks_)) make_room(*std::ranges::max_element(victims_));
   const bool have_keys = num_cached_ > 0;
   for (std::size_t i = 0; i < victims_.size(); ++i) {
     if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
-    if (have_keys && i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].place);
+    if (have_keys && i + kKeysAhead < victims_.size()) {
+      const State& next = states_[index(victims_[i + kKeysAhead])];
+      if (next.has_key()) index_.prefetch_erase(next.place - kFirstPlace);
+    }
     State& state = states_[index(victims_[i])];
     if (have_keys) forget(state, victims_[i]);
     state.count = 1;
@@ -87,7 +83,7 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
 }
 
 void BlockPool::publish(std::span<const BlockId> blocks, std::uint64_t key, std::uint32_t depth, double cost_s) {
-  BlockIndex::Place place = index_.insert(key, blocks);
+  std::uint32_t place = index_.insert(key, blocks) + kFirstPlace;
   for (const BlockId block : blocks) {
     State& state = states_[index(block)];
     if (state.has_key() || state.count == 0)
@@ -115,7 +111,7 @@ void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
   constexpr std::size_t kAhead = 16;
   released_.resize(blocks.size());
   const bool orders_blank = orders_blank_;
-  State* const states = states_.data();
+  State* const states = &states_[0];
   std::size_t released = 0;
   std::int64_t cached = 0, blank = 0;
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -168,7 +164,7 @@ void BlockPool::return_pages(std::int64_t pages) {
 }
 
 void BlockPool::check() const {
-  std::int64_t free = num_blocks_ - static_cast<std::int64_t>(states_.size()), cached = 0, split = 0;
+  std::int64_t free = 0, cached = 0, split = 0;
   for (const State& state : states_) {
     if (state.place == kSplit)
       ++split;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/huge_pages.h"
 #include "base/ids.h"
+#include "base/zeroed_array.h"
 #include "policies/block_cache/block_cache.h"
 #include "serving/block_index.h"
 
@@ -47,7 +47,7 @@ class BlockPool {
     ++operations_;
   }
   [[nodiscard]] bool is_referenced(BlockId block) const { return states_[index(block)].count > 0; }
-  [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
+  [[nodiscard]] std::uint32_t references(BlockId block) const { return states_[index(block)].count; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key(); }
 
   // A free block with an unchanged count still holds its last owner's tokens; it can be acquired if remembers_blank().
@@ -89,23 +89,18 @@ class BlockPool {
   void check() const;
 
  private:
-  static constexpr BlockIndex::Place kSplit = BlockIndex::kEnd, kNoKey = BlockIndex::kEnd + 1;
+  static constexpr std::uint32_t kNoKey = 0, kSplit = 1, kFirstPlace = 2;
   struct State {
-    BlockIndex::Place place = kNoKey;
-    std::uint32_t count = 0;  // references
-    std::uint32_t takes = 0;  // detects changed content
-    [[nodiscard]] bool has_key() const { return place < kSplit; }
+    std::uint32_t place;  // its key's in the index, from kFirstPlace on
+    std::uint32_t count;  // references
+    std::uint32_t takes;  // detects changed content
+    [[nodiscard]] bool has_key() const { return place >= kFirstPlace; }
   };
   BlockId take_free();
-  void make_room(BlockId block) {
-    if (index(block) >= states_.size()) [[unlikely]]
-      grow_to(block);
-  }
-  void grow_to(BlockId block);
   // A victim of the cache becomes a blank block and loses its hash.
   void forget(State& victim, BlockId block) {
     if (!victim.has_key()) return;
-    index_.erase(victim.place, block);
+    index_.erase(victim.place - kFirstPlace, block);
     victim.place = kNoKey;
     --num_cached_;
     ++evictions_;
@@ -115,10 +110,10 @@ class BlockPool {
 
   std::unique_ptr<BlockCache> cache_;
   BlockIndex index_;
-  std::vector<State, HugePageAllocator<State>> states_;  // up to the highest block taken
-  std::vector<BlockId> blank_;                           // free, without a key, taken before; unused if the cache orders them
-  std::vector<BlockId> victims_, released_;              // of the current call
-  std::vector<BlockId> split_;                           // with loose or private pages
+  ZeroedArray<State> states_;
+  std::vector<BlockId> blank_;               // free, without a key, taken before; unused if the cache orders them
+  std::vector<BlockId> victims_, released_;  // of the current call
+  std::vector<BlockId> split_;               // with loose or private pages
   bool orders_blank_ = false, prefers_runs_ = false, ignores_insertions_ = false;
   std::int32_t pages_per_block_;
   std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, unless the cache orders them

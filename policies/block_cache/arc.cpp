@@ -16,7 +16,7 @@ class Arc final : public BlockCache {
   void reset(std::uint32_t num_blocks) override {
     num_blocks_ = num_blocks;
     blocks_.reset();
-    lists_.reset(kNumLists);
+    lists_.reset(kNumLists, num_blocks);
     ghosts_[kT1].reset(num_blocks);
     ghosts_[kT2].reset(2 * num_blocks);
     size_[kT1] = size_[kT2] = 0;
@@ -86,7 +86,6 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   has_ghost_hit_ = false;
   const List list = was_ghost ? kT2 : kT1;
   blocks_.inserted(index(block)) = {key, list, false};
-  lists_.make_room(index(block));
   ++size_[list];
   while (size_[kT1] + ghosts_[kT1].size() > num_blocks_) ghosts_[kT1].drop_oldest();
   while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();

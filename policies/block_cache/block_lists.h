@@ -1,29 +1,24 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/zeroed_array.h"
 
 namespace kvlab {
 
-// Doubly linked lists over items 0 .. num_items - 1, each in at most one; O(1). Call make_room() before an item's first use.
+// Doubly linked lists over items 0 .. num_items - 1, each in at most one; O(1). Memory follows the items used.
 class BlockLists {
  public:
-  void reset(std::uint32_t num_lists) {
+  void reset(std::uint32_t num_lists, std::uint32_t num_items) {
     num_lists_ = num_lists;
-    links_.resize(num_lists);
+    links_ = ZeroedArray<Links>(std::size_t{num_lists} + num_items);
     for (std::uint32_t i = 0; i < num_lists; ++i) links_[i] = {i, i};
   }
 
-  // For items 0 .. item.
-  void make_room(std::uint32_t item) {
-    const std::size_t needed = std::size_t{item} + num_lists_ + 1;
-    if (needed > links_.size()) links_.resize(std::max(needed, links_.size() + links_.size() / 4));
-  }
   [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[list].next == list; }
   [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // not empty
 
@@ -75,7 +70,7 @@ class BlockLists {
   }
 
   std::uint32_t num_lists_ = 0;
-  std::vector<Links> links_;
+  ZeroedArray<Links> links_;
 };
 
 }  // namespace kvlab

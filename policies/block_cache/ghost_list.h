@@ -16,7 +16,7 @@ class GhostList {
     max_keys_ = max_keys;
     places_.reset(kFirstKeys);
     keys_.clear();
-    order_.reset(kNumLists);
+    order_.reset(kNumLists, max_keys);
   }
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(places_.size()); }
@@ -59,7 +59,6 @@ class GhostList {
   std::uint32_t take_place() {
     if (order_.is_empty(kFree)) {
       keys_.push_back(0);
-      order_.make_room(static_cast<std::uint32_t>(keys_.size() - 1));
       return static_cast<std::uint32_t>(keys_.size() - 1);
     }
     const std::uint32_t place = order_.front(kFree);

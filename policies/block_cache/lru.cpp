@@ -10,7 +10,7 @@ class Lru final : public BlockCache {
   explicit Lru(Params&) {}
 
   void reset(std::uint32_t num_blocks) override {
-    free_.reset(1);
+    free_.reset(1, num_blocks);
     num_blocks_ = num_blocks;
     num_begun_ = 0;
   }
@@ -22,10 +22,7 @@ class Lru final : public BlockCache {
   void on_release(BlockId block) override { free_.push_back(0, index(block)); }
   void on_releases(std::span<const BlockId> blocks) override { free_.push_back(0, blocks); }
   BlockId victim(std::uint64_t) override {
-    if (num_begun_ < num_blocks_) {
-      free_.make_room(num_begun_);
-      return BlockId{num_begun_++};
-    }
+    if (num_begun_ < num_blocks_) return BlockId{num_begun_++};
     const std::uint32_t oldest = free_.front(0);
     free_.remove(oldest);
     return BlockId{oldest};

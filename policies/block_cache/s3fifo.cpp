@@ -19,7 +19,7 @@ class S3Fifo final : public BlockCache {
     const auto small_share = static_cast<std::uint32_t>(small_frac_ * num_blocks);
     main_share_ = num_blocks - std::clamp(small_share, 1U, std::max(num_blocks, 1U));
     blocks_.reset();
-    queues_.reset(kNumQueues);
+    queues_.reset(kNumQueues, num_blocks);
     ghost_.reset(static_cast<std::uint32_t>(ghost_frac_ * num_blocks));
     size_[kSmall] = size_[kMain] = 0;
     incoming_ = 0;
@@ -30,7 +30,6 @@ class S3Fifo final : public BlockCache {
     incoming_ = 0;
     const Queue queue = was_ghost ? kMain : kSmall;
     blocks_.inserted(index(block)) = {key, 0, queue, true, false};
-    queues_.make_room(index(block));
     queues_.push_back(queue, index(block));
     ++size_[queue];
   }
