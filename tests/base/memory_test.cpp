@@ -7,6 +7,7 @@
 #include "base/big_array.h"
 #include "base/config/key_map.h"
 #include "base/free_memory.h"
+#include "base/zeroed_array.h"
 
 namespace kvlab {
 namespace {
@@ -53,6 +54,15 @@ struct Count {
   std::uint32_t n = 0;
   bool operator==(const Count&) const = default;
 };
+
+TEST(ZeroedArray, IsZeroAndTakesNoMemoryUntilWritten) {
+  ZeroedArray<int> small(3), huge(std::size_t{1} << 30);
+  EXPECT_EQ(small[2] + huge[huge.size() - 1], 0);
+  huge[huge.size() / 2] = 7;
+  ZeroedArray<int> moved = std::move(huge);
+  EXPECT_EQ(moved[moved.size() / 2], 7);
+  EXPECT_EQ(ZeroedArray<int>().size() + ZeroedArray<int>(0).size(), 0U);
+}
 
 TEST(KeyMap, IsEmptyBeforeAndAfterReset) {
   KeyMap<Count> map;

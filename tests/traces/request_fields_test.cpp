@@ -71,6 +71,21 @@ TEST(BlockHashes, ConsecutiveBlocksHaveTheNamesOfEach) {
   BlockHashes(0, {}, 16, 0);  // reads nothing
 }
 
+TEST(BlockHashes, RunsHaveTheKeysOfTheBlocksOneByOne) {
+  for (const std::int32_t block_tokens : {4, 16, 24, 256, 512, 1024}) {
+    const std::int32_t hash_tokens = block_tokens == 24 ? 480 : 512;
+    const std::uint32_t blocks =
+        static_cast<std::uint32_t>(kHashes.size()) * static_cast<std::uint32_t>(hash_tokens) / static_cast<std::uint32_t>(block_tokens);
+    BlockHashes runs(hash_tokens, kHashes, block_tokens, 1), keys(hash_tokens, kHashes, block_tokens, 1);
+    for (std::uint32_t done = 1; done < blocks;) {
+      const KeyRun run = runs.next_run(std::min(blocks - done, 5U));
+      ASSERT_TRUE(run.count > 0 && run.count <= 5 && run.first >> 3 == (run.first + run.count - 1) >> 3);
+      for (std::uint32_t i = 0; i < run.count; ++i) ASSERT_EQ(run.first + i, keys.next()) << block_tokens << ' ' << done + i;
+      done += run.count;
+    }
+  }
+}
+
 constexpr std::int64_t kSecond = 1'000'000'000;
 
 std::int64_t time_of(const std::string& text, std::int64_t unit = kSecond) {
