@@ -114,6 +114,46 @@ CsvTable read_csv(const std::filesystem::path& path, std::string_view expected) 
   return parse_csv(read_file(path, expected), path.string());
 }
 
+CsvText::CsvText(std::string text, const std::string& name) : header_{name, {}, {}, {}}, text_(std::move(text)) {
+  if (!split_plain()) join(parse_csv(text_, name));
+}
+
+// False if parse_csv() has to read the text or to refuse it: quotes, marks, blank lines, rows of unequal length, no end of line.
+bool CsvText::split_plain() {
+  if (!text_.ends_with('\n') || text_.starts_with('\n')) return false;
+  ends_.reserve(text_.size() / 4);
+  const char *const begin = text_.data(), *const end = begin + text_.size();
+  std::size_t columns = 0, lines = 0;
+  for (const char* at = begin; at != end; ++at) {
+    while (*at > ',') ++at;  // up to the last line's end
+    if (*at == '"' || *at == '\r' || *at == kTextMark[0]) return false;
+    if (*at != ',' && *at != '\n') continue;
+    ends_.push_back(static_cast<std::size_t>(at - begin));
+    if (*at == ',') continue;
+    if (lines == 0) columns = ends_.size();
+    if (ends_.size() != ++lines * columns || at[-1] == '\n') return false;
+  }
+  num_rows_ = lines - 1;
+  for (std::size_t i = 0, first = 0; i < columns; first = ends_[i++] + 1) header_.columns.push_back(text_.substr(first, ends_[i] - first));
+  return true;
+}
+
+void CsvText::join(CsvTable table) {
+  text_.clear();
+  ends_.clear();
+  const auto add = [this](const std::vector<std::string>& fields) {
+    for (const std::string& field : fields) {
+      ends_.push_back((text_ += field).size());
+      text_ += '\n';
+    }
+  };
+  add(table.columns);
+  for (const auto& row : table.rows) add(row);
+  num_rows_ = table.rows.size();
+  table.rows.clear();
+  header_ = std::move(table);
+}
+
 std::string csv_field(std::string_view text) {
   const std::string field = (needs_mark(text) ? kTextMark : "") + std::string(text);
   if (field.find_first_of(",\"\r\n") == std::string::npos) return field;

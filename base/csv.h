@@ -29,6 +29,31 @@ struct CsvTable {
 CsvTable read_csv(const std::filesystem::path& path, std::string_view expected = "a file");
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
+// The fields of a CSV file in one text, for large tables.
+class CsvText {
+ public:
+  // InputError as parse_csv().
+  CsvText(std::string text, const std::string& name);
+
+  // Without rows.
+  [[nodiscard]] const CsvTable& header() const { return header_; }
+  [[nodiscard]] std::size_t num_rows() const { return num_rows_; }
+  [[nodiscard]] std::string_view field(std::size_t row, std::size_t column) const {
+    const std::size_t at = (row + 1) * header_.columns.size() + column;
+    return std::string_view(text_).substr(ends_[at - 1] + 1, ends_[at] - ends_[at - 1] - 1);
+  }
+  [[nodiscard]] std::size_t line(std::size_t row) const { return header_.lines.empty() ? row + 2 : header_.lines[row]; }
+
+ private:
+  bool split_plain();
+  void join(CsvTable table);
+
+  CsvTable header_;  // lines: empty if each row has one line
+  std::string text_;
+  std::vector<std::size_t> ends_;  // of fields, the header's included; a byte separates two
+  std::size_t num_rows_ = 0;
+};
+
 // Quoted if needed; formulas get a ', which reading removes.
 std::string csv_field(std::string_view text);
 std::string csv_line(const std::vector<std::string>& fields);  // with line end

@@ -32,9 +32,11 @@ std::string nearest_in(const fs::path& folder, const std::string& name) {
 }
 
 // In growing pieces: pipes have no size.
-std::string rest_of(std::istream& stream) {
+std::string rest_of(std::istream& stream, const fs::path& path) {
   std::string text;
-  for (std::size_t piece = 1 << 12; stream; piece *= 2) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  for (std::size_t piece = std::max<std::size_t>(1 << 12, error ? 0 : bytes + 1); stream; piece *= 2) {
     const std::size_t before = text.size();
     text.resize(before + piece);
     stream.read(text.data() + before, static_cast<std::streamsize>(piece));
@@ -81,14 +83,14 @@ std::string read_file(const std::filesystem::path& path, std::string_view expect
   refuse_special_file(path.string(), expected);
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(open_error(path.string()));
-  std::string text = rest_of(stream);
+  std::string text = rest_of(stream, path);
   refuse_lfs_pointer(text, path.string());
   return text;
 }
 
 std::string read_if_there(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  return rest_of(stream);
+  return rest_of(stream, path);
 }
 
 bool is_file(const std::filesystem::path& path) {

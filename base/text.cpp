@@ -18,6 +18,19 @@ bool is_plain(std::string_view text) {
   return !(text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9');
 }
 
+// Much faster than std::from_chars. False for other texts and for numbers that may be too large.
+bool parse_digits(std::string_view text, long long& value) {
+  constexpr std::size_t kMostDigits = 18;
+  if (text.empty() || text.size() > kMostDigits) return false;
+  long long sum = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return false;
+    sum = 10 * sum + (c - '0');
+  }
+  value = sum;
+  return true;
+}
+
 }  // namespace
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
@@ -31,6 +44,7 @@ std::string lower_case(std::string text) {
 
 bool parse_integer(std::string_view text, long long& value) {
   if (!is_plain(text)) return false;
+  if (parse_digits(text, value)) return true;
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size();

@@ -44,6 +44,24 @@ const char* unit_name(std::int64_t unit_ns) { return unit_ns == 1'000'000'000 ? 
 
 constexpr std::string_view kSpace = " \t\r\n";
 
+// Integers of a list behind its bracket, in text that a line end or a zero byte follows. False, with none appended, for any other list.
+bool append_plain(const char* at, std::vector<std::uint64_t>& to) {
+  constexpr int kMostDigits = 19;  // below 2^64
+  const std::size_t before = to.size();
+  for (;; ++at) {
+    while (*at == ' ') ++at;
+    const char* const begin = at;
+    std::uint64_t number = 0;
+    for (; *at >= '0' && *at <= '9'; ++at) number = 10 * number + static_cast<std::uint64_t>(*at - '0');
+    const bool is_number = at != begin && at - begin <= kMostDigits && (*begin != '0' || at - begin == 1);
+    if (is_number) to.push_back(number);
+    if (is_number && *at == ',') continue;
+    if (is_number && *at == ']') return true;
+    to.resize(before);
+    return false;
+  }
+}
+
 }  // namespace
 
 std::string decode_json_text(std::string_view escaped) {
@@ -144,6 +162,7 @@ std::string JsonField::name() {
 
 void JsonField::id_list(std::vector<std::uint64_t>& to) {
   if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of whole numbers or texts");
+  if (append_plain(value_.raw_json_token().data() + 1, to)) return;
   for (simdjson::ondemand::value item : value_.get_array()) {
     if (item.type() == simdjson::ondemand::json_type::string) {
       const std::string_view text = item.get_string();

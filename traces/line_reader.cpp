@@ -53,6 +53,7 @@ bool LineReader::refill() {
   const std::size_t got = bytes_->read(buffer_.data() + end_, kReadBytes);
   end_ += got;
   at_end_ = got == 0;
+  if (at_end_) buffer_[end_] = '\0';
   return !at_end_;
 }
 

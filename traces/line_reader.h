@@ -40,7 +40,7 @@ std::string quoted(std::string_view text);
 class LineReader final : public InputPlace {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kPadding = 64;  // readable after every line, for SIMD parsers
+  static constexpr std::size_t kPadding = 64;  // readable after every line, for SIMD parsers; its first byte is no part of a number
 
   LineReader(std::string name, std::unique_ptr<ByteSource> bytes);
   explicit LineReader(const std::string& path) : LineReader(path, open_bytes(path)) {}

@@ -26,12 +26,16 @@ namespace {
 constexpr std::size_t kChunk = 1 << 20;  // of a file's fingerprint
 
 std::uint64_t mix_words(std::string_view text, std::uint64_t hash) {
-  for (std::size_t i = 0; i < text.size(); i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, text.data() + i, std::min<std::size_t>(8, text.size() - i));
+  constexpr std::size_t kWord = 8;
+  std::uint64_t word = 0;
+  for (; text.size() >= kWord; text.remove_prefix(kWord)) {
+    std::memcpy(&word, text.data(), kWord);
     hash = mix64(hash ^ word);
   }
-  return hash;
+  if (text.empty()) return hash;
+  word = 0;
+  std::memcpy(&word, text.data(), text.size());
+  return mix64(hash ^ word);
 }
 
 }  // namespace

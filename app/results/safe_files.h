@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <concepts>
 #include <cstdint>
@@ -56,12 +57,11 @@ class TextFile {
   void write(std::string_view text);
   // Fields of a CSV line, to be ended by end_line(). Texts need no quotes.
   void field(std::string_view text) {
-    buffer_.append(text.data(), text.data() + text.size());
-    buffer_.push_back(',');
+    add_field(text.size(), [&](char* at) { return std::copy(text.begin(), text.end(), at); });
   }
   void field(std::integral auto number) {
-    char digits[24];
-    field({digits, std::to_chars(digits, std::end(digits), number).ptr});
+    constexpr std::size_t kMost = 24;
+    add_field(kMost, [&](char* at) { return std::to_chars(at, at + kMost, number).ptr; });
   }
   void end_line();
   void close();
@@ -73,6 +73,15 @@ class TextFile {
   struct Close {
     void operator()(std::FILE* f) const noexcept { std::fclose(f); }
   };
+  // write: returns the end of what it writes.
+  template <class Write>
+  void add_field(std::size_t most, Write write) {
+    const std::size_t begin = buffer_.size();
+    buffer_.resize(begin + most + 1);
+    char* const end = write(buffer_.data() + begin);
+    *end = ',';
+    buffer_.resize(static_cast<std::size_t>(end + 1 - buffer_.data()));
+  }
   void flush(std::size_t bytes);
   void flush_full_pieces() { flush(buffer_.size() / kFlushBytes * kFlushBytes); }
   void add_to_hash(std::string_view piece);

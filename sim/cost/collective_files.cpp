@@ -5,10 +5,13 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "base/config/config_file.h"
 #include "base/config/params.h"
 #include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/profile.h"
 
@@ -93,8 +96,72 @@ std::vector<CollectiveTable> read_tables(const ConfigFile& config, const YAML::N
   return all;
 }
 
+// Lines of the form `  - {op: OP, library: LIBRARY, version: "VERSION", ranks: N, points: [[BYTES, NS], ...]}`, for which YAML takes far
+// longer than all else of a short run.
+class TableLines {
+ public:
+  // `line`: number of the first one.
+  TableLines(const std::string& file, std::string_view text, std::size_t line) : file_(file), rest_(text), line_(line) {}
+
+  // nullopt: YAML has to read or to judge them.
+  std::optional<std::vector<CollectiveTable>> read() {
+    std::vector<CollectiveTable> all;
+    for (; is_plain_ && !rest_.empty(); ++line_) all.push_back(next());
+    return is_plain_ && !all.empty() ? std::optional(std::move(all)) : std::nullopt;
+  }
+
+ private:
+  CollectiveTable next() {
+    constexpr std::int64_t kMost = 1'000'000'000'000;
+    const std::size_t begin = rest_.size();
+    const std::optional<Collective> op = collective_of(word("  - {op: "));
+    is_plain_ = is_plain_ && op.has_value();
+    CollectiveTable t{op.value_or(Collective::kAllReduce), 0, word(", library: "), word(", version: \""), {}, {}};
+    t.ranks = static_cast<int>(whole("\", ranks: ", 2, kMaxRanks));
+    std::vector<SampleGrid::Sample> samples;
+    for (take(", points: ["); is_plain_ && (samples.empty() || rest_.starts_with(',')); take("]")) {
+      if (!samples.empty()) take(", ");
+      t.places.push_back(fmt::format("{}:{}:{}", file_, line_, begin - rest_.size() + 1));
+      const std::int64_t bytes = whole("[", samples.empty() ? 1 : samples.back().at[0] + 1, kMost), ns = whole(", ", 1, kMost);
+      samples.push_back({{bytes}, ps_of_ns(static_cast<double>(ns)), 0});
+    }
+    take("]}\n");
+    if (is_plain_) t.points = SampleGrid(1, std::move(samples));
+    return t;
+  }
+  void take(std::string_view text) {
+    is_plain_ = is_plain_ && rest_.starts_with(text);
+    if (is_plain_) rest_.remove_prefix(text.size());
+  }
+  std::string word(std::string_view before) {
+    take(before);
+    const std::string_view text = rest_.substr(0, rest_.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._"));
+    is_plain_ = is_plain_ && !text.empty();
+    rest_.remove_prefix(text.size());
+    return std::string(text);
+  }
+  std::int64_t whole(std::string_view before, std::int64_t least, std::int64_t most) {
+    take(before);
+    const std::string_view digits = rest_.substr(0, rest_.find_first_not_of("0123456789"));
+    long long value = 0;
+    is_plain_ = is_plain_ && parse_integer(digits, value) && value >= least && value <= most;
+    rest_.remove_prefix(digits.size());
+    return value;
+  }
+
+  const std::string& file_;
+  std::string_view rest_;
+  std::size_t line_;
+  bool is_plain_ = true;
+};
+
 std::vector<CollectiveTable> read_file_of_tables(Params& p, const std::string& file, const std::string& card) {
-  const auto config = load_config(file);
+  constexpr std::string_view kTables = "\ntables:\n";
+  const std::string text = read_file(file, "a YAML file");
+  const std::string head = text.substr(0, text.find(kTables));
+  const auto line = static_cast<std::size_t>(std::count(head.begin(), head.end(), '\n')) + 3;
+  auto tables = TableLines(file, std::string_view(text).substr(std::min(text.size(), head.size() + kTables.size())), line).read();
+  const auto config = parse_config(tables ? head + "\ntables: []\n" : text, file);
   Params own(config, std::make_shared<Choices>(), "table of collectives '" + file + "'");
   require_keys(own, {"hardware", "source", "licence", "tables"});
   const std::string measured_on = own.text("hardware", "'name' of the card it was measured on");
@@ -105,7 +172,7 @@ std::vector<CollectiveTable> read_file_of_tables(Params& p, const std::string& f
   if (measured_on != stated)
     throw InputError(fmt::format("{}: measured on '{}', and the hardware is '{}'; 'measured_on: \"{}\"' takes it all the same",
                                  place(file, config->root["hardware"].Mark()), measured_on, card, measured_on));
-  return read_tables(*config, config->root["tables"]);
+  return tables ? std::move(*tables) : read_tables(*config, config->root["tables"]);
 }
 
 std::string find_card_collectives(const ConfigFile& hardware, const std::string& named) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "base/usage.h"
 #include "sim/cost/profile.h"
@@ -26,31 +27,31 @@ constexpr std::array kPsPerUnit{1e3, 1e6, 1e9};  // by TimeUnit
 
 std::string ns_text(Picoseconds time) { return fmt::format("{}.{:03}", ns(time), (time - to_ps(to_span(time))).count()); }
 
-MeasuredTable::MeasuredTable(const std::string& file) : table_(read_csv(file, "a table")) {
-  if (table_.rows.empty()) throw InputError(file + ": no rows below the header");
+MeasuredTable::MeasuredTable(const std::string& file) : table_(read_file(file, "a table"), file) {
+  if (num_rows() == 0) throw InputError(file + ": no rows below the header");
 }
 
-std::string MeasuredTable::place(std::size_t row) const { return table_.file + ":" + std::to_string(table_.lines[row]); }
+std::string MeasuredTable::place(std::size_t row) const { return file() + ":" + std::to_string(table_.line(row)); }
 
 void MeasuredTable::fail(std::size_t row, std::size_t column, const std::string& what) const {
-  throw InputError(place(row) + ": '" + table_.columns[column] + "' = '" + text(row, column) + "': " + what);
+  throw InputError(place(row) + ": '" + table_.header().columns[column] + "' = '" + text(row, column) + "': " + what);
 }
 
 std::int64_t MeasuredTable::count(std::size_t row, std::size_t column) const {
   long long value = 0;
-  if (parse_integer(text(row, column), value)) {
+  if (parse_integer(table_.field(row, column), value)) {
     if (value < 0 || value > kMaxCount) fail(row, column, "outside [0, 2^40]");
     return value;
   }
   double real_value = 0;  // data frames write 128.0
-  if (!parse_real(text(row, column), real_value) || real_value != std::floor(real_value)) fail(row, column, "not a whole number");
+  if (!parse_real(table_.field(row, column), real_value) || real_value != std::floor(real_value)) fail(row, column, "not a whole number");
   if (!(real_value >= 0 && real_value <= static_cast<double>(kMaxCount))) fail(row, column, "outside [0, 2^40]");
   return static_cast<std::int64_t>(real_value);
 }
 
 double MeasuredTable::real(std::size_t row, std::size_t column) const {
   double value = 0;
-  if (!parse_real(text(row, column), value)) fail(row, column, "not a finite number");
+  if (!parse_real(table_.field(row, column), value)) fail(row, column, "not a finite number");
   return value;
 }
 
@@ -98,7 +99,7 @@ std::vector<std::size_t> MeasuredTable::rows_of(const Key& key) const {
   for (const auto& [column, value] : key) wanted.emplace_back(this->column(column), std::to_string(value));
   std::vector<std::size_t> rows;
   for (std::size_t row = 0; row < num_rows(); ++row) {
-    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return text(row, w.first) == w.second; });
+    const bool is_wanted = std::all_of(wanted.begin(), wanted.end(), [&](const auto& w) { return table_.field(row, w.first) == w.second; });
     if (is_wanted) rows.push_back(row);
   }
   return rows;
@@ -116,13 +117,12 @@ std::vector<std::int64_t> MeasuredTable::values(const std::string& column, const
 }
 
 GemmTable::GemmTable(SampleGrid grid) : grid_(std::move(grid)) {
-  std::set<std::int64_t> rows;
   for (const SampleGrid::Sample& s : grid_.samples()) {
     most_n_ = std::max(most_n_, s.at[0]);
     most_k_ = std::max(most_k_, s.at[1]);
-    rows.insert(s.at[2]);
+    const auto at = std::lower_bound(rows_.begin(), rows_.end(), s.at[2]);
+    if (at == rows_.end() || *at != s.at[2]) rows_.insert(at, s.at[2]);
   }
-  rows_.assign(rows.begin(), rows.end());
 }
 
 SampleGrid::Value GemmTable::at(std::int64_t n, std::int64_t k, std::int64_t m) const {

@@ -35,10 +35,10 @@ class MeasuredTable {
   explicit MeasuredTable(const std::string& file);
   static std::optional<MeasuredTable> read_if_there(const std::string& file);
 
-  [[nodiscard]] bool has(const std::string& column) const { return table_.has(column); }
-  [[nodiscard]] std::size_t column(const std::string& name) const { return table_.at(name); }
-  [[nodiscard]] std::size_t num_rows() const { return table_.rows.size(); }
-  [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const { return table_.rows[row][column]; }
+  [[nodiscard]] bool has(const std::string& column) const { return table_.header().has(column); }
+  [[nodiscard]] std::size_t column(const std::string& name) const { return table_.header().at(name); }
+  [[nodiscard]] std::size_t num_rows() const { return table_.num_rows(); }
+  [[nodiscard]] std::string text(std::size_t row, std::size_t column) const { return std::string(table_.field(row, column)); }
   [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // in [0, 2^40]
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
   // Positive; rounded to picoseconds.
@@ -51,7 +51,7 @@ class MeasuredTable {
   // In rows with this key, ascending.
   [[nodiscard]] std::vector<std::int64_t> values(const std::string& column, const Key& key) const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
-  [[nodiscard]] const std::string& file() const { return table_.file; }
+  [[nodiscard]] const std::string& file() const { return table_.header().file; }
 
  private:
   [[noreturn]] void fail(std::size_t row, std::size_t column, const std::string& what) const;
@@ -59,7 +59,7 @@ class MeasuredTable {
   [[nodiscard]] SampleGrid grid(const std::vector<std::string>& axes, const std::string& time, TimeUnit unit, const std::string& spread,
                                 const std::vector<std::size_t>& rows) const;
 
-  CsvTable table_;
+  CsvText table_;
 };
 
 // y[m, n] = x[m, k] w^T of one type: linear between sizes; proportional beyond the largest n or k, since the last slope is noisy.

@@ -202,6 +202,8 @@ OpWork experts_op(const ModelSpec& m, const Parallel& p, std::int64_t tokens) {
 }
 
 void layer_ops(const ModelSpec& m, const Parallel& p, const LayerClass& layer, std::int64_t tokens, std::vector<OpWork>& ops) {
+  constexpr std::size_t kUsual = 16;
+  if (ops.capacity() < kUsual) ops.reserve(kUsual);
   const std::int64_t t = ceil_div(tokens, p.data_ranks());
   if (layer.parts() == 0) return;
   const std::int64_t norms = layer.parts() == 2 ? m.norms : m.norms / 2, a = m.activation_bytes();

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -129,6 +130,14 @@ RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
   RC_ASSERT(whole == n);
 }
 
+RC_GTEST_PROP(Numbers, DecimalsOfAnyLengthAreCorrectlyRounded, ()) {
+  const auto before = *rc::gen::inRange<long long>(0, 1'000'000'000'000), behind = *rc::gen::inRange<long long>(0, 1'000'000'000);
+  const std::string text = std::to_string(before % *rc::gen::inRange<long long>(1, 1'000'000'000'000)) + "." + std::to_string(behind);
+  double value = 0;
+  RC_ASSERT(parse_real(text, value));
+  RC_ASSERT(value == std::strtod(text.c_str(), nullptr));
+}
+
 TEST(FromSeconds, RoundsToTheNearestNanosecondAndRefusesWhatIsNoTime) {
   const std::pair<double, std::int64_t> cases[] = {
       {0, 0}, {-0.0, 0}, {0.4e-9, 0}, {0.6e-9, 1}, {1.5, 1'500'000'000}, {9.2e6, 9'200'000'000'000'000}};
@@ -153,8 +162,25 @@ TEST(Csv, WhatASpreadsheetWouldComputeIsText) {
   EXPECT_EQ(parse_csv("1,2,3,4,5,6,7,8,9,10\n" + csv_line(fields), "t").rows[0], fields);
 }
 
+// Also of forms that it leaves to parse_csv().
+TEST(CsvText, HasTheFieldsAndLinesOfATable) {
+  for (const std::string text : {"a,b\n1,2\n,x y\n", "a,b\n1,2\n3,4", "a,b\n1,\"2\n,\"\n\n3,4\n", "a,b\r\n1,2\r\n", "a,b\n'=1,2\n",
+                                 "a\n\n1\n", "a,b\n", "\xc3\xa9,b\n-1,+2\n"}) {
+    const CsvTable table = parse_csv(text, "t");
+    const CsvText same(text, "t");
+    EXPECT_EQ(same.header().columns, table.columns) << text;
+    ASSERT_EQ(same.num_rows(), table.rows.size()) << text;
+    for (std::size_t row = 0; row < table.rows.size(); ++row) {
+      EXPECT_EQ(same.line(row), table.lines[row]) << text;
+      for (std::size_t c = 0; c < table.columns.size(); ++c) EXPECT_EQ(same.field(row, c), table.rows[row][c]) << text;
+    }
+  }
+}
+
 std::string csv_error(const std::string& text) {
-  return error_of([&] { static_cast<void>(parse_csv(text, "t.csv").at("a")); });
+  const std::string error = error_of([&] { static_cast<void>(parse_csv(text, "t.csv").at("a")); });
+  EXPECT_EQ(error_of([&] { static_cast<void>(CsvText(text, "t.csv").header().at("a")); }), error);
+  return error;
 }
 
 TEST(Csv, Errors) {

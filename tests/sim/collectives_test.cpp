@@ -3,9 +3,12 @@
 
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "sim/cost/profile.h"
 #include "tests/sim/cost_support.h"
 
@@ -210,6 +213,29 @@ TEST(CollectiveFiles, OthersAreByTheDatasheet) {
   EXPECT_EQ(times[static_cast<std::size_t>(Footing::kInside)].count(), 5 * 4'000'000);
   EXPECT_NEAR(times[static_cast<std::size_t>(Footing::kDatasheet)].real(), setup.hardware.links().ps(Collective::kP2p, 128, 2), 1);
   EXPECT_EQ(step.of(CostPart::kCollective), step.of(Footing::kInside) + step.of(Footing::kDatasheet));
+}
+
+// A comment behind the tables makes YAML read them.
+TEST(CollectiveFiles, LinesOfTheUsualFormAreReadAsYamlReadsThem) {
+  const TempFolder folder;
+  const std::string text = read_file(profiles_folder() + "/collectives/h100.yaml");
+  const auto tables_of = [&](const std::string& of) {
+    const std::string file = folder.write("c.yaml", of);
+    return with_card("nvlink_bytes_per_s: 4.5e11\ncollectives: {file: " + file + ", measured_on: \"H100 SXM 80GB\", missing: datasheet}\n",
+                     "{tp: 1}")
+        .hardware.collectives->tables;
+  };
+  const std::vector<CollectiveTable> by_line = tables_of(text), by_yaml = tables_of(text + "# the end\n");
+  ASSERT_EQ(by_line.size(), by_yaml.size());
+  for (std::size_t i = 0; i < by_line.size(); ++i) {
+    const CollectiveTable &a = by_line[i], &b = by_yaml[i];
+    EXPECT_EQ(std::tie(a.op, a.ranks, a.library, a.version, a.places), std::tie(b.op, b.ranks, b.library, b.version, b.places));
+    ASSERT_EQ(a.points.samples().size(), b.points.samples().size());
+    for (std::size_t k = 0; k < a.places.size(); ++k) {
+      EXPECT_EQ(a.points.samples()[k].at, b.points.samples()[k].at);
+      EXPECT_EQ(a.points.samples()[k].time, b.points.samples()[k].time);
+    }
+  }
 }
 
 TEST(CollectiveFiles, ErrorsSayWhere) {

@@ -47,6 +47,23 @@ TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
   EXPECT_EQ(num_block_hashes(t.at(0), 16), 68U);
 }
 
+TEST(MooncakeReader, ListsOfIdsInAnyForm) {
+  const auto row = [](const std::string& ids) {
+    return R"({"input_length": 32, "output_length": 1, "timestamp": 0, "hash_ids": )" + ids + "}";
+  };
+  const auto ids_of = [&](const std::string& ids) {
+    const InMemoryTrace t = read_all(row(ids), {}, "block_size: 16");
+    return std::vector<std::uint64_t>(t.at(0).hashes.begin(), t.at(0).hashes.end());
+  };
+  const auto plain = ids_of("[7, 1234567890123456789]");
+  for (const std::string ids : {"[7,1234567890123456789]", "[ 7 , 1234567890123456789 ]", "[\t7,\"1234567890123456789\"]"})
+    EXPECT_EQ(ids_of(ids), plain) << ids;
+  EXPECT_EQ(ids_of("[18446744073709551615, 0]").size(), 2U);
+  for (const std::string ids :
+       {"[7, 08]", "[7, -8]", "[7, 8.0]", "[7, 18446744073709551616]", "[7 8]", "[7, 8", "[7,, 8]", "[7, 8,]", "[7, [8]]"})
+    EXPECT_NE(error_of([&] { ids_of(ids); }), "no error") << ids;
+}
+
 TEST(MooncakeReader, DynamoDialectWithSessions) {
   const InMemoryTrace t =
       read_all(R"({"created_time":10,"input_tokens":100,"output_tokens":5,"session_id":"chat-a","block_size":64,"hash_ids":[1,2]}

@@ -139,7 +139,7 @@ void InputFiles::add_spec_files(const Choices* choices, const std::set<std::stri
   }
 }
 
-void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList& found) const {
+void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList& found) {
   if (node.IsMap()) {
     const bool makes = node["record"].IsDefined() || node["synthetic"].IsDefined();
     for (const auto& item : node) {
@@ -155,8 +155,14 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
   }
 }
 
+void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) {
+  const auto [known, is_new] = named_.try_emplace({key, text});
+  if (is_new) known->second = file_named(key, text);
+  if (known->second) found.push_back(*known->second);
+}
+
 // Scalars naming an existing file or folder. Names of hardware, recipes and models mean their file, or a model's folder.
-void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
+std::optional<InputFile> InputFiles::file_named(const std::string& key, const std::string& text) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);
   const bool has_name = key == "model" || key == "hardware" || key == "encoder" || key == "recipe" || key == "kv_policy";
@@ -166,9 +172,9 @@ void InputFiles::add_named(const std::string& key, const std::string& text, Inpu
   }
   // A plain word names a folder only under 'file'.
   const bool is_word = !has_name && key != "file" && text.find_first_of("./") == std::string::npos;
-  if (is_word && !fs::is_regular_file(path, error)) return;
-  if (!is_file_or_folder(path)) return;
-  found.push_back({key + ": " + text, path.lexically_normal(), is_model, false});
+  if (is_word && !fs::is_regular_file(path, error)) return std::nullopt;
+  if (!is_file_or_folder(path)) return std::nullopt;
+  return InputFile{key + ": " + text, path.lexically_normal(), is_model, false};
 }
 
 InputFiles::Stamps InputFiles::stamps_of(const InputFile& file) {

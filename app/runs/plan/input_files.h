@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -46,10 +47,12 @@ class InputFiles {
   using Stamps = std::vector<std::pair<std::string, FileStamp>>;
   static Stamps stamps_of(const InputFile& file);
   void look_at(const InputFile& file);
-  void visit(const YAML::Node& node, const std::string& key, InputList& found) const;
-  void add_named(const std::string& key, const std::string& text, InputList& found) const;
+  void visit(const YAML::Node& node, const std::string& key, InputList& found);
+  void add_named(const std::string& key, const std::string& text, InputList& found);
+  [[nodiscard]] std::optional<InputFile> file_named(const std::string& key, const std::string& text) const;
 
   const Experiment& experiment_;
+  std::map<std::pair<std::string, std::string>, std::optional<InputFile>> named_;  // by key and text
   std::map<const Choices*, InputList> files_;
   std::map<std::string, Stamps> stamps_;
   std::map<std::string, std::string> fingerprint_;

@@ -173,6 +173,7 @@ SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOp
   if (!expectations_of(experiment).empty()) all.tables.insert(kExpectationsTable);
   const SeedCounts seeds(experiment);
   const Choices* last = nullptr;
+  std::optional<std::set<std::string>> sources;  // of the run before
   SlowCount progress(options.quiet ? nullptr : &err, options.shows_progress, "checking", experiment.runs.size());
   for (const RunSpec& run : experiment.runs) {
     progress.next();
@@ -185,15 +186,17 @@ SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOp
     last = run.choices.get();
     Params p(experiment.config, run.choices, "the experiment");
     const UsageLog usage;
-    const std::unique_ptr<PreparedRun> prepared = kinds.read(p, run.seed);
+    std::unique_ptr<PreparedRun> prepared = kinds.read(p, run.seed);
     all.kinds.push_back(&prepared->kind());
-    all.codes.push_back(code_version(usage.sources()));
+    all.codes.push_back(sources == usage.sources() ? all.codes.back() : code_version(usage.sources()));
+    sources = usage.sources();
     all.are_random.push_back(!seeds.has_several(run) || prepared->kind().runs_engine() || is_random(*prepared, run.seed));
     if (!options.fast_forward) all.codes.back()["--fast-forward"] = "off";
     inputs.add_spec_files(last, usage.files());
     for (const std::string& table : prepared->tables())
       if (is_joined(table, experiment.runs.size())) all.tables.insert(table);
     all.comparisons = prepared->comparisons();
+    if (experiment.runs.size() == 1) all.only.emplace(CheckedRun{std::move(p), std::move(prepared)});
     if (all.comparisons.requests.empty()) continue;
     all.tables.insert(std::begin(kValidationFiles), std::end(kValidationFiles));
     read_real_log(all.comparisons.requests);

@@ -49,12 +49,18 @@ std::filesystem::path results_folder(const Experiment& experiment, const std::st
 // of 'expect' is violated; 130 after Ctrl-C.
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
 
+struct CheckedRun {
+  Params params;
+  std::unique_ptr<PreparedRun> run;
+};
+
 struct SweepPlan {
   std::vector<RunKind*> kinds;
   std::vector<CodeVersion> codes;
   std::vector<bool> are_random;  // another seed may change the result; true for a single seed
   std::set<std::string> tables;
   Comparisons comparisons;
+  std::optional<CheckedRun> only;  // of a sweep with one run, which is executed as it was checked
 };
 
 // places: ascending.

@@ -182,8 +182,12 @@ void Sweep::run_one(std::size_t i) {
   try {
     const auto require_unchanged = [&] { inputs_.require_unchanged(experiment_.runs[i]); };
     require_unchanged();
-    execute_run(kinds_, {experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged, publish},
-                {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress});
+    const RunTask task{experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged, publish};
+    const RunOptions options{options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress};
+    if (plan_.only)
+      execute_prepared(*plan_.only->run, task, options, &plan_.only->params);
+    else
+      execute_run(kinds_, task, options);
   } catch (...) {
     error = std::current_exception();
   }
