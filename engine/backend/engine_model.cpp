@@ -14,6 +14,31 @@ namespace kvlab {
 
 namespace {
 
+// One after another in a batch; none in a prompt that loses tokens.
+class HostsTogether final : public AttentionHost {
+ public:
+  explicit HostsTogether(const ModelConfig& config) : hidden_(config.hidden_dim), q_(config.q_width()), kv_(config.kv_width()) {}
+  void add(AttentionHost& host, std::int32_t tokens) { hosts_.push_back(&host), tokens_.push_back(tokens); }
+
+  [[nodiscard]] std::span<const std::int32_t> pieces() const override { return tokens_; }
+  void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
+    for_each([&](AttentionHost& host, std::int64_t t) { host.before_rope(layer, hidden + t * hidden_, q + t * q_, k + t * kv_); });
+  }
+  void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override {
+    for_each([&](AttentionHost& host, std::int64_t t) { host.attend(layer, q + t * q_, k + t * kv_, v + t * kv_, out + t * q_); });
+  }
+
+ private:
+  void for_each(const auto& f) {
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < hosts_.size(); ++i) f(*hosts_[i], first), first += tokens_[i];
+  }
+
+  std::int64_t hidden_, q_, kv_;
+  std::vector<AttentionHost*> hosts_;
+  std::vector<std::int32_t> tokens_;
+};
+
 class CpuModel final : public EngineModel {
  public:
   explicit CpuModel(Transformer model) : model_(std::move(model)) {}
@@ -31,11 +56,26 @@ class CpuModel final : public EngineModel {
     cache.begin_step(pieces);
     const std::vector<float> hidden = model_.forward(batch, cache);
     cache.end_step(hidden);
-    std::vector<float> chosen;
-    chosen.reserve(rows.size() * width());
-    for (const std::int32_t row : rows) {
-      const auto at = hidden.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * width());
-      chosen.insert(chosen.end(), at, at + static_cast<std::ptrdiff_t>(width()));
+    return rows_of(hidden, rows);
+  }
+  [[nodiscard]] std::vector<std::vector<float>> forward_together(std::span<const CacheStep> steps) const override {
+    if (steps.size() < 2) return EngineModel::forward_together(steps);
+    HostsTogether hosts(config());
+    std::vector<std::int32_t> ids, positions;
+    for (const CacheStep& s : steps) {
+      hosts.add(*s.cache, static_cast<std::int32_t>(s.batch.ids.size()));
+      ids.insert(ids.end(), s.batch.ids.begin(), s.batch.ids.end());
+      positions.insert(positions.end(), s.batch.positions.begin(), s.batch.positions.end());
+      s.cache->begin_step(s.pieces);
+    }
+    const std::vector<float> all = model_.forward({ids, positions}, hosts);
+    std::vector<std::vector<float>> chosen;
+    std::span<const float> left = all;
+    for (const CacheStep& s : steps) {
+      const std::span<const float> hidden = left.first(s.batch.ids.size() * width());
+      s.cache->end_step(hidden);
+      chosen.push_back(rows_of(hidden, s.rows));
+      left = left.subspan(hidden.size());
     }
     return chosen;
   }
@@ -79,6 +119,15 @@ class CpuModel final : public EngineModel {
 
  private:
   [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(config().hidden_dim); }
+  [[nodiscard]] std::vector<float> rows_of(std::span<const float> hidden, std::span<const std::int32_t> rows) const {
+    std::vector<float> chosen;
+    chosen.reserve(rows.size() * width());
+    for (const std::int32_t row : rows) {
+      const std::span<const float> one = hidden.subspan(static_cast<std::size_t>(row) * width(), width());
+      chosen.insert(chosen.end(), one.begin(), one.end());
+    }
+    return chosen;
+  }
   Transformer model_;
 };
 
@@ -113,6 +162,12 @@ RecordOptions with_needs(RecordOptions options, const Needs& needs) {
 }
 
 }  // namespace
+
+std::vector<std::vector<float>> EngineModel::forward_together(std::span<const CacheStep> steps) const {
+  std::vector<std::vector<float>> all;
+  for (const CacheStep& s : steps) all.push_back(forward(s));
+  return all;
+}
 
 std::vector<float> EngineModel::logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens) const {
   const auto n = static_cast<std::int32_t>(ids.size()), chunk = chunk_tokens > 0 ? chunk_tokens : std::max(n, 1);

@@ -12,6 +12,13 @@
 
 namespace kvlab {
 
+struct CacheStep {
+  PolicyCache* cache = nullptr;
+  std::span<const StepPiece> pieces;
+  TokenBatch batch;
+  std::span<const std::int32_t> rows;
+};
+
 // Arguments and results: CPU memory.
 class EngineModel {
  public:
@@ -28,6 +35,9 @@ class EngineModel {
   // From begin_step to end_step. Hidden states [rows.size(), hidden_dim] after the last norm.
   virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                      std::span<const std::int32_t> rows) const = 0;
+  [[nodiscard]] std::vector<float> forward(const CacheStep& s) const { return forward(*s.cache, s.pieces, s.batch, s.rows); }
+  // forward() of each, bit for bit; of different caches.
+  [[nodiscard]] virtual std::vector<std::vector<float>> forward_together(std::span<const CacheStep> steps) const;
   // [n, vocab_size].
   [[nodiscard]] virtual std::vector<float> head(std::span<const float> hidden) const = 0;
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,

@@ -9,211 +9,14 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "engine/grade/grading.h"
 #include "engine/model/config.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kPageTokens = 64;
-
-std::size_t place_of(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 void add(std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) { to.insert(to.end(), more.begin(), more.end()); }
-
-double log_sum(std::span<const float> logits) {
-  const double most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float z : logits) sum += std::exp(z - most);
-  return most + std::log(sum);
-}
-
-double divergence(std::span<const float> full, std::span<const float> other) {
-  const double a = log_sum(full), b = log_sum(other);
-  double kl = 0;
-  for (std::size_t i = 0; i < full.size(); ++i) {
-    const double log_p = full[i] - a;
-    kl += std::exp(log_p) * (log_p - (other[i] - b));
-  }
-  return std::max(kl, 0.0);
-}
-
-std::int32_t best(std::span<const float> logits) {
-  return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-struct Run {
-  const GradeSample* sample = nullptr;
-  EngineSequence sequence;
-  std::size_t next_place = 0;
-  std::vector<GradedAnswer> answers;
-  double held_bytes = 0;  // on the GPU
-  double resident = 0;    // sum of held bytes over the full cache's
-  std::int32_t resident_steps = 0;
-
-  [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
-};
-
-class Grading {
- public:
-  Grading(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples, const GradeOptions& options)
-      : model_(model), recipe_(recipe), options_(options), cache_(model.make_cache(recipe, cache_options(model, options))) {
-    runs_.resize(samples.size());
-    for (std::size_t i = 0; i < samples.size(); ++i) start(runs_[i], *samples[i], static_cast<std::int32_t>(i));
-  }
-
-  std::vector<GradedAnswer> run() {
-    std::vector<GradedAnswer> answers;
-    if (rests_after_prompt(recipe_)) {
-      for (Run* r : those_left()) step({r}, r->left());
-    } else {
-      for (std::vector<Run*> going = those_left(); !going.empty(); going = those_left()) step(going, 1);
-    }
-    for (Run& r : runs_) {
-      for (GradedAnswer& a : r.answers) {
-        a.resident_bytes_frac = resident_frac(r);
-        answers.push_back(a);
-      }
-      cache_->release(r.sequence);
-    }
-    return answers;
-  }
-
- private:
-  static PolicyCache::Options cache_options(const EngineModel& model, const GradeOptions& options) {
-    PolicyCache::Options o;
-    o.kv_bytes = static_cast<std::int32_t>(element_bytes(model.kv_type()));
-    o.seed = options.seed;
-    o.passes = options.passes;
-    o.page_tokens = kPageTokens;
-    o.packs = o.tiers = true;
-    return o;
-  }
-
-  void start(Run& r, const GradeSample& sample, std::int32_t index) {
-    r.sample = &sample;
-    for (std::size_t t = 0; t < sample.sample->turns.size(); ++t) {
-      const EvalTurn& turn = sample.sample->turns[t];
-      GradedAnswer a;
-      a.sample = sample.sample->number, a.turn = static_cast<std::int32_t>(t);
-      a.tokens = static_cast<std::int32_t>(turn.answer.size()), a.bytes = turn.answer_bytes;
-      r.answers.push_back(a);
-    }
-    r.sequence.index = index;
-    r.sequence.draws = sample.draws;
-    r.sequence.prompt_tokens = sample.prompt_tokens;
-    r.sequence.question_begin = sample.question_begin;
-    r.sequence.ids = sample.ids;
-    cache_->start(r.sequence);
-    const bool in_chunks = options_.chunk_tokens > 0 && recipe_.make_trigger()->inside_prefill();
-    if (in_chunks || !recipe_.computes_whole_prompts()) {
-      const std::int32_t chunk = options_.chunk_tokens > 0 ? options_.chunk_tokens : sample.prompt_tokens;
-      while (r.sequence.seen_tokens < sample.prompt_tokens) step({&r}, std::min(chunk, sample.prompt_tokens - r.sequence.seen_tokens));
-      return;
-    }
-    cache_->adopt(r.sequence, sample.prompt);
-    r.held_bytes = held_bytes(r);
-    const std::size_t places = places_before(r, sample.prompt_tokens);
-    grade_hidden(r, places, sample.prompt.last_hidden);
-  }
-
-  std::vector<Run*> those_left() {
-    std::vector<Run*> left;
-    for (Run& r : runs_)
-      if (r.left() > 0) left.push_back(&r);
-    return left;
-  }
-
-  void step(const std::vector<Run*>& runs, std::int32_t tokens) {
-    std::vector<StepPiece> pieces;
-    std::vector<std::int32_t> ids, positions;
-    for (Run* r : runs) {
-      const std::int32_t seen = r->sequence.seen_tokens;
-      pieces.push_back({&r->sequence, tokens});
-      for (std::int32_t i = 0; i < tokens; ++i) positions.push_back(seen + i), ids.push_back(r->sample->ids[place_of(seen + i)]);
-    }
-    std::vector<std::int32_t> rows;
-    std::vector<std::size_t> places;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const Run& r = *runs[i];
-      const std::int32_t first = r.sequence.seen_tokens;
-      places.push_back(places_before(r, first + tokens));
-      for (std::size_t p = r.next_place; p < places.back(); ++p)
-        rows.push_back(static_cast<std::int32_t>(i) * tokens + r.sample->places[p].position - first);
-    }
-    const std::vector<float> hidden = model_.forward(*cache_, pieces, {ids, positions}, rows);
-    std::span<const float> left = hidden;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      Run& r = *runs[i];
-      const std::size_t own = (places[i] - r.next_place) * place_of(model_.config().hidden_dim);
-      count_resident(r, tokens);
-      grade_hidden(r, places[i], left.first(own));
-      left = left.subspan(own);
-    }
-  }
-
-  [[nodiscard]] double full_bytes(std::int32_t tokens) const {
-    const ModelShape& m = cache_->shape();
-    return 2.0 * tokens * m.num_layers * m.kv_heads * m.head_dim * m.kv_bytes;
-  }
-  double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
-
-  // The prompt's share if no token follows.
-  [[nodiscard]] double resident_frac(const Run& r) const {
-    return r.resident_steps > 0 ? r.resident / r.resident_steps : r.held_bytes / full_bytes(r.sample->prompt_tokens);
-  }
-
-  // A piece counts as single tokens.
-  void count_resident(Run& r, std::int32_t tokens) {
-    const std::int32_t end = r.sequence.seen_tokens;
-    if (end < r.sample->prompt_tokens) return;
-    const double before = r.held_bytes, after = held_bytes(r);
-    r.held_bytes = after;
-    if (end == r.sample->prompt_tokens) return;
-    for (std::int32_t i = 1; i <= tokens; ++i) r.resident += (before + (after - before) * i / tokens) / full_bytes(end - tokens + i);
-    r.resident_steps += tokens;
-  }
-
-  // First ungraded place not before `position`.
-  static std::size_t places_before(const Run& r, std::int32_t position) {
-    std::size_t at = r.next_place;
-    while (at < r.sample->places.size() && r.sample->places[at].position < position) ++at;
-    return at;
-  }
-
-  // [n, hidden_dim], places up to `end`.
-  void grade_hidden(Run& r, std::size_t end, std::span<const float> hidden) {
-    const std::size_t begin = std::exchange(r.next_place, end);
-    if (begin == end) return;
-    const std::vector<float> logits = model_.head(hidden);
-    const auto vocab = place_of(model_.config().vocab_size);
-    for (std::size_t i = begin; i < end; ++i)
-      grade_token(r, i, std::span(logits).subspan((i - begin) * vocab, vocab), std::span(r.sample->full_logits).subspan(i * vocab, vocab));
-  }
-
-  static void grade_token(Run& r, std::size_t place, std::span<const float> logits, std::span<const float> full) {
-    const auto [position, turn] = r.sample->places[place];
-    GradedAnswer& a = r.answers[place_of(turn)];
-    std::size_t first = place;
-    while (first > 0 && r.sample->places[first - 1].turn == turn) --first;
-    const auto token = static_cast<std::int32_t>(place - first);
-    const std::int32_t truth = r.sample->ids[place_of(position + 1)], chosen = best(logits);
-    if (chosen != truth && a.first_wrong < 0) a.first_wrong = token;
-    if (best(full) != truth) a.is_full_exact = false;
-    if (chosen == best(full))
-      ++a.agreeing;
-    else if (a.first_diverging < 0)
-      a.first_diverging = token;
-    a.bits += (log_sum(logits) - logits[place_of(truth)]) / std::log(2.0);
-    a.kl_nats += divergence(full, logits);
-  }
-
-  const EngineModel& model_;
-  const Recipe& recipe_;
-  const GradeOptions& options_;
-  std::unique_ptr<PolicyCache> cache_;
-  std::vector<Run> runs_;
-};
 
 // In one piece.
 std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample& s) {
@@ -222,7 +25,7 @@ std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample&
   const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // without the last
   if (rest <= 0) return hidden;
   PolicyCache::Options options;
-  options.page_tokens = kPageTokens;
+  options.page_tokens = kGradePageTokens;
   const std::unique_ptr<PolicyCache> cache = model.make_cache(load_recipe("full"), options);
   EngineSequence sequence;
   sequence.prompt_tokens = s.prompt_tokens;
@@ -239,6 +42,54 @@ std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample&
   hidden.insert(hidden.end(), more.begin(), more.end());
   cache->release(sequence);
   return hidden;
+}
+
+using Gradings = std::vector<std::unique_ptr<Grading>>;
+
+// Caches that exist at a time: of all samples, or of one.
+std::size_t caches_together(const EngineModel& model, std::span<const GradeSample* const> samples, bool one_sample) {
+  constexpr double kMostBytes = 2e9;
+  constexpr std::size_t kMost = 64;
+  if (model.transformer() == nullptr) return 1;  // a GPU's memory is for one
+  const ModelConfig& c = model.config();
+  double tokens = 0;
+  for (const GradeSample* s : samples) {
+    const auto own = static_cast<double>(s->ids.size());
+    tokens = one_sample ? std::max(tokens, own) : tokens + own;
+  }
+  const double bytes = std::max(1.0, 8.0 * tokens * c.layers * c.kv_heads * c.head_dim);
+  return std::clamp<std::size_t>(static_cast<std::size_t>(kMostBytes / bytes), 1, kMost);
+}
+
+// All tokens after the prompt in one step.
+void by_sample(const EngineModel& model, const Gradings& all) {
+  for (std::size_t i = 0; i < all.front()->size(); ++i) {
+    for (const auto& g : all) g->start(i);
+    StepsTogether steps(model);
+    for (const auto& g : all) steps.add(*g, {&g->run(i)}, std::max(0, g->run(i).left()));
+    steps.run();
+    for (const auto& g : all) g->finish(i);
+  }
+}
+
+// Token by token; samples that end leave.
+void by_step(const EngineModel& model, const Gradings& all) {
+  const auto for_all = [&](auto&& f) {
+    for (const auto& g : all)
+      for (std::size_t i = 0; i < g->size(); ++i) f(*g, i);
+  };
+  for_all([](Grading& g, std::size_t i) { g.start(i); });
+  for (bool goes_on = true; goes_on;) {
+    StepsTogether steps(model);
+    goes_on = false;
+    for (const auto& g : all) {
+      std::vector<Grading::Run*> left = g->those_left();
+      goes_on |= !left.empty();
+      steps.add(*g, std::move(left), 1);
+    }
+    steps.run();
+  }
+  for_all([](Grading& g, std::size_t i) { g.finish(i); });
 }
 
 constexpr int kTimes = 3;
@@ -305,7 +156,30 @@ GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, c
 
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options) {
-  return Grading(model, recipe, samples, options).run();
+  const Recipe* const one = &recipe;
+  return std::move(grade(model, std::span(&one, 1), samples, options)[0]);
+}
+
+std::vector<std::vector<GradedAnswer>> grade(const EngineModel& model, std::span<const Recipe* const> recipes,
+                                             std::span<const GradeSample* const> samples, const GradeOptions& options) {
+  std::vector<std::vector<GradedAnswer>> answers(recipes.size());
+  for (const bool rests : {true, false}) {
+    std::vector<std::size_t> some;
+    for (std::size_t i = 0; i < recipes.size(); ++i)
+      if (rests_after_prompt(*recipes[i]) == rests) some.push_back(i);
+    const std::size_t most = caches_together(model, samples, rests);
+    for (std::size_t begin = 0; begin < some.size(); begin += most) {
+      std::vector<std::unique_ptr<Grading>> together;
+      const auto places = std::span(some).subspan(begin, std::min(most, some.size() - begin));
+      for (const std::size_t i : places) together.push_back(std::make_unique<Grading>(model, *recipes[i], samples, options));
+      if (rests)
+        by_sample(model, together);
+      else
+        by_step(model, together);
+      for (std::size_t i = 0; i < places.size(); ++i) answers[places[i]] = together[i]->answers();
+    }
+  }
+  return answers;
 }
 
 void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {

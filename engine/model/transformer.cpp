@@ -17,9 +17,9 @@ LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) 
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
-void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
-  run_cpu(
-      LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});
+void linear(std::span<const float> x, std::int64_t tokens, std::span<const std::int32_t> pieces, std::initializer_list<LinearPart> parts) {
+  run_cpu(LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(),
+                      static_cast<std::int32_t>(parts.size()), pieces});
 }
 
 // In place, per head.
@@ -104,7 +104,7 @@ struct Transformer::Activations {
     for (const auto& [part, each] : parts(c)) width += each;
     return static_cast<std::size_t>(tokens * width);
   }
-  Activations(const ModelConfig& c, std::int64_t n, AttentionHost& host) : tokens(n) {
+  Activations(const ModelConfig& c, std::int64_t n, AttentionHost& host) : tokens(n), pieces(host.pieces()) {
     float* next = host.pass_memory(floats(c, n)).data();
     for (const auto& [part, each] : parts(c)) {
       this->*part = {next, static_cast<std::size_t>(n * each)};
@@ -142,6 +142,7 @@ struct Transformer::Activations {
   }
 
   std::int64_t tokens;
+  std::span<const std::int32_t> pieces;       // as AttentionHost::pieces()
   std::vector<std::int32_t> place;            // in the batch; empty: all are left
   std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
   std::span<float> q, attended;               // [tokens, q_heads, head_dim]
@@ -162,7 +163,8 @@ Transformer Transformer::load(const std::string& dir) {
 // Before RoPE.
 void Transformer::project(const LayerWeights& w, Activations& a) const {
   const ModelConfig& c = config_;
-  linear(a.hidden, a.tokens, {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
+  linear(a.hidden, a.tokens, a.pieces,
+         {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
   if (!c.qk_norm) return;
   norm_heads(a.q, w.q_norm, c.norm_epsilon);
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
@@ -180,13 +182,13 @@ void Transformer::queries_keys_values(std::int32_t layer, AttentionHost& host, A
 void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   queries_keys_values(layer, host, a);
-  linear(a.attended, a.tokens, {part(w.o, w.o_bias, a.branch, a.tokens)});
+  linear(a.attended, a.tokens, a.pieces, {part(w.o, w.o_bias, a.branch, a.tokens)});
 }
 
 void Transformer::mlp(const LayerWeights& w, Activations& a) const {
-  linear(a.hidden, a.tokens, {part(w.gate, w.gate_bias, a.gate, a.tokens), part(w.up, w.up_bias, a.up, a.tokens)});
+  linear(a.hidden, a.tokens, a.pieces, {part(w.gate, w.gate_bias, a.gate, a.tokens), part(w.up, w.up_bias, a.up, a.tokens)});
   run_cpu(SiluMul{a.gate.data(), a.up.data(), a.gate.data(), a.tokens, config_.intermediate_dim});
-  linear(a.gate, a.tokens, {part(w.down, w.down_bias, a.branch, a.tokens)});
+  linear(a.gate, a.tokens, a.pieces, {part(w.down, w.down_bias, a.branch, a.tokens)});
 }
 
 void Transformer::check(const TokenBatch& batch) const {
@@ -253,7 +255,7 @@ std::size_t Transformer::pass_floats(std::int64_t tokens) const { return Activat
 std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config_.hidden_dim;
   std::vector<float> all(static_cast<std::size_t>(n * config_.vocab_size));
-  if (n > 0) linear(hidden, n, {part(weights_.head(), {}, all, n)});
+  if (n > 0) linear(hidden, n, {}, {part(weights_.head(), {}, all, n)});
   return all;
 }
 

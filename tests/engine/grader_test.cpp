@@ -92,6 +92,67 @@ TEST(Grader, BatchesDoNotMixSequences) {
   }
 }
 
+using Numbers = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, double, double, double>;
+
+std::vector<Numbers> numbers_of(const std::vector<GradedAnswer>& answers) {
+  std::vector<Numbers> all;
+  for (const GradedAnswer& a : answers)
+    all.emplace_back(a.sample, a.turn, a.first_wrong, a.first_diverging, a.agreeing, a.bits, a.kl_nats, a.resident_bytes_frac);
+  return all;
+}
+
+// Samples end at different steps. Answers are the same to the last bit for any number of recipes.
+TEST(Grader, CachesTogetherEqualCachesAlone) {
+  const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines", "trace"}, 1);
+  std::vector<Recipe> recipes{load_recipe("full"), load_recipe("kivi2"), load_recipe("int8_per_token"), load_recipe("lagkv", 400)};
+  for (const char* const name : {"snapkv", "adakv", "streaming", "h2o", "quest", "random"}) recipes.push_back(load_recipe(name, 200));
+  const std::vector<GradeSample> prepared = prepare(samples, recipes);
+  std::vector<const Recipe*> all;
+  std::vector<std::vector<Numbers>> alone;
+  for (const Recipe& recipe : recipes) {
+    all.push_back(&recipe);
+    alone.push_back(numbers_of(grade(probe_engine(), recipe, all_of(prepared), {})));
+  }
+  for (const std::size_t count : {std::size_t{2}, std::size_t{5}, recipes.size()}) {
+    const auto last = std::span(all).last(count);
+    const std::vector<std::vector<GradedAnswer>> together = grade(probe_engine(), last, all_of(prepared), {});
+    ASSERT_EQ(together.size(), count);
+    for (std::size_t i = 0; i < count; ++i)
+      EXPECT_EQ(numbers_of(together[i]), alone[recipes.size() - count + i]) << last[i]->name << " of " << count;
+  }
+}
+
+// Steps of several sizes, of prompts too.
+TEST(EngineModel, StepsTogetherEqualStepsAlone) {
+  const EngineModel& model = probe_engine();
+  const std::vector<std::int32_t> ids = text_ids(400), lengths{1, 7, 300, 12, 13, 60, 1, 48};
+  const std::vector<Recipe> recipes{load_recipe("full"),      load_recipe("snapkv", 32),    load_recipe("kivi2"),
+                                    load_recipe("quest", 32), load_recipe("streaming", 32), load_recipe("full"),
+                                    load_recipe("h2o", 32),   load_recipe("int8_per_token")};
+  std::vector<std::vector<float>> hidden[2];
+  for (const bool together : {false, true}) {
+    std::vector<std::unique_ptr<PolicyCache>> caches;
+    std::vector<EngineSequence> sequences(lengths.size());
+    std::vector<StepPiece> pieces;
+    std::vector<CacheStep> steps;
+    std::vector<std::vector<std::int32_t>> positions, rows;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      caches.push_back(model.make_cache(recipes[i], {}));
+      sequences[i].prompt_tokens = 50, sequences[i].ids = ids;
+      caches[i]->start(sequences[i]);
+      const StepPiece prompt{&sequences[i], 50};
+      static_cast<void>(model.forward(*caches[i], {&prompt, 1}, {std::span(ids).first(50), consecutive(0, 50)}, {}));
+      pieces.push_back({&sequences[i], lengths[i]});
+      positions.push_back(consecutive(50, lengths[i])), rows.push_back(consecutive(0, lengths[i]));
+    }
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+      steps.push_back({caches[i].get(), {&pieces[i], 1}, {std::span(ids).subspan(50, positions[i].size()), positions[i]}, rows[i]});
+    if (together) hidden[1] = model.forward_together(steps);
+    for (std::size_t i = 0; i < lengths.size() && !together; ++i) hidden[0].push_back(model.forward(steps[i]));
+  }
+  EXPECT_EQ(hidden[0], hidden[1]);
+}
+
 // So that a run over a part of the samples, or over the rest of them after an interruption, gives the same answers.
 TEST(Grader, RandomDrawsFollowFromTheSampleAlone) {
   const std::vector<EvalSample> samples = dev_samples({"niah", "multikey"}, 1);

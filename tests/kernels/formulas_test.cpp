@@ -140,6 +140,26 @@ TEST(LinearCpu, AGroupIsItsParts) {
   }
 }
 
+// Whatever the pieces' sizes are: each is computed as by a call for it alone.
+TEST(LinearCpu, APieceIsTheSameInAnyCall) {
+  const std::vector<std::int32_t> pieces{1, 1, 7, 12, 13, 48, 30, 49, 50, 131, 256, 257, 300, 1, 561, 0, 64, 3};
+  const std::int64_t tokens = std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0});
+  for (const std::int64_t in_dim : {6, 384, 1030}) {
+    const std::int64_t first = 264, second = in_dim == 6 ? 513 : 531;  // with a last block of few outputs
+    const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave((first + second) * in_dim, 1.3F), bias = wave(second, 0.2F);
+    std::vector<float> a(static_cast<std::size_t>(tokens * first)), b(static_cast<std::size_t>(tokens * second)), c(a.size()), d(b.size());
+    const auto run = [&](std::int64_t at, std::int64_t count, std::span<const std::int32_t> all, float* y, float* z) {
+      const LinearPart parts[] = {{w.data(), y + at * first, first}, {w.data() + first * in_dim, z + at * second, second, bias.data()}};
+      run_cpu(LinearGroup{x.data() + at * in_dim, count, in_dim, parts, 2, all});
+    };
+    run(0, tokens, pieces, a.data(), b.data());
+    std::int64_t at = 0;
+    for (const std::int32_t piece : pieces) run(at, piece, {}, c.data(), d.data()), at += piece;
+    EXPECT_EQ(a, c);
+    EXPECT_EQ(b, d);
+  }
+}
+
 TEST(EmbeddingCpu, CopiesRows) {
   const std::vector<float> table{0, 1, 10, 11, 20, 21};
   const std::vector<std::int32_t> ids{2, 0, 2};

@@ -228,20 +228,49 @@ class GradedSet {
     Recordings recorded;
     for (const GradeSample& s : prepared)
       if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
-    for (const auto& r : runs_) {
-      if (batch_.stop) throw Interrupted{};
-      if (r->failed) continue;
-      if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
-      const auto began = std::chrono::steady_clock::now();
-      try {
-        const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
-        batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
-        add_grades(*r, answers, recorded);
-      } catch (...) {
-        r->failed = true;
-        batch_.finish(r->place, std::current_exception(), r->wall_s);
-      }
-      r->wall_s += seconds_since(began);
+    std::vector<GradedRun*> open;
+    for (const auto& r : runs_)
+      if (!r->failed && !std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& p) { return r->has(*p.sample); }))
+        open.push_back(r.get());
+    grade_together(open, all, recorded);
+  }
+
+  // One by one after an error, so that others go on. Interrupted between sets.
+  void grade_together(std::span<GradedRun* const> runs, std::span<const GradeSample* const> samples, const Recordings& recorded) {
+    const std::size_t most = model_->transformer() != nullptr ? 16 : 1;
+    if (runs.empty()) return;
+    if (batch_.stop) throw Interrupted{};
+    if (runs.size() > most) {
+      grade_together(runs.first(most), samples, recorded);
+      return grade_together(runs.subspan(most), samples, recorded);
+    }
+    std::vector<const Recipe*> recipes;
+    for (const GradedRun* r : runs) recipes.push_back(&r->recipe);
+    const auto began = std::chrono::steady_clock::now();
+    std::vector<std::vector<GradedAnswer>> answers;
+    std::exception_ptr error;
+    try {
+      answers = grade(*model_, recipes, samples, setup().options);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    for (GradedRun* r : runs) r->wall_s += seconds_since(began) / static_cast<double>(runs.size());
+    if (error != nullptr && runs.size() > 1) {
+      for (std::size_t i = 0; i < runs.size(); ++i) grade_together(runs.subspan(i, 1), samples, recorded);
+      return;
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      end_block(*runs[i], error, error == nullptr ? answers[i] : std::vector<GradedAnswer>{}, recorded);
+  }
+
+  void end_block(GradedRun& r, const std::exception_ptr& error, const std::vector<GradedAnswer>& answers, const Recordings& recorded) {
+    try {
+      if (error != nullptr) std::rethrow_exception(error);
+      batch_.inputs.require_unchanged(batch_.experiment.runs[r.place]);  // before storing them
+      add_grades(r, answers, recorded);
+    } catch (...) {
+      r.failed = true;
+      batch_.finish(r.place, std::current_exception(), r.wall_s);
     }
   }
 
