@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -68,7 +69,10 @@ std::string footprint_key(const Recipe& r, const ModelShape& m, std::int32_t blo
 class Lent final : public Footprint {
  public:
   Lent(std::shared_ptr<Shelf> shelf, const MakeFootprint& make) : shelf_(std::move(shelf)), own_(shelf_->take(make)) {}
-  ~Lent() override { shelf_->put(std::move(own_)); }
+  // After an error, its last step is incomplete.
+  ~Lent() override {
+    if (std::uncaught_exceptions() == 0) shelf_->put(std::move(own_));
+  }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
 
@@ -83,7 +87,7 @@ class Lent final : public Footprint {
   std::int64_t decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) override {
     return own_->decode_run(seq, most, steps);
   }
-  void charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
+  void charge_ahead(std::span<const SeqState> batch, std::span<const std::span<const FootprintStep>> runs, std::int64_t steps,
                     DecodeAhead& ahead) override {
     own_->charge_ahead(batch, runs, steps, ahead);
   }
