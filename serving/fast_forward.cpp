@@ -21,13 +21,21 @@ bool FastForward::waits_for_device(const DecodeTimes& times, std::int64_t iterat
   return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
 }
 
-void FastForward::look_ahead() {
+// An estimate, if a look ahead costs more with each step.
+std::int64_t FastForward::iterations_before(Picoseconds until) {
+  const InFlightStep& last = steps_.latest();
+  if (!state_.memory().looks_ahead() || until == Picoseconds::max() || last.end <= last.start) return INT64_MAX;
+  return depth() + std::max<std::int64_t>(0, (until - last.end).count() / (last.end - last.start).count());
+}
+
+void FastForward::look_ahead(Picoseconds until) {
   stretch_.iterations = 0;
   if (state_.copies_out().last() > steps_.oldest().end) return;  // an earlier plan may take a block that is still copied
   if (!state_.queues().input().empty() || !state_.plan_was_quiet() || !all_uniform()) return;
   Horizon horizon = scheduler_.stable_for(state_);
   if (horizon.plans <= 0) return;
   horizon = horizon.within(state_.order_is_stable_for());
+  horizon.plans = std::min(horizon.plans, iterations_before(until));
   if (horizon.plans <= 0) return;
   const std::int64_t uniform = state_.uniform().iterations(horizon, depth());
   if (uniform < 2) return;

@@ -83,8 +83,8 @@ class FastForward {
   FastForward(ReplicaState& state, Scheduler& scheduler, Device& device, StepRing& steps, WorkDone& done, LogHistogram& itl)
       : state_(state), scheduler_(scheduler), device_(device), steps_(steps), done_(done), itl_(itl) {}
 
-  // With all steps in flight: begins a stretch, if plans only repeat.
-  void look_ahead();
+  // With all steps in flight: begins a stretch, if plans only repeat. An event at `until` will cut it.
+  void look_ahead(Picoseconds until);
   [[nodiscard]] bool is_on() const { return stretch_.iterations > 0; }
   // Time of the first output after the stretch.
   [[nodiscard]] Picoseconds end() { return iteration_time(stretch_.iterations + 1); }
@@ -106,6 +106,7 @@ class FastForward {
   [[nodiscard]] Picoseconds iteration_time(std::int64_t i);
   [[nodiscard]] StretchGaps stretch_gaps(std::int64_t iterations);
   [[nodiscard]] Picoseconds policy_time(std::int64_t iterations);
+  [[nodiscard]] std::int64_t iterations_before(Picoseconds until);
   [[nodiscard]] bool all_uniform();
   [[nodiscard]] bool waits_for_device(const DecodeTimes& times, std::int64_t iterations);
 

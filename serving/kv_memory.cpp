@@ -20,6 +20,7 @@ KvMemory::KvMemory(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool,
       keeps_everything_(footprint_->keeps_everything()),
       returns_pages_(footprint_->returns_pages()),
       copies_beside_steps_(keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone),
+      looks_ahead_(!footprint_->is_steady_in_decode() && footprint_->looks_ahead()),
       fresh_tokens_(footprint_->fresh_tokens()) {
   limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
   limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();
@@ -119,7 +120,8 @@ KvMemory::Need KvMemory::need(RequestId id, std::int32_t m, std::int32_t ahead) 
     }
   }
   if (!keeps_everything_) {
-    const FootprintStep step = footprint_->step(seq_of(r, computed, m));
+    const FootprintStep* const known = known_step(id, r, m);
+    const FootprintStep step = known != nullptr ? *known : footprint_->step(seq_of(r, computed, m));
     all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
     if (returns_pages_) all.surplus = std::max<std::int64_t>(0, r.pages - step.peak_pages);
     // A sequence rewritten in place keeps its blocks until the output is processed.
@@ -250,17 +252,14 @@ Preemption KvMemory::preemption_of(const Request& r, Preemption wanted) const {
 void KvMemory::apply_policy(Request& r, StepEntry& entry, std::size_t place) {
   const SeqState& seq = charged_.emplace_back(seq_of(r, r.computed_tokens, entry.tokens));
   charged_places_.push_back(place);
+  if (const FootprintStep* const known = known_step(entry.request, r, entry.tokens); known != nullptr) return take_sizes(r, *known);
   const FootprintStep done = footprint_->step(seq);
   if (done.leaves_hashed) {
     r.left_hashed = true;
     entry.leaves_hashed = true;
   }
   entry.ends_prompt = done.ends_prompt;
-  r.kept_pages = done.kept_pages;
-  if (!r.left_hashed) return;
-  r.kept_tokens = done.kept_tokens;
-  r.row_tokens = done.held_tokens;
-  r.pattern = done.pattern;
+  take_sizes(r, done);
 }
 
 void KvMemory::charge_policy(InFlightStep& step) {
@@ -273,6 +272,7 @@ void KvMemory::charge_policy(InFlightStep& step) {
 }
 
 void KvMemory::end_policy_step(Request& r, const StepEntry& entry) {
+  if (!entry.leaves_hashed && (!r.left_hashed || r.pages <= r.kept_pages)) return;
   const std::int64_t before = allocated(r);
   const bool gives_blocks = entry.leaves_hashed && r.left_hashed && !r.blocks.empty();  // false after a preemption
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);

@@ -12,6 +12,7 @@
 #include "policies/kv/footprint.h"
 #include "serving/block_pool.h"
 #include "serving/contiguous.h"
+#include "serving/decode_run.h"
 #include "serving/host_copies.h"
 #include "serving/node_store.h"
 #include "serving/request.h"
@@ -62,7 +63,7 @@ class KvMemory {
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
   // Decode steps are predictable.
-  [[nodiscard]] bool looks_ahead() const { return !is_steady_in_decode() && footprint_->looks_ahead(); }
+  [[nodiscard]] bool looks_ahead() const { return looks_ahead_; }
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
   }
@@ -95,9 +96,9 @@ class KvMemory {
   // publishes: hashes the full blocks of the m tokens.
   bool try_allocate(RequestId id, std::int32_t m, std::int32_t ahead, bool publishes = true) {
     Request& r = table_[id];
-    if (!has_room(r, r.computed_tokens + m + ahead)) return allocate_more(id, m, ahead, publishes);
+    if (!has_room(r, r.computed_tokens + m + ahead) && !has_pages(id, r, m, ahead)) return allocate_more(id, m, ahead, publishes);
     hits_valid_ = false;
-    if (publishes) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
+    if (publishes && !r.left_hashed) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
     return true;
   }
   bool try_reserve(Request& r, std::int32_t tokens);
@@ -172,11 +173,9 @@ class KvMemory {
   [[nodiscard]] std::int64_t pages_ahead(std::span<const RequestId> of, std::int64_t steps) const;
   // After an output, with no other step in flight.
   void return_surplus(Request& r);
-  // Step i (from 0) of the request at `place` in `of`.
-  void repeat_pages(Request& r, std::size_t place, std::int64_t i);
-  void repeat_sizes(Request& r, std::size_t place, std::int64_t i);
-  // The first n steps were carried out.
-  void drop_ahead(std::int64_t n) { ahead_done_ += n; }
+  // Step i (from 0) after the computed tokens.
+  void repeat_pages(RequestId r, std::int64_t i);
+  void repeat_sizes(RequestId r, std::int64_t i);
 
   void add_live(std::int64_t tokens) { live_tokens_ += tokens; }
 
@@ -193,6 +192,29 @@ class KvMemory {
   // The blocks of r suffice, and pages are not needed.
   [[nodiscard]] bool has_room(const Request& r, std::int32_t tokens) const {
     return needs_only_blocks_ && std::ssize(r.blocks) * limits_.block_tokens >= tokens;
+  }
+  // The next step's pages and blocks suffice.
+  [[nodiscard]] bool has_pages(RequestId id, const Request& r, std::int32_t m, std::int32_t ahead) {
+    const FootprintStep* const step = contiguous_ ? nullptr : known_step(id, r, m);
+    if (step == nullptr || step->peak_pages > r.pages) return false;
+    return r.left_hashed || std::ssize(r.blocks) * limits_.block_tokens >= r.computed_tokens + m + ahead;
+  }
+  [[nodiscard]] const FootprintStep* known_step(RequestId id, const Request& r, std::int32_t m) {
+    if (m != 1 || !looks_ahead_) return nullptr;
+    const FootprintStep* const step = run_of(id).find(r);
+    return step != nullptr ? step : first_of_run(run_of(id), r);
+  }
+  const FootprintStep* first_of_run(DecodeRun& run, const Request& r);
+  DecodeRun& run_of(RequestId id) {
+    if (runs_.size() <= index(id)) runs_.resize(index(id) + std::size_t{1});
+    return runs_[index(id)];
+  }
+  static void take_sizes(Request& r, const FootprintStep& done) {
+    r.kept_pages = done.kept_pages;
+    if (!r.left_hashed) return;
+    r.kept_tokens = done.kept_tokens;
+    r.row_tokens = done.held_tokens;
+    r.pattern = done.pattern;
   }
   bool allocate_more(RequestId id, std::int32_t m, std::int32_t ahead, bool publishes);
   void publish_blocks(Request& r, std::int32_t tokens);
@@ -227,6 +249,7 @@ class KvMemory {
   SlotTable& table_;
   bool keeps_everything_, returns_pages_;
   const bool copies_beside_steps_;
+  const bool looks_ahead_;
   std::int32_t fresh_tokens_;
   std::optional<ContiguousAllocator> contiguous_;
   bool needs_only_blocks_;     // whole KV in paged memory
@@ -234,11 +257,11 @@ class KvMemory {
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
   DecodeAhead ahead_;
-  std::vector<SeqState> ahead_of_;                      // before the steps
-  std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
-  std::int64_t ahead_done_ = 0;
-  std::vector<SeqState> charged_;            // in commit: sequences,
-  std::vector<std::size_t> charged_places_;  // and entries
+  std::vector<SeqState> ahead_of_;                          // before the steps
+  std::vector<std::span<const FootprintStep>> runs_ahead_;  // parts of runs_
+  std::vector<DecodeRun> runs_;                             // by slot
+  std::vector<SeqState> charged_;                           // in commit: sequences,
+  std::vector<std::size_t> charged_places_;                 // and entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   HostCopies copies_;  // part of host_used_; dropped when room is needed
   std::vector<BlockId> taken_;

@@ -128,7 +128,8 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
       first_(*ranks_.front()),
       ahead_(first_.state, *first_.scheduler, *first_.device, first_.steps, done_, fleet.itl),
       is_piped_(first_.device->traits().num_stages > 1),
-      may_skip_steps_(fleet.setup.fast_forward && ranks_.size() == 1 && !is_piped_ && !sink_.wants_steps()) {}
+      may_skip_steps_(fleet.setup.fast_forward && ranks_.size() == 1 && !is_piped_ && !sink_.wants_steps()),
+      is_only_(fleet.setup.num_pools() == 1 && pool.num_replicas == 1 && pool.ranks == 1) {}
 
 void Replica::note_input(const Rank& rank, Picoseconds at) {
   end_stretch();
@@ -174,7 +175,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
     const bool is_wake = event.subject != 0;
     if (is_wake && (event.subject != wake_generation_ || !is_idle())) return;
     if (!is_wake) plan_pending_ = false;
-    plan(event.at);
+    plan(event.at, next_arrival);
     return;
   }
   if (event.kind != EventKind::kOutput) return end_copy(event);
@@ -187,7 +188,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
   const bool is_alone =
       !is_watched_ && now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && !has_output();
   if (is_alone)
-    plan(now);
+    plan(now, next_arrival);
   else
     queue_plan(now);
 }
@@ -224,10 +225,10 @@ void Replica::queue_plan(Picoseconds at) {
   queue_.push(at, Phase::kSchedule, EventKind::kPlan, first_rank_, 0);
 }
 
-void Replica::plan(Picoseconds at) {
+void Replica::plan(Picoseconds at, Picoseconds next_arrival) {
   while (!first_.steps.is_full() && plan_one(at)) at = clock_.now(at);
   if (first_.steps.is_empty()) return;
-  if (may_skip_steps_ && !is_watched_ && first_.steps.is_full()) ahead_.look_ahead();
+  if (may_skip_steps_ && !is_watched_ && first_.steps.is_full()) ahead_.look_ahead(is_only_ ? next_arrival : Picoseconds::max());
   schedule_next();
 }
 

@@ -40,7 +40,7 @@ class Replica {
  private:
   void process_oldest(Picoseconds at);
   void queue_plan(Picoseconds at);
-  void plan(Picoseconds at);
+  void plan(Picoseconds at, Picoseconds next_arrival);
   bool plan_one(Picoseconds at);
   void begin(Picoseconds planned, Picoseconds ready);
   void count_steps(int i, Picoseconds before);
@@ -61,6 +61,7 @@ class Replica {
   FastForward ahead_;
   bool is_piped_;
   bool may_skip_steps_;
+  bool is_only_;  // all arrivals come here
   bool is_watched_ = false;
   bool plan_pending_ = false;          // a kPlan event is queued
   std::uint32_t generation_ = 0;       // of the queued kOutput event

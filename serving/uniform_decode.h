@@ -79,18 +79,17 @@ void UniformDecode::repeat(std::int64_t iterations, int depth, Planned planned) 
   for (std::int64_t i = 0; i < iterations; ++i) {
     for (const RequestId id : running)
       if (depth == 1 && is_paged) memory_.return_surplus(table_[id]);
-    for (std::size_t place = 0; place < running.size(); ++place) {
-      Request& r = table_[running[place]];
-      memory_.repeat_pages(r, place, i);
+    for (const RequestId id : running) {
+      Request& r = table_[id];
+      memory_.repeat_pages(id, i);
       if (r.left_hashed || !is_paged) continue;
       if (first_allocation(r) - 1 <= i) memory_.take_block(r);
       if (memory_.limits().prefix_caching && r.published < r.num_hashes && first_publication(r) - 1 <= i)
         memory_.publish_up_to(r, (r.published + 1) * block_tokens());
     }
-    for (std::size_t place = 0; place < running.size(); ++place) memory_.repeat_sizes(table_[running[place]], place, i);
+    for (const RequestId id : running) memory_.repeat_sizes(id, i);
     planned(i);
   }
-  memory_.drop_ahead(iterations);
   memory_.forget_hits();
   left_ -= iterations;
 }

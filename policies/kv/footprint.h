@@ -105,10 +105,10 @@ class Footprint {
   [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
   // True: decode_run() and charge_ahead() work.
   [[nodiscard]] virtual bool looks_ahead() const { return false; }
-  // Appends at most `most` decode steps, before rows are first cut or kept pages decrease. Returns their number.
+  // Appends at most `most` decode steps to those before, until rows are first cut or kept pages decrease. Returns their number.
   virtual std::int64_t decode_run(const SeqState& /*seq*/, std::int64_t /*most*/, std::vector<FootprintStep>& /*steps*/) { return 0; }
   // `runs` [batch][>= steps]: results of decode_run().
-  virtual void charge_ahead(std::span<const SeqState> /*batch*/, std::span<const std::vector<FootprintStep>> /*runs*/,
+  virtual void charge_ahead(std::span<const SeqState> /*batch*/, std::span<const std::span<const FootprintStep>> /*runs*/,
                             std::int64_t /*steps*/, DecodeAhead& /*ahead*/) {}
   // True: without evictions, layers that keep less have private copies of tokens in blocks. Pages above peak_pages are freed before the
   // step.

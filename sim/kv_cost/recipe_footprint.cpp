@@ -46,7 +46,7 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       trigger_(recipe.make_trigger()),
       expected_(recipe, model),
       shapes_(expected_.shapes()),
-      decodes_(recipe, model),
+      decodes_(recipe, model, /*has_counts=*/false),
       pages_(pages_of(shapes_, block_tokens, least_token_bytes)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
@@ -185,7 +185,9 @@ StepKey RecipeFootprint::key_of(const SeqState& seq) const {
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
   if (decodes(seq)) {
     if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
-    return step_on(trail_of(seq), seq);
+    FootprintStep done = known_on(trail_of(seq), seq);
+    if (seq.left_hashed) done.leaves_hashed = false;
+    return done;
   }
   const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
                                           seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
@@ -222,7 +224,7 @@ RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
   return trail;
 }
 
-FootprintStep RecipeFootprint::step_on(Trail& trail, const SeqState& seq) {
+const FootprintStep& RecipeFootprint::find_on(Trail& trail, const SeqState& seq) {
   if (const std::int32_t index = seq.held_tokens / kChunk; index != trail.chunk_index) {
     if (chunks_.size() >= kMostChunks) {
       chunks_.clear();
@@ -239,9 +241,7 @@ FootprintStep RecipeFootprint::step_on(Trail& trail, const SeqState& seq) {
     chunk.steps[i] = run(seq);
     chunk.known |= 1U << i;
   }
-  FootprintStep done = chunk.steps[i];
-  if (seq.left_hashed) done.leaves_hashed = false;
-  return done;
+  return chunk.steps[i];
 }
 
 // Lost, merged or marked: shorter rows, merged layers, a trigger that acted without shortening, or data-dependent counts.
@@ -349,19 +349,22 @@ std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most,
   if (!decodes(seq)) return 0;
   SeqState now = seq;
   Trail trail;  // a copy: the next step begins where this one does
-  std::int64_t kept = 0;
+  std::int64_t kept = steps.empty() ? 0 : steps.back().kept_pages;
   for (std::int64_t i = 0, key_until = 0; i < most; ++i) {
     if (i >= key_until) {
       trail = trail_of(now);
       key_until = i + trail.until - now.seen_tokens;
     }
-    const FootprintStep done = step_on(trail, now);
-    if (done.leaves_hashed || done.ends_prompt || done.pattern != now.pattern) return i;
+    const FootprintStep& done = known_on(trail, now);
+    if ((done.leaves_hashed && !now.left_hashed) || done.ends_prompt || done.pattern != now.pattern) return i;
     if (now.left_hashed && done.kept_pages < kept) return i;  // until then separate pages stay
-    if (done.held_tokens != now.held_tokens && done.held_tokens != now.held_tokens + 1) key_until = i + 1;
+    const std::int32_t gains = done.held_tokens - now.held_tokens;
+    if (gains != 0 && gains != 1) key_until = i + 1;
     steps.push_back(done);
+    steps.back().leaves_hashed = false;
     kept = done.kept_pages;
-    now = done.after(now);
+    ++now.seen_tokens;
+    now.held_tokens = now.left_hashed ? done.held_tokens : now.seen_tokens;
   }
   return most;
 }

@@ -124,7 +124,7 @@ class RecipeFootprint final : public Footprint {
   // Unpacking sums fractional bytes.
   [[nodiscard]] bool looks_ahead() const override { return unpacking_ == nullptr; }
   std::int64_t decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) override;
-  void charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
+  void charge_ahead(std::span<const SeqState> batch, std::span<const std::span<const FootprintStep>> runs, std::int64_t steps,
                     DecodeAhead& ahead) override;
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
   [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
@@ -210,7 +210,13 @@ class RecipeFootprint final : public Footprint {
     }
   };
   Trail& trail_of(const SeqState& seq);
-  FootprintStep step_on(Trail& trail, const SeqState& seq);
+  // Valid until the next call. leaves_hashed: as if it had not.
+  const FootprintStep& known_on(Trail& trail, const SeqState& seq) {
+    const auto i = static_cast<std::size_t>(seq.held_tokens % kChunk);
+    const bool is_known = seq.held_tokens / kChunk == trail.chunk_index && (trail.chunk->known >> i & 1U) != 0;
+    return is_known ? trail.chunk->steps[i] : find_on(trail, seq);
+  }
+  const FootprintStep& find_on(Trail& trail, const SeqState& seq);
   std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
   static constexpr std::uint32_t kTrails = 2048;
   std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost

@@ -64,7 +64,8 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
 void RecipeFootprint::fill_walk(const SeqState& seq, StepOps::Walk& walk) const {
   if (seq.pattern != RowPatterns::kAlike || walk.seq.prompt_tokens != seq.prompt_tokens) return fill_shape(seq, walk.seq);
   walk.seq.seen_tokens = seq.seen_tokens;
-  walk.seq.held.assign(1, seq.held_tokens);
+  if (walk.seq.held.size() != 1) walk.seq.held.resize(1);
+  walk.seq.held.front() = seq.held_tokens;
 }
 
 void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
@@ -150,31 +151,28 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
       add_calls(work.ops, result.calls[c], uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
 }
 
-void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
-                                   DecodeAhead& ahead) {
+void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<const std::span<const FootprintStep>> runs,
+                                   std::int64_t steps, DecodeAhead& ahead) {
+  const auto count = static_cast<std::size_t>(steps);
   if (walks_.size() < batch.size()) walks_.resize(batch.size());
   for (std::size_t s = 0; s < batch.size(); ++s) {
     StepOps::Walk& walk = walks_[s];
     fill_walk(batch[s], walk);
-    walk.grown.assign(1, 0);
-    for (std::int64_t i = 1; i < steps; ++i)
-      walk.grown.push_back(runs[s][static_cast<std::size_t>(i - 1)].held_tokens - batch[s].held_tokens);
+    walk.grown.resize(count);
+    walk.grown.front() = 0;
+    for (std::size_t i = 1; i < count; ++i) walk.grown[i] = runs[s][i - 1].held_tokens - batch[s].held_tokens;
   }
-  const auto count = static_cast<std::size_t>(steps);
   of_walks_.assign(count * batch.size(), {});
   const std::vector<LayerCalls> calls = decodes_.decode(std::span(walks_).first(batch.size()), count, of_walks_);
-  ahead.ops.assign(count, {}), ahead.attended.assign(count, {});
+  ahead.ops.assign(count, {}), ahead.attended.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     if (i > 0 && calls[i] == calls[i - 1])
       ahead.ops[i] = ahead.ops[i - 1];
     else
       add_decodes(calls[i], ahead.ops[i]);
-    ahead.attended[i].reserve(batch.size());
-    for (std::size_t s = 0; s < batch.size(); ++s) {
-      const StepOps::Read& read = of_walks_[i * batch.size() + s];
-      const bool same = i > 0 && read == of_walks_[(i - 1) * batch.size() + s];
-      ahead.attended[i].push_back(same ? ahead.attended[i - 1][s] : attended(read));
-    }
+    ahead.attended[i].resize(batch.size());
+    const std::span<const StepOps::Read> reads = std::span(of_walks_).subspan(i * batch.size(), batch.size());
+    for (std::size_t s = 0; s < batch.size(); ++s) ahead.attended[i][s] = attended(reads[s]);
   }
 }
 

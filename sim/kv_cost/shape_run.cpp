@@ -240,7 +240,7 @@ void ShapeRun::finish(Result& result) {
     for (std::size_t s = 0; s < g.seqs.size(); ++s) {
       ends_[g.place[s]] = g.seqs[s].end();
       for (std::int32_t l = 0; l < model_.num_layers; ++l)
-        for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+        for (std::int32_t h = 0, end = runs(l) ? model_.kv_heads : 0; h < end; ++h)
           result.held[g.place[s] * num_rows() + static_cast<std::size_t>(l * model_.kv_heads + h)] =
               g.layers[static_cast<std::size_t>(l)].len(static_cast<std::int32_t>(s) * model_.kv_heads + h);
     }
@@ -302,7 +302,7 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   }
   bool leads_here = true;
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
-    for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+    for (std::int32_t h = 0, end = runs(l) ? model_.kv_heads : 0; h < end; ++h)
       leads_here &= group.layers[static_cast<std::size_t>(l)].len(h) == held_in(seq, l, h);
   ops_.clear_log();
   if (!leads_here && delta >= 0 && seen > 0) policy_.forget(index);

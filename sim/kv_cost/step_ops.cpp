@@ -32,14 +32,17 @@ StepOps::Read StepOps::read_of(const Calls& calls) {
   return read;
 }
 
-CallRow::CallRow(std::span<const OpCall> calls) {
-  for (const OpCall& c : calls) numbers_.insert(numbers_.end(), {c.rows, c.tokens, c.outputs, c.bytes - c.shared_bytes, c.flops});
+CallRow::CallRow(std::span<const OpCall> calls) : num_calls_(calls.size()) {
+  numbers_.reserve(num_calls_ * (kWork + kCounts));
+  for (const OpCall& c : calls) numbers_.insert(numbers_.end(), {c.bytes - c.shared_bytes, c.flops});
+  for (const OpCall& c : calls) numbers_.insert(numbers_.end(), {c.rows, c.tokens, c.outputs});
   if (std::all_of(calls.begin(), calls.end(), [](const OpCall& c) { return c.shared_bytes == 0; })) return;
   for (const OpCall& c : calls) shared_.push_back(c.shared_bytes);
 }
 
-void CallRow::clear(std::size_t num_calls) {
-  numbers_.assign(num_calls * kNumbers, 0);
+void CallRow::clear(std::size_t num_calls, bool has_counts) {
+  num_calls_ = num_calls;
+  numbers_.assign(num_calls * (has_counts ? kWork + kCounts : kWork), 0);
   shared_.clear();
 }
 
@@ -49,6 +52,8 @@ void CallRow::add(const CallRow& more, std::int64_t times) {
   const std::size_t count = numbers_.size();
   if (times == 1)
     for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
+  else if (times == -1)
+    for (std::size_t i = 0; i < count; ++i) to[i] -= from[i];
   else
     for (std::size_t i = 0; i < count; ++i) to[i] += times * from[i];
   if (!more.shares()) return;
@@ -57,10 +62,14 @@ void CallRow::add(const CallRow& more, std::int64_t times) {
 }
 
 void CallRow::write(std::vector<OpCall>& calls) const {
-  const std::int64_t* n = numbers_.data();
-  for (std::size_t i = 0; i < calls.size(); ++i, n += kNumbers) {
+  const bool has_counts = numbers_.size() > num_calls_ * kWork;
+  for (std::size_t i = 0; i < num_calls_; ++i) {
     const std::int64_t shared = shares() ? shared_[i] : 0;
-    calls[i] = {calls[i].op, n[0], n[1], n[2], n[3] + shared, n[4], shared};
+    const std::int64_t* const work = &numbers_[i * kWork];
+    calls[i] = {calls[i].op, 0, 0, 0, work[0] + shared, work[1], shared};
+    if (!has_counts) continue;
+    const std::int64_t* const counts = &numbers_[num_calls_ * kWork + i * kCounts];
+    calls[i].rows = counts[0], calls[i].tokens = counts[1], calls[i].outputs = counts[2];
   }
 }
 
@@ -80,8 +89,12 @@ void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<
   calls.push_back({kReadDisk, 0, 0, 0, result.disk[layer], 0});
 }
 
-StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model), fetches_(!recipe.selects_all), acts_in_decode_(recipe.make_trigger()->in_decode()), shapes_(recipe, model) {
+StepOps::StepOps(const Recipe& recipe, const ModelShape& model, bool has_counts)
+    : model_(model),
+      has_counts_(has_counts),
+      fetches_(!recipe.selects_all),
+      acts_in_decode_(recipe.make_trigger()->in_decode()),
+      shapes_(recipe, model) {
   const KvPolicy::LayerKinds kinds = shapes_.policy().layer_kinds(true);
   is_joint_ = kinds.run_together();
   units_.resize(is_joint_ ? 1 : kinds.first.size());
@@ -269,7 +282,8 @@ StepOps::Calls StepOps::calls_of(const Unit& unit, const Place& at) const {
 std::int32_t StepOps::company_of(Unit& unit, std::span<const Cursor> cursors) {
   kinds_.clear();
   for (const Cursor& c : cursors)
-    if (std::find(kinds_.begin(), kinds_.end(), c.alone.line->kind) == kinds_.end()) kinds_.push_back(c.alone.line->kind);
+    if (const std::int32_t kind = c.alone.line->kind; kinds_.empty() || kind != kinds_.back())
+      if (std::find(kinds_.begin(), kinds_.end(), kind) == kinds_.end()) kinds_.push_back(kind);
   if (kinds_.size() == 1) return 0;
   std::sort(kinds_.begin(), kinds_.end());
   const auto [at, is_new] = unit.company_ids.try_emplace(kinds_, static_cast<std::int32_t>(unit.companies.size()));

@@ -30,9 +30,9 @@ class CallRow {
   CallRow() = default;
   explicit CallRow(std::span<const OpCall> calls);
   [[nodiscard]] bool empty() const { return numbers_.empty(); }
-  [[nodiscard]] std::size_t num_calls() const { return numbers_.size() / kNumbers; }
-  // Of as many calls.
-  void clear(std::size_t num_calls);
+  [[nodiscard]] std::size_t num_calls() const { return num_calls_; }
+  // Of as many calls. Without counts: sums of bytes and FLOPs only.
+  void clear(std::size_t num_calls, bool has_counts);
   void add(const CallRow& more, std::int64_t times);
   // In calls with the names; bytes of those without a name stay.
   void write(std::vector<OpCall>& calls) const;
@@ -40,8 +40,9 @@ class CallRow {
   [[nodiscard]] bool shares() const { return !shared_.empty(); }
 
  private:
-  static constexpr std::size_t kNumbers = 5;
-  std::vector<std::int64_t> numbers_;  // per call: rows, tokens, outputs, bytes without shared ones, flops
+  static constexpr std::size_t kWork = 2, kCounts = 3;
+  std::size_t num_calls_ = 0;
+  std::vector<std::int64_t> numbers_;  // per call: bytes without shared ones, flops; then per call: rows, tokens, outputs
   std::vector<std::int64_t> shared_;   // bytes per call; empty: none
 };
 
@@ -59,8 +60,8 @@ void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t time
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
-  // Errors as ShapeRun. Counts at their bounds.
-  StepOps(const Recipe& recipe, const ModelShape& model);
+  // Errors as ShapeRun. Counts at their bounds. has_counts: calls of a batch have rows, tokens and outputs.
+  StepOps(const Recipe& recipe, const ModelShape& model, bool has_counts = true);
 
   // Before step i, rows that lost tokens have grown by grown[i], whole ones by i. Empty: one step.
   struct Walk {
@@ -144,6 +145,9 @@ class StepOps {
     [[nodiscard]] bool leads_to(const Walk& next) const {
       return num_rows == 1 && prompt == next.seq.prompt_tokens && seen_before + 1 == next.seq.seen_tokens;
     }
+    // And its places last.
+    [[nodiscard]] bool goes_on_to(const Walk& next) const;
+    void pass_to(const Walk& next);
     [[nodiscard]] Seq seq() const;
     [[nodiscard]] Member member(const Seq& seq) const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
   };
@@ -207,7 +211,7 @@ class StepOps {
 
   static constexpr std::uint32_t kTrails = 2048;
   ModelShape model_;
-  bool fetches_, acts_in_decode_, is_joint_;
+  bool has_counts_, fetches_, acts_in_decode_, is_joint_;
   ShapeRun shapes_;
   std::vector<std::int32_t> unit_of_layer_;
   std::vector<Unit> units_;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMostLines = 1 << 16, kMostCalls = 1 << 19, kMostLeft = 8;
 
 bool is_even(std::span<const std::int32_t> rows) {
-  return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
+  return rows.size() == 1 || std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
 }
 
 // Without the calls that begin layers.
@@ -163,34 +163,45 @@ void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   }
 }
 
+bool StepOps::Cursor::goes_on_to(const Walk& next) const {
+  return leads_to(next) && is_even(next.seq.held) && next.seq.held.front() - held_before == grows;
+}
+
+void StepOps::Cursor::pass_to(const Walk& next) {
+  walk = &next;
+  at = SIZE_MAX;  // not put in this step
+  until -= 1, lasts -= 1;
+  trail = nullptr;
+  seen_before = next.seq.seen_tokens, held_before = next.seq.held.front();
+}
+
 // Sequences that are a token further keep their places, though some before them left.
 void StepOps::take(Batch& batch, std::span<const Walk> walks) {
   changed_.clear();
-  std::vector<Cursor>& before = batch.before;
-  before.swap(batch.cursors);
-  batch.cursors.clear();
+  std::vector<Cursor>&cursors = batch.cursors, &before = batch.before;
+  std::size_t same = 0;
+  while (same < std::min(cursors.size(), walks.size()) && cursors[same].goes_on_to(walks[same])) cursors[same].pass_to(walks[same]), ++same;
+  before.assign(cursors.begin() + static_cast<std::ptrdiff_t>(same), cursors.end());
+  cursors.resize(same);
   std::size_t from = 0;
   const auto leave = [&](const Cursor& c) { changed_.push_back({nullptr, {c.joint.line, c.joint.further + c.grows}, c.grows}); };
-  for (const Walk& walk : walks) {
+  for (const Walk& walk : walks.subspan(same)) {
     const std::vector<std::int32_t>& held = walk.seq.held;
     const std::size_t num_rows = is_even(held) ? 1 : held.size();
     std::size_t at = from;
     const std::size_t end = num_rows > 1 ? from : std::min(before.size(), from + kMostLeft);
     while (at < end && !before[at].leads_to(walk)) ++at;
-    Cursor& c = batch.cursors.emplace_back();
+    Cursor& c = cursors.emplace_back();
     if (at < end) {
       for (; from < at; ++from) leave(before[from]);
       ++from;
-      const std::int32_t gains = held.front() - before[at].held_before;
-      if (gains == before[at].grows) {
+      if (before[at].goes_on_to(walk)) {
         c = before[at];
-        c.at = SIZE_MAX;  // not put in this step
-        c.until -= 1, c.lasts -= 1;
-        c.trail = nullptr;
-      } else {
-        leave(before[at]);
-        c.usual = gains == 0 ? 0 : 1;
+        c.pass_to(walk);
+        continue;
       }
+      leave(before[at]);
+      c.usual = held.front() == before[at].held_before ? 0 : 1;
     }
     c.walk = &walk;
     c.num_rows = num_rows;
@@ -289,7 +300,7 @@ void StepOps::add_line(Batch& batch, const Place& at, std::int32_t grows, std::i
 // And the increment per step.
 void StepOps::sum(const Unit& unit, Batch& batch) {
   const std::size_t num_calls = batch.cursors.front().joint.line->base.num_calls();
-  batch.total.clear(num_calls), batch.slope.clear(num_calls);
+  batch.total.clear(num_calls, has_counts_), batch.slope.clear(num_calls, has_counts_);
   if (!shapes_.policy().reads_shares()) return sum_lines(batch);
   for (const Cursor& c : batch.cursors) batch.total.add(CallRow(calls_of(unit, c.joint)), 1);
 }

@@ -63,10 +63,9 @@ class DueTokens final : public PartState {
   }
 
   void forget(std::int32_t index) override {
-    for (std::vector<Row>& layer : rows_) {
-      const auto begin = static_cast<std::size_t>(index) * static_cast<std::size_t>(kv_heads_);
-      for (std::size_t h = 0; h < static_cast<std::size_t>(kv_heads_) && begin + h < layer.size(); ++h) layer[begin + h] = {};
-    }
+    const std::ptrdiff_t begin = std::ptrdiff_t{index} * kv_heads_, end = begin + kv_heads_;
+    for (std::vector<Row>& layer : rows_)
+      if (std::ssize(layer) >= end) std::fill(layer.begin() + begin, layer.begin() + end, Row{});
   }
 
   [[nodiscard]] const DueRule& rule() const { return rule_; }
