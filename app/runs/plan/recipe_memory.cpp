@@ -56,9 +56,10 @@ std::shared_ptr<Shelf> shelf_of(const std::string& key) {
 }
 
 // Equal keys, equal footprints.
-std::string footprint_key(const Recipe& r, const ModelShape& m, std::int32_t block_tokens, KvReads reads, double token_bytes) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", m.num_layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, m.kv_bytes,
-                                block_tokens, static_cast<int>(reads), token_bytes);
+std::string footprint_key(const Recipe& r, const ModelShape& m, std::int32_t block_tokens, KvReads reads, const std::string& at_rest,
+                          double token_bytes) {
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", at_rest, m.num_layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim,
+                                m.kv_bytes, block_tokens, static_cast<int>(reads), token_bytes);
   const Budget& b = r.budget;
   key += fmt::format(" {} {} {} {} {} {} {} {} {}", b.tokens, b.frac, b.truncates, b.dropped, static_cast<int>(r.prefix_reuse),
                      static_cast<int>(r.on_preempt), static_cast<int>(r.positions), r.weights, r.text);
@@ -192,11 +193,12 @@ void use_recipe(Params& p, const KvLayout& layout, PoolPlan& pool) {
     check_policy_fits(layout, pool);
     const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
     const double gpu_bytes = kv_memory_bytes(pool), share_bytes = token_share_bytes(pages, pool.cost, gpu_bytes);
-    pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(pool), share_bytes] {
+    const std::string at_rest = measured_rest(pool);
+    pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest, share_bytes] {
       return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
     };
     if (reads != KvReads::kUnpacked)  // unpacking adds up from step to step
-      pool.make_footprint = lending(pool.make_footprint, footprint_key(recipe, shape, memory.block_tokens, reads, share_bytes));
+      pool.make_footprint = lending(pool.make_footprint, footprint_key(recipe, shape, memory.block_tokens, reads, at_rest, share_bytes));
     check_place(memory, pool.cost, "in CPU memory", "cpu_memory_bytes", pages.host_token_bytes, pool.cost.hardware.cpu_memory_bytes);
     check_place(memory, pool.cost, "on disk", "disk_bytes", pages.disk_token_bytes, pool.cost.hardware.disk_bytes);
     pool.make_footprint();
