@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "base/big_array.h"
 #include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/model/layer/layer.h"
@@ -113,81 +111,6 @@ void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t toke
       .noalias() = x * w.transpose();
 }
 
-// Eigen's product in its parts: each matrix is packed once for all blocks. Bit for bit as many_tokens() of a block.
-namespace packed {
-
-namespace E = Eigen::internal;
-using Index = std::int64_t;
-using Traits = E::gebp_traits<float, float>;
-using Weights = E::const_blas_data_mapper<float, Index, Eigen::RowMajor>;
-using Tokens = E::const_blas_data_mapper<float, Index, Eigen::ColMajor>;
-using Out = E::blas_data_mapper<float, Index, Eigen::ColMajor>;
-constexpr Index kOuts = Index{3} * Traits::mr;  // per task: whole tiles
-
-// Channels that are added before a sum is stored.
-Index channels_of(Index in_dim) {
-  Index k = in_dim, m = kBlockOutputs, n = kBlockTokens;
-  E::computeProductBlockingSizes<float, float, 1>(k, m, n, Index{1});
-  return k;
-}
-
-// Eigen takes other ways for these.
-bool is_small(Index tokens, Index outs, Index in_dim) { return tokens == 1 || outs == 1 || tokens + outs + in_dim < 20; }
-
-// Eigen stores whole vectors.
-Index aligned(Index n) { return round_up(n, kLanes); }
-
-struct Block {
-  Index first, count;  // tokens
-  Index place = 0;     // in Blocks::x, of token [0] of its channels
-};
-
-// Tokens in blocks; a block's channels are adjacent in memory.
-struct Blocks {
-  Blocks(const LinearGroup& group, std::vector<Block> blocks) : a(group), channels(channels_of(group.in_dim)), all(std::move(blocks)) {
-    Index floats = 0;
-    for (Block& b : all) b.place = std::exchange(floats, floats + aligned(b.count) * a.in_dim);
-    x = BigArray<float>(static_cast<std::size_t>(floats));
-    for_each_in_parallel(std::ssize(all), [&](Index i) { pack(all[static_cast<std::size_t>(i)]); });
-  }
-  void pack(const Block& b) {
-    const Tokens tokens(a.x + b.first * a.in_dim, a.in_dim);
-    E::gemm_pack_rhs<float, Index, Tokens, Traits::nr, Eigen::ColMajor> packs;
-    for (Index c = 0; c < a.in_dim; c += channels) packs(at(b, c), tokens.getSubMapper(c, 0), width(c), b.count);
-  }
-  [[nodiscard]] Index width(Index c) const { return std::min(channels, a.in_dim - c); }
-  [[nodiscard]] float* at(const Block& b, Index c) { return x.data() + b.place + c * aligned(b.count); }
-  [[nodiscard]] const float* at(const Block& b, Index c) const { return x.data() + b.place + c * aligned(b.count); }
-
-  const LinearGroup& a;
-  Index channels;
-  std::vector<Block> all;
-  BigArray<float> x;
-};
-
-// Weights of outputs [begin, begin + outs).
-struct Slice {
-  Slice(const Blocks& b, const LinearPart& part, Index first, Index count)
-      : begin(first), outs(count), w(static_cast<std::size_t>(aligned(count) * b.a.in_dim)) {
-    const Weights weights(part.w + begin * b.a.in_dim, b.a.in_dim);
-    E::gemm_pack_lhs<float, Index, Weights, Traits::mr, Traits::LhsProgress, Traits::LhsPacket4Packing, Eigen::RowMajor> packs;
-    for (Index c = 0; c < b.a.in_dim; c += b.channels) packs(w.data() + c * aligned(outs), weights.getSubMapper(0, c), b.width(c), outs);
-  }
-
-  Index begin, outs;
-  BigArray<float> w;
-};
-
-void fill_block(const Blocks& b, const Block& block, const LinearPart& part, const Slice& s) {
-  float* const y = part.y + block.first * part.out_dim + s.begin;
-  for (Index t = 0; t < block.count; ++t) std::fill_n(y + t * part.out_dim, s.outs, 0.0F);
-  E::gebp_kernel<float, float, Index, Out, Traits::mr, Traits::nr, false, false> multiply;
-  for (Index c = 0; c < b.a.in_dim; c += b.channels)
-    multiply(Out(y, part.out_dim), s.w.data() + c * aligned(s.outs), b.at(block, c), s.outs, b.width(c), block.count, 1.0F);
-}
-
-}  // namespace packed
-
 void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
   if (part.bias == nullptr) return;
   for (std::int64_t t = first; t < last; ++t)
@@ -197,12 +120,12 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 // In whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
-// f(part, set of tokens, begin, end) for size_of(part) outputs.
+// f(part, block of tokens, begin, end) for size_of(part) outputs.
 template <class Size, class F>
-void for_each_piece(const LinearGroup& a, std::int64_t sets, const Size& size_of, const F& f) {
+void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
   for (std::int32_t p = 0; p < a.num_parts; ++p) each += ceil_div(a.parts[p].out_dim, size_of(a.parts[p]));
-  for_each_in_parallel(sets * each, [&](std::int64_t piece) {
+  for_each_in_parallel(token_blocks * each, [&](std::int64_t piece) {
     std::int64_t i = piece % each;
     for (const LinearPart* part = a.parts;; ++part) {
       const std::int64_t size = size_of(*part), count = ceil_div(part->out_dim, size);
@@ -212,114 +135,66 @@ void for_each_piece(const LinearGroup& a, std::int64_t sets, const Size& size_of
   });
 }
 
-// What a piece alone is computed by.
-enum class Way { kFew, kSome, kOneBlock, kBlocks };
+enum class Way { kFew, kSome, kMany };
 
 Way way_of(std::int64_t tokens) {
   if (tokens <= kFewTokens) return Way::kFew;
-  if (tokens <= kSomeTokens) return Way::kSome;
-  return tokens <= 2 * kBlockTokens ? Way::kOneBlock : Way::kBlocks;
+  return tokens <= kSomeTokens ? Way::kSome : Way::kMany;
 }
 
 // Each weight is read once for kFewTokens or kSomeTokens.
 void run_rows(const LinearGroup& a, Way way) {
   const auto rows_of = [](const LinearPart& p) { return p.out_dim > 0 ? equal_block(p.out_dim, ceil_div(p.out_dim, kRows)) : kRows; };
-  const auto run = [&](const auto& tokens) {
-    for_each_piece(a, 1, rows_of, [&](const LinearPart& p, std::int64_t /*set*/, std::int64_t begin, std::int64_t end) {
-      tokens(p, begin, end);
-      add_bias(p, 0, a.tokens, begin, end);
-    });
+  const std::optional<Panels> panels = way == Way::kFew ? std::optional<Panels>() : std::make_optional<Panels>(a);
+  for_each_piece(a, 1, rows_of, [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t begin, std::int64_t end) {
+    if (way == Way::kFew) few_tokens(a, p, begin, end);
+    for (std::int64_t t = 0; way == Way::kSome && t < a.tokens; t += kSomeTokens)
+      some_tokens(p, *panels, t, std::min(t + kSomeTokens, std::int64_t{a.tokens}), begin, end);
+    add_bias(p, 0, a.tokens, begin, end);
+  });
+}
+
+// An even number of equal blocks.
+void run_blocks(const LinearGroup& a) {
+  const bool is_one = a.tokens <= 2 * kBlockTokens;
+  const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * ceil_div(a.tokens, 2 * kBlockTokens));
+  const auto outputs_of = [&](const LinearPart& p) {
+    return is_one && p.out_dim > 0 ? equal_block(p.out_dim, 2 * ceil_div(p.out_dim, kBlockOutputs)) : kBlockOutputs;
   };
-  if (way == Way::kFew) return run([&](const LinearPart& p, std::int64_t begin, std::int64_t end) { few_tokens(a, p, begin, end); });
-  const Panels panels(a);
-  run([&](const LinearPart& p, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = 0; t < a.tokens; t += kSomeTokens) some_tokens(p, panels, t, std::min(t + kSomeTokens, a.tokens), begin, end);
-  });
+  for_each_piece(a, ceil_div(a.tokens, block_tokens), outputs_of,
+                 [&](const LinearPart& p, std::int64_t block, std::int64_t begin, std::int64_t end) {
+                   const std::int64_t token = block * block_tokens, last = std::min(token + block_tokens, std::int64_t{a.tokens});
+                   many_tokens(a, p, token, last - token, begin, end - begin);
+                   add_bias(p, token, last, begin, end);
+                 });
 }
 
-std::vector<packed::Block> blocks_of(std::span<const std::int32_t> pieces, Way way) {
-  std::vector<packed::Block> blocks;
-  std::int64_t first = 0;
-  for (const std::int64_t tokens : pieces) {
-    // An even number of equal blocks.
-    const std::int64_t most = way == Way::kOneBlock ? tokens : equal_block(tokens, 2 * ceil_div(tokens, 2 * kBlockTokens));
-    for (std::int64_t t = 0; t < tokens; t += most) blocks.push_back({first + t, std::min(most, tokens - t), 0});
-    first += tokens;
-  }
-  return blocks;
-}
-
-struct Outputs {
-  const LinearPart* part;
-  std::int64_t begin, end;  // of one Eigen product
-};
-
-std::vector<Outputs> outputs_of(const LinearGroup& a, Way way) {
-  std::vector<Outputs> all;
-  for (const LinearPart& p : std::span(a.parts, static_cast<std::size_t>(a.num_parts))) {
-    if (p.out_dim == 0) continue;
-    const std::int64_t most = way == Way::kOneBlock ? equal_block(p.out_dim, 2 * ceil_div(p.out_dim, kBlockOutputs)) : kBlockOutputs;
-    for (std::int64_t o = 0; o < p.out_dim; o += most) all.push_back({&p, o, std::min(o + most, p.out_dim)});
-  }
-  return all;
-}
-
-void fill_outputs(const packed::Blocks& b, std::span<const packed::Block> blocks, const Outputs& o, std::int64_t begin) {
-  const std::int64_t end = std::min(begin + packed::kOuts, o.end), outs = o.end - o.begin;
-  const packed::Slice slice(b, *o.part, begin, end - begin);
-  for (const auto& block : blocks) {
-    if (!packed::is_small(block.count, outs, b.a.in_dim))
-      packed::fill_block(b, block, *o.part, slice);
-    else if (begin == o.begin)
-      many_tokens(b.a, *o.part, block.first, block.count, o.begin, outs);
-  }
-}
-
-void run_blocks(const LinearGroup& a, Way way) {
-  const packed::Blocks packed(a, blocks_of(a.pieces, way));
-  std::vector<std::pair<Outputs, std::int64_t>> slices;
-  for (const Outputs& o : outputs_of(a, way))
-    for (std::int64_t begin = o.begin; begin < o.end; begin += packed::kOuts) slices.emplace_back(o, begin);
-  const std::int64_t blocks = std::ssize(packed.all), count = std::ssize(slices);
-  const std::int64_t sets = std::clamp<std::int64_t>(count == 0 ? 1 : ceil_div<std::int64_t>(2 * num_parallel(), count), 1, blocks);
-  for_each_in_parallel(count * sets, [&](std::int64_t i) {
-    const auto& [outputs, begin] = slices[static_cast<std::size_t>(i % count)];
-    const std::int64_t set = i / count, first = blocks * set / sets, last = blocks * (set + 1) / sets;
-    fill_outputs(packed, std::span(packed.all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)), outputs,
-                 begin);
-  });
-  for (const LinearPart& p : std::span(a.parts, static_cast<std::size_t>(a.num_parts))) add_bias(p, 0, a.tokens, 0, p.out_dim);
-}
-
-void run_way(const LinearGroup& all, Way way, std::int64_t first, std::span<const std::int32_t> pieces) {
+// Tokens [first, first + tokens) of all.
+void run_part(const LinearGroup& all, Way way, std::int64_t first, std::int64_t tokens) {
+  if (tokens == 0) return;
   std::vector<LinearPart> parts(all.parts, all.parts + all.num_parts);
   for (LinearPart& p : parts) p.y += first * p.out_dim;
-  LinearGroup a{all.x + first * all.in_dim,
-                std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0}),
-                all.in_dim,
-                parts.data(),
-                all.num_parts,
-                pieces};
-  if (a.tokens == 0) return;
-  if (way == Way::kFew || way == Way::kSome)
-    run_rows(a, way);
+  const LinearGroup a{all.x + first * all.in_dim, tokens, all.in_dim, parts.data(), all.num_parts};
+  if (way == Way::kMany)
+    run_blocks(a);
   else
-    run_blocks(a, way);
+    run_rows(a, way);
 }
 
 }  // namespace
 
+// Neighbouring pieces of a few or some tokens are computed together.
 void run_cpu(const LinearGroup& a) {
   const auto whole = static_cast<std::int32_t>(a.tokens);
   const std::span<const std::int32_t> pieces = a.pieces.empty() ? std::span(&whole, 1) : a.pieces;
   std::int64_t first = 0;
-  for (std::size_t i = 0; i < pieces.size();) {
+  for (std::size_t i = 0, end = 0; i < pieces.size(); i = end) {
     const Way way = way_of(pieces[i]);
-    std::size_t end = i;
     std::int64_t tokens = 0;
-    for (; end < pieces.size() && way_of(pieces[end]) == way; ++end) tokens += pieces[end];
-    run_way(a, way, first, pieces.subspan(i, end - i));
-    i = end, first += tokens;
+    do tokens += pieces[end++];
+    while (way != Way::kMany && end < pieces.size() && way_of(pieces[end]) == way);
+    run_part(a, way, first, tokens);
+    first += tokens;
   }
 }
 
