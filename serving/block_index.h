@@ -14,8 +14,7 @@
 namespace kvlab {
 
 // Blocks by content `key`. As vLLM v1 does not deduplicate, blocks may have equal content; a lookup returns the oldest entry. Keys that
-// differ only in their last bits, such as the parts of a hashed chunk, share a group. Constant time
-// on average; memory follows the entries.
+// differ only in their last bits, such as the parts of a hashed chunk, share a group. Constant time on average.
 class BlockIndex {
  public:
   using Place = std::uint32_t;  // of a key; below kEnd
@@ -87,11 +86,10 @@ class BlockIndex {
   static constexpr unsigned kPartBits = 3;
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no group's key
   struct Group {
-    std::uint64_t key = 0;  // without the parts' bits
-    std::array<BlockId, 1U << kPartBits> first = {kNoBlock, kNoBlock, kNoBlock, kNoBlock,
-                                                  kNoBlock, kNoBlock, kNoBlock, kNoBlock};  // by part, the oldest
-    std::uint8_t parts = 0;                                                                 // present; 0: unused
-    std::uint8_t shared = 0;  // a bit for each part with several blocks, which have links
+    std::uint64_t key = 0;                         // without the parts' bits
+    std::array<BlockId, 1U << kPartBits> first{};  // by part, the oldest
+    std::uint8_t parts = 0;                        // present; 0: unused
+    std::uint8_t shared = 0;                       // a bit for each part with several blocks, which have links
   };
   struct GroupNumber {  // from 1
     std::uint32_t number = 0;
@@ -114,7 +112,7 @@ class BlockIndex {
       if (unused_.empty()) {
         if (groups_.size() >= kEnd >> kPartBits) throw std::length_error("too many blocks have a key");
         unused_.push_back(static_cast<std::uint32_t>(groups_.size()));
-        groups_.emplace_back();
+        groups_.emplace_back().first.fill(kNoBlock);
       }
       number.number = unused_.back() + 1;
       unused_.pop_back();

@@ -33,7 +33,7 @@ class AttentionHost {
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
   // [n, hidden_dim]: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 * layers before the last norm.
   virtual void on_residual(std::int32_t /*stage*/, const float* /*residual*/) {}
-  // Tokens of each piece that is computed as by a pass for it alone; empty: one piece.
+  // Tokens of each piece, which is computed as in a pass for it; empty: one piece.
   [[nodiscard]] virtual std::span<const std::int32_t> pieces() const { return {}; }
   // As rewritten(): rows that continue.
   [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }

@@ -140,7 +140,7 @@ TEST(LinearCpu, AGroupIsItsParts) {
   }
 }
 
-// Whatever the pieces' sizes are: each is computed as by a call for it alone.
+// For any sizes of pieces: each is computed as in a call for it.
 TEST(LinearCpu, APieceIsTheSameInAnyCall) {
   const std::vector<std::int32_t> pieces{1, 1, 7, 12, 13, 48, 30, 49, 50, 131, 256, 257, 300, 1, 561, 0, 64, 3};
   const std::int64_t tokens = std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0});

@@ -215,7 +215,7 @@ TEST(CollectiveFiles, OthersAreByTheDatasheet) {
   EXPECT_EQ(step.of(CostPart::kCollective), step.of(Footing::kInside) + step.of(Footing::kDatasheet));
 }
 
-// A comment behind the tables makes YAML read them.
+// A comment after the tables makes YAML read them.
 TEST(CollectiveFiles, LinesOfTheUsualFormAreReadAsYamlReadsThem) {
   const TempFolder folder;
   const std::string text = read_file(profiles_folder() + "/collectives/h100.yaml");

@@ -53,7 +53,7 @@ struct LinearGroup {
   std::int64_t tokens = 0, in_dim = 0;
   const LinearPart* parts = nullptr;
   std::int32_t num_parts = 0;
-  std::span<const std::int32_t> pieces = {};  // tokens of each, bit for bit as in a call for them alone; empty: one piece
+  std::span<const std::int32_t> pieces = {};  // tokens of each, bit for bit as in a call for them; empty: one piece
 };
 void run_cpu(const LinearGroup& a);
 
