@@ -66,14 +66,16 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   else
     cache_->victims(static_cast<std::size_t>(count), victims_);
   const bool have_keys = num_cached_ > 0;
-  for (std::size_t i = 0; i < victims_.size(); ++i) {
-    if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
-    if (have_keys && i + kKeysAhead < victims_.size()) {
-      const State& next = states_[index(victims_[i + kKeysAhead])];
+  const std::span<const BlockId> taken = victims_;
+  State* const states = &states_[0];
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (i + kStatesAhead < taken.size()) __builtin_prefetch(&states[index(taken[i + kStatesAhead])]);
+    if (have_keys && i + kKeysAhead < taken.size()) {
+      const State& next = states[index(taken[i + kKeysAhead])];
       if (next.has_key()) index_.prefetch_erase(next.place - kFirstPlace);
     }
-    State& state = states_[index(victims_[i])];
-    if (have_keys) forget(state, victims_[i]);
+    State& state = states[index(taken[i])];
+    if (have_keys) forget(state, taken[i]);
     state.count = 1;
     ++state.takes;
   }
@@ -112,6 +114,7 @@ void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
   released_.resize(blocks.size());
   const bool orders_blank = orders_blank_;
   State* const states = &states_[0];
+  BlockId* const to = released_.data();
   std::size_t released = 0;
   std::int64_t cached = 0, blank = 0;
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -121,7 +124,7 @@ void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
     const bool has_key = state.has_key();
     cached += has_key ? 1 : 0;
     if (has_key || orders_blank) {
-      released_[released++] = blocks[i];
+      to[released++] = blocks[i];
     } else {
       blank_.push_back(blocks[i]);
       ++blank;

@@ -265,9 +265,14 @@ void RunFiles::event(const EventRecord& event) {
 }
 
 void RunFiles::transfer(const TransferRecord& t) {
-  if (transfers_)
-    transfers_->print("{},{},{},{},{},{},{},{},{},{}\n", id(), t.request, t.from, t.to, t.tokens, t.bytes, t.calls, ns(t.ready),
-                      ns(t.asked), ns(t.end));
+  if (transfers_) {
+    transfers_->field(id());
+    transfers_->field(t.request);
+    for (const std::int64_t value :
+         {std::int64_t{t.from}, std::int64_t{t.to}, std::int64_t{t.tokens}, t.bytes, t.calls, ns(t.ready), ns(t.asked), ns(t.end)})
+      transfers_->field(value);
+    transfers_->end_line();
+  }
   if (perfetto_) perfetto_->transfer(t);
 }
 
