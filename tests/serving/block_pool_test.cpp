@@ -175,7 +175,7 @@ RC_GTEST_PROP(BlockIndex, AgreesWithAMapOfLists, ()) {
   std::map<std::uint64_t, std::vector<BlockId>> expected;
   std::vector<std::uint64_t> key_of(num_blocks, UINT64_MAX);  // UINT64_MAX: not in the index
   std::vector<BlockIndex::Place> place_of(num_blocks);
-  const std::uint64_t last_key = *rc::gen::element(6, 20, 500);  // in one group, in a few, in many
+  const std::uint64_t last_key = *rc::gen::element<std::uint64_t>(6, 20, 500);  // in one group, in a few, in many
   const auto steps = *rc::gen::container<std::vector<std::pair<std::uint32_t, std::uint64_t>>>(
       200, rc::gen::pair(rc::gen::inRange<std::uint32_t>(0, num_blocks), rc::gen::inRange<std::uint64_t>(0, last_key)));
   for (const auto& [b, key] : steps) {
