@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Instruction counts of five fixed jobs, compared with bench/instructions.json.
 
-Valgrind's callgrind counts the instructions that the program's own code executes inside a run (execute_run). Libraries are left out, since
+Valgrind's callgrind counts the instructions that the program's own code executes inside a run (execute_prepared). Libraries are left out, since
 their code differs between processors. The counts are repeatable on any machine with the recorded compiler, so a limit of 3 % is not moved by noise.
 
   ./kvlab bench instructions            compares; exit status 1 above the limit, 42 where the counts cannot be compared
@@ -62,7 +62,7 @@ def short_name(name, width=110):
 
 def count(program, job, folder):
     out = folder / f"{job.stem}.callgrind"
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--toggle-collect=kvlab::execute_run(*",
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--toggle-collect=kvlab::execute_prepared(*",
                str(program), "run", str(job), "--quiet", "--jobs", "1", "--out", str(folder / job.stem)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KVLAB_")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -71,7 +71,7 @@ def count(program, job, folder):
     with open(out) as stream:
         costs = exclusive_costs(stream, str(program.resolve()))
     if not costs:
-        raise SystemExit(f"{job}: callgrind saw no instruction of execute_run")
+        raise SystemExit(f"{job}: callgrind saw no instruction of execute_prepared")
     merged = collections.Counter()
     for name, cost in costs.items():
         merged[short_name(name)] += cost
