@@ -24,7 +24,7 @@ class LongestPrefix final : public ListedOrder {
     found_.clear();
     first_of_.clear();
     for (std::uint32_t i = 0; i < size(); ++i) {
-      const RequestId r = KeyedOrder::at(i);
+      const RequestId r = ListedOrder::at(i);
       const Request& request = info(r);
       const std::int32_t cached = request.computed_tokens > 0 ? request.computed_tokens : view().lookup(r);
       found_.push_back({r, comes_last(request, cached) ? -1 : cached});

@@ -38,8 +38,8 @@ Recipe read_named_recipe(Params& p, const std::string& purpose);
 // Throws InputError if the engine cannot run the recipe.
 void require_engine(const Params& p, const Recipe& recipe);
 
-// Reuses released footprints with their cached results, those of other runs with this key too ("": none). `make`'s results must depend only
-// on arguments. Thread-safe: each footprint has one user at a time.
-std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make, const std::string& key = "");
+// Reuses released footprints with their cached results. `make`'s results must depend only on arguments. Thread-safe: each footprint has one
+// user at a time.
+std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make);
 
 }  // namespace kvlab

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -18,13 +16,12 @@ namespace kvlab {
 
 namespace {
 
-using MakeFootprint = std::function<std::unique_ptr<Footprint>()>;
-
 struct Shelf {
   std::mutex mutex;
   std::vector<std::unique_ptr<Footprint>> free;
+  std::function<std::unique_ptr<Footprint>()> make;
 
-  std::unique_ptr<Footprint> take(const MakeFootprint& make) {
+  std::unique_ptr<Footprint> take() {
     {
       const std::lock_guard lock(mutex);
       if (!free.empty()) {
@@ -41,39 +38,10 @@ struct Shelf {
   }
 };
 
-// Runs of a sweep share one per key. Older ones are dropped.
-std::shared_ptr<Shelf> shelf_of(const std::string& key) {
-  constexpr std::size_t kMost = 8;
-  static std::mutex mutex;
-  static std::deque<std::pair<std::string, std::shared_ptr<Shelf>>> recent;
-  const std::lock_guard lock(mutex);
-  const auto at = std::find_if(recent.begin(), recent.end(), [&](const auto& kept) { return kept.first == key; });
-  auto found = at == recent.end() ? std::pair(key, std::make_shared<Shelf>()) : std::move(*at);
-  if (at != recent.end()) recent.erase(at);
-  recent.push_front(std::move(found));
-  if (recent.size() > kMost) recent.pop_back();
-  return recent.front().second;
-}
-
-// Equal keys, equal footprints.
-std::string footprint_key(const Recipe& r, const ModelShape& m, std::int32_t block_tokens, KvReads reads, const std::string& at_rest,
-                          double token_bytes) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", at_rest, m.num_layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim,
-                                m.kv_bytes, block_tokens, static_cast<int>(reads), token_bytes);
-  const Budget& b = r.budget;
-  key += fmt::format(" {} {} {} {} {} {} {} {} {}", b.tokens, b.frac, b.truncates, b.dropped, static_cast<int>(r.prefix_reuse),
-                     static_cast<int>(r.on_preempt), static_cast<int>(r.positions), r.weights, r.text);
-  for (const auto& [kind, part] : r.parts) key += "\n" + kind + " " + part;
-  return key;
-}
-
 class Lent final : public Footprint {
  public:
-  Lent(std::shared_ptr<Shelf> shelf, const MakeFootprint& make) : shelf_(std::move(shelf)), own_(shelf_->take(make)) {}
-  // After an error, its last step is incomplete.
-  ~Lent() override {
-    if (std::uncaught_exceptions() == 0) shelf_->put(std::move(own_));
-  }
+  explicit Lent(std::shared_ptr<Shelf> shelf) : shelf_(std::move(shelf)), own_(shelf_->take()) {}
+  ~Lent() override { shelf_->put(std::move(own_)); }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
 
@@ -175,10 +143,10 @@ void check_policy_fits(const KvLayout& layout, const PoolPlan& pool) {
 
 }  // namespace
 
-std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make, const std::string& key) {
-  return [shelf = key.empty() ? std::make_shared<Shelf>() : shelf_of(key), make = std::move(make)] {
-    return std::make_unique<Lent>(shelf, make);
-  };
+std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make) {
+  auto shelf = std::make_shared<Shelf>();
+  shelf->make = std::move(make);
+  return [shelf] { return std::make_unique<Lent>(shelf); };
 }
 
 void use_recipe(Params& p, const KvLayout& layout, PoolPlan& pool) {
@@ -193,12 +161,10 @@ void use_recipe(Params& p, const KvLayout& layout, PoolPlan& pool) {
     check_policy_fits(layout, pool);
     const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
     const double gpu_bytes = kv_memory_bytes(pool), share_bytes = token_share_bytes(pages, pool.cost, gpu_bytes);
-    const std::string at_rest = measured_rest(pool);
-    pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest, share_bytes] {
+    pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(pool), share_bytes] {
       return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
     };
-    if (reads != KvReads::kUnpacked)  // unpacking adds up from step to step
-      pool.make_footprint = lending(pool.make_footprint, footprint_key(recipe, shape, memory.block_tokens, reads, at_rest, share_bytes));
+    if (reads != KvReads::kUnpacked) pool.make_footprint = lending(pool.make_footprint);  // unpacking adds up from step to step
     check_place(memory, pool.cost, "in CPU memory", "cpu_memory_bytes", pages.host_token_bytes, pool.cost.hardware.cpu_memory_bytes);
     check_place(memory, pool.cost, "on disk", "disk_bytes", pages.disk_token_bytes, pool.cost.hardware.disk_bytes);
     pool.make_footprint();
