@@ -166,9 +166,10 @@ void BlockPool::return_pages(std::int64_t pages) {
   if (private_pages_ < 0) throw InternalError("more pages returned than taken");
 }
 
-void BlockPool::check() const {
-  std::int64_t free = 0, cached = 0, split = 0;
+std::int64_t BlockPool::check() const {
+  std::int64_t free = 0, cached = 0, split = 0, references = 0;
   for (const State& state : states_) {
+    references += state.count;
     if (state.place == kSplit)
       ++split;
     else if (state.count == 0)
@@ -179,6 +180,7 @@ void BlockPool::check() const {
   if (free != num_free_ || cached != num_cached_) throw InternalError("free or cached blocks are miscounted");
   if (static_cast<std::int64_t>(split_.size()) != split) throw InternalError("split blocks are miscounted");
   if (split * pages_per_block_ != loose_pages_ + private_pages_) throw InternalError("pages are not conserved");
+  return references;
 }
 
 }  // namespace kvlab

@@ -85,8 +85,8 @@ class BlockPool {
   // free_blocks() after taking `pages`; negative: not possible.
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;
 
-  // Conservation: every block is free, referenced or split. Throws InternalError. O(blocks).
-  void check() const;
+  // Conservation: every block is free, referenced or split. Throws InternalError. Returns the number of references. O(blocks).
+  std::int64_t check() const;
 
  private:
   static constexpr std::uint32_t kNoKey = 0, kSplit = 1, kFirstPlace = 2;

@@ -310,16 +310,13 @@ void KvMemory::check() const {
       throw InternalError("request " + std::to_string(r.number) + " computed more tokens than it has blocks for");
   }
   for (const StoreWrite& write : writes_) references += static_cast<std::int64_t>(write.from.size());
-  std::int64_t counted = 0;
-  for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_->num_blocks()); ++b) counted += pool_->references(BlockId{b});
-  if (counted != references) throw InternalError("block references are not conserved");
+  if (pool_->check() != references) throw InternalError("block references are not conserved");
   if (pages != pool_->private_pages()) throw InternalError("private pages are not conserved");
   if (live != live_tokens_)
     throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
   if (copied != copies_.blocks() || copied + swapped != host_used_ || host_used_ > limits_.host_blocks)
     throw InternalError("blocks in CPU memory are not conserved");
-  pool_->check();
 }
 
 }  // namespace kvlab

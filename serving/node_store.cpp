@@ -78,9 +78,7 @@ void NodeStore::end_write(const Write& write) {
 }
 
 void NodeStore::check(std::int64_t pinned) const {
-  pool_.check();
-  std::int64_t references = 0;
-  for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_.num_blocks()); ++b) references += pool_.references(BlockId{b});
+  const std::int64_t references = pool_.check();
   if (references != pinned)
     throw InternalError("references to blocks of a store are not conserved: " + std::to_string(references) + " against " +
                         std::to_string(pinned));

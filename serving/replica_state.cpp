@@ -355,17 +355,17 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
 }
 
 void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
-  for (std::uint32_t i = 0; i < table_.slots().size(); ++i) {
-    const Request& r = table_.slots()[i];
-    if (r.in_use && !transits_.is_taken(RequestId{i})) unfinished.push_back(finished_record(r));
-  }
-  const bool is_empty = std::none_of(table_.slots().begin(), table_.slots().end(), [](const Request& r) { return r.in_use; });
+  const std::vector<Request>& slots = table_.slots();
+  for (std::uint32_t i = 0; i < slots.size(); ++i)
+    if (slots[i].in_use && !transits_.is_taken(RequestId{i})) unfinished.push_back(finished_record(slots[i]));
+  const bool is_empty = std::none_of(slots.begin(), slots.end(), [](const Request& r) { return r.in_use; });
   if (is_empty && used_blocks() > 0)
     throw InternalError(std::to_string(used_blocks()) + " blocks are in use after the last request has left");
 }
 
 void ReplicaState::check() const {
-  std::vector<int> seen(table_.slots().size(), 0);
+  const std::vector<Request>& slots = table_.slots();
+  std::vector<int> seen(slots.size(), 0);
   const auto mark = [&](RequestId id) { ++seen[index(id)]; };
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
@@ -373,7 +373,7 @@ void ReplicaState::check() const {
   for (const auto& [slot, transit] : transits_.all())
     if (transit.export_state != Transit::Export::kNone) mark(RequestId{slot});
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    const Request& r = table_.slots()[i];
+    const Request& r = slots[i];
     if (seen[i] != (r.in_use ? 1 : 0))
       throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
   }
