@@ -10,6 +10,7 @@
 
 #include "base/config/key_map.h"
 #include "base/ids.h"
+#include "traces/block_hashes.h"
 
 namespace kvlab {
 
@@ -18,7 +19,7 @@ namespace kvlab {
 class BlockIndex {
  public:
   using Place = std::uint32_t;  // of a key; below kEnd
-  static constexpr Place kEnd = ~Place{0} - 7;
+  static constexpr Place kEnd = ~Place{0} << KeyRun::kBits;
 
   // Blocks are 0 .. num_blocks - 1.
   void reset(std::uint32_t num_blocks) {
@@ -83,7 +84,7 @@ class BlockIndex {
   }
 
  private:
-  static constexpr unsigned kPartBits = 3;
+  static constexpr unsigned kPartBits = KeyRun::kBits;
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no group's key
   struct Group {
     std::uint64_t key = 0;                         // without the parts' bits

@@ -47,7 +47,6 @@ class BlockPool {
     ++operations_;
   }
   [[nodiscard]] bool is_referenced(BlockId block) const { return states_[index(block)].count > 0; }
-  [[nodiscard]] std::uint32_t references(BlockId block) const { return states_[index(block)].count; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key(); }
 
   // A free block with an unchanged count still holds its last owner's tokens; it can be acquired if remembers_blank().

@@ -192,11 +192,12 @@ void KvMemory::publish_blocks(Request& r, std::int32_t tokens) {
   const auto full = static_cast<std::uint32_t>(std::min(tokens / limits_.block_tokens, r.num_hashes));
   auto depth = static_cast<std::uint32_t>(r.published);
   BlockHashes keys = keys_from(r, r.published);
-  KeyRun next = keys.next_run(recompute_seconds ? 1 : full - depth);
+  const std::uint32_t most = recompute_seconds ? 1 : full;  // a cost is of one block
+  KeyRun next = keys.next_run(std::min(most, full - depth));
   while (next.count > 0) {
     const KeyRun run = next;
     const std::uint32_t left = full - depth - run.count;
-    next = left == 0 ? KeyRun{} : keys.next_run(recompute_seconds ? 1 : left);
+    next = left == 0 ? KeyRun{} : keys.next_run(std::min(most, left));
     if (left > 0) pool_->prefetch(next.first);
     const double cost_s =
         recompute_seconds ? recompute_seconds(limits_.block_tokens, static_cast<std::int32_t>(depth) * limits_.block_tokens) : 0;

@@ -86,6 +86,7 @@ class SlotTable {
     return slots_[index(r)];
   }
   const Request& operator[](RequestId r) const { return const_cast<SlotTable&>(*this)[r]; }
+  // O(slots): writes all counts first.
   [[nodiscard]] const std::vector<Request>& slots() const {
     for (std::uint32_t i = 0; i < slots_.size(); ++i) (*this)[RequestId{i}];
     return slots_;

@@ -52,8 +52,9 @@ inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::u
   return hashes[(i + std::size_t{1}) * chunks - 1];
 }
 
-// Keys first, first + 1, ... that differ only in their last three bits.
+// Keys first, first + 1, ... that differ only in their last kBits bits.
 struct KeyRun {
+  static constexpr unsigned kBits = 3;
   std::uint64_t first = 0;
   std::uint32_t count = 0;
 };
@@ -89,7 +90,7 @@ class BlockHashes {
   }
 
  private:
-  static constexpr std::uint32_t kGroup = 32, kRun = 8;
+  static constexpr std::uint32_t kGroup = 32, kRun = 1U << KeyRun::kBits;
   // Of one group.
   KeyRun next_parts(std::uint32_t count) {
     if (part_ % kGroup == 0) begin_group();

@@ -44,8 +44,7 @@ const char* unit_name(std::int64_t unit_ns) { return unit_ns == 1'000'000'000 ? 
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// Integers of a list after its bracket, in text that ends with a line end or a zero byte. False: another list, of which nothing is
-// appended.
+// Integers of a list after its bracket; the text ends with a line end or a zero byte. False: another list, nothing is appended.
 bool append_plain(const char* at, std::vector<std::uint64_t>& to) {
   constexpr int kMostDigits = 19;  // below 2^64
   const std::size_t before = to.size();

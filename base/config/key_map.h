@@ -55,12 +55,6 @@ class KeyMap {
   [[nodiscard]] std::size_t size() const { return size_; }
 
   void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
-  // Also prefetches the next slot.
-  void prefetch_erase(std::uint64_t key) const {
-    const std::size_t at = home(key);
-    __builtin_prefetch(&slots_[at]);
-    __builtin_prefetch(&slots_[after(at)]);
-  }
 
   // nullptr if absent. Valid until the next add() or erase().
   [[nodiscard]] const Slot* find(std::uint64_t key) const {

@@ -63,7 +63,7 @@ bool rests_after_prompt(const Recipe& recipe);
 // One batch by sample and turn. Errors as PolicyCache.
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
-// Bit for bit the same; the recipes' caches go through the model together, as many as memory allows.
+// Gives the same bits for each recipe. As many caches as memory allows go through the model together.
 std::vector<std::vector<GradedAnswer>> grade(const EngineModel& model, std::span<const Recipe* const> recipes,
                                              std::span<const GradeSample* const> samples, const GradeOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "policies/scheduler/scheduler.h"
@@ -16,7 +17,7 @@ struct StepBuilder {
 
   [[nodiscard]] std::int32_t num_requests() const { return static_cast<std::int32_t>(plan.num_rows()); }
   // As ReplicaView::plan_decodes().
-  std::size_t plan_decodes(std::int32_t most) {
+  std::size_t plan_decodes(std::int32_t most = std::numeric_limits<std::int32_t>::max()) {
     const std::size_t done = view.plan_decodes(plan, most);
     tokens += plan.decodes.count;
     return done;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "base/ceil_div.h"
@@ -68,7 +67,7 @@ class Sarathi final : public Scheduler {
 
   // Returns how many of the first running requests decode.
   static std::size_t run_decodes(StepBuilder& step) {
-    const std::size_t done = step.plan_decodes(std::numeric_limits<std::int32_t>::max());
+    const std::size_t done = step.plan_decodes();
     const auto run = [&](RequestId r) {
       if (!is_decode(step.view, r)) return true;
       if (!allocate_or_preempt(step, r, 1)) return false;

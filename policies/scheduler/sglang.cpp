@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -251,7 +250,7 @@ class SgLang final : public Scheduler {
 
   void decode(StepBuilder& step) {
     ReplicaView& view = step.view;
-    const auto done = static_cast<std::ptrdiff_t>(step.plan_decodes(std::numeric_limits<std::int32_t>::max()));
+    const auto done = static_cast<std::ptrdiff_t>(step.plan_decodes());
     order_.assign(view.running().begin() + done, view.running().end());
     for (const RequestId r : order_) {
       if (!view.info(r).is_running || !is_decoding(view, r) || needed(view, r) != 1) continue;

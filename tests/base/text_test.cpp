@@ -131,8 +131,8 @@ RC_GTEST_PROP(Numbers, TextReadsBackAsTheSameNumber, ()) {
 }
 
 RC_GTEST_PROP(Numbers, DecimalsOfAnyLengthAreCorrectlyRounded, ()) {
-  const auto before = *rc::gen::inRange<long long>(0, 1'000'000'000'000), behind = *rc::gen::inRange<long long>(0, 1'000'000'000);
-  const std::string text = std::to_string(before % *rc::gen::inRange<long long>(1, 1'000'000'000'000)) + "." + std::to_string(behind);
+  const auto before = *rc::gen::inRange<long long>(0, 1'000'000'000'000), decimals = *rc::gen::inRange<long long>(0, 1'000'000'000);
+  const std::string text = std::to_string(before % *rc::gen::inRange<long long>(1, 1'000'000'000'000)) + "." + std::to_string(decimals);
   double value = 0;
   RC_ASSERT(parse_real(text, value));
   RC_ASSERT(value == std::strtod(text.c_str(), nullptr));
